@@ -1,0 +1,92 @@
+"""Turns the JSON files of the benchmarks into Markdown tables, on stdout or into the marked places of a page."""
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+Results = dict[str, Any]
+
+
+def table(headings: list[str], rows: list[list[str]], right_from: int = 1) -> str:
+    """A Markdown table whose columns are aligned right from `right_from` on."""
+    rule = ["---" if place < right_from else "---:" for place in range(len(headings))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands in full; an empty cell for nothing."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def trace_table(results: Results) -> str:
+    """Microseconds per operation, ratio to the bare dispatch, goals."""
+    met = {None: "", True: "met", False: "missed"}
+    rows = [[row["case"], number(row["us"]), number(row["ratio"]), row["goal"] or "", met[row["met"]]] for row in results["rows"]]
+    return table(["case", "µs", "× bare wrapper", "goal", ""], rows)
+
+
+def steps_table(results: Results) -> str:
+    """Milliseconds per step and ratios, a model and contender a row."""
+    keys = ("wall_ms", "cpu_ms", "wall_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
+    rows = []
+    for row in results["rows"]:
+        late = row.get("late_compiles")
+        rows.append(
+            [row["model"], row["on"], *(number(row.get(key)) for key in keys), "" if late is None else str(late), row.get("goal", "")]
+        )
+    headings = ["model", "on", "ms", "CPU ms", "× jax", "× jax, CPU time", "× torch", "first step, s", "late compiles", "goal, × jax"]
+    return table(headings, rows, right_from=2)
+
+
+def machine_table(all_results: list[Results]) -> str:
+    """Machine, command and date of every file."""
+    rows = [["kind", *(results["kind"] for results in all_results)]]
+    for key in ("command", "date"):
+        rows.append([key, *(f"`{results[key]}`" if key == "command" else results[key] for results in all_results)])
+    for key in all_results[0]["machine"]:
+        rows.append([key, *(str(results["machine"][key]) for results in all_results)])
+    return table(rows[0], rows[1:], right_from=99)
+
+
+TABLES: dict[str, Callable[[Results], str]] = {"trace": trace_table, "steps": steps_table}
+
+
+def around(text: str, found: re.Match[str]) -> str:
+    """`text` between the two markers that were found."""
+    return f"{found.group(1)}{text}\n{found.group(2)}"
+
+
+def insert(page: str, blocks: dict[str, str]) -> str:
+    """The page with each block between its markers; raises `click.UsageError` where a page lacks them."""
+    for name, text in blocks.items():
+        place = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        if not place.search(page):
+            raise click.UsageError(f"the page has no line '<!-- begin {name} -->' followed by '<!-- end {name} -->'")
+        page = place.sub(partial(around, text), page)
+    return page
+
+
+@click.command(help=__doc__)
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--into", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replace the marked blocks of this page.")
+def main(files: tuple[Path, ...], into: Path | None) -> None:
+    all_results: list[Results] = [json.loads(file.read_text()) for file in files]
+    for file, results in zip(files, all_results, strict=True):
+        if results.get("kind") not in TABLES:
+            raise click.UsageError(f"{file.name} is of kind {results.get('kind')}; known are {', '.join(TABLES)}")
+    blocks = {"machine": machine_table(all_results)} | {results["kind"]: TABLES[results["kind"]](results) for results in all_results}
+    if into is None:
+        click.echo("\n\n".join(blocks.values()))
+    else:
+        into.write_text(insert(into.read_text(), blocks))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Whole training steps: the median steady step on `xla`, in plain torch and in hand-written, jitted JAX, interleaved in one run.
+
+All contenders start from the same weights on the same batch; before the clock starts their first losses (or decoded tokens) must agree.
+"""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import jax.numpy as jnp
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import models_jax
+import models_torch
+from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+
+CHECKED_STEPS = 3
+TOLERANCE = {"cpu": 1e-3, "cuda": 2e-2}
+"""Relative difference allowed between losses; cuda multiplies in TF32 everywhere."""
+CONTENDERS = {"cpu": ("xla", "torch", "jax"), "cuda": ("xla", "torch", "inductor", "jax")}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model, its batch, its optimizer in both frameworks (none: greedy decoding), and the goals against JAX (first, then)."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    batch: Callable[[], tuple[Tensor, Tensor]]
+    in_jax: models_jax.Model
+    goals: tuple[float, ...]
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    rule: models_jax.Rule | None = None
+
+
+@dataclass(slots=True)
+class Contender:
+    """One implementation: a blocking step and what has been measured of it, milliseconds per step by round."""
+
+    name: str
+    step: Callable[[], Any]
+    first_s: float = 0.0
+    checked: list[float] = field(default_factory=list)
+    wall_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    steps: int = 0
+    late_compiles: int | None = None
+
+
+def images(batch: int, channels: int, edge: int) -> tuple[Tensor, Tensor]:
+    """Random images and labels of ten classes."""
+    return torch.randn(batch, channels, edge, edge), torch.randint(10, (batch,))
+
+
+def sentences(batch: int, size: models_torch.GptSize) -> tuple[Tensor, Tensor]:
+    """Random tokens, and the same moved by one as labels."""
+    tokens = torch.randint(size.vocabulary, (batch, size.tokens + 1))
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def workloads(quick: bool) -> dict[str, Workload]:
+    """The five workloads, in their real or in tiny sizes."""
+    size = models_torch.GptSize(1, 32, 16, 64) if quick else models_torch.GptSize()
+    batch = 4 if quick else 64
+    gpt, gpt_jax = partial(models_torch.Gpt, size), models_jax.gpt(size)
+    rows = [
+        Workload(
+            "mlp", partial(models_torch.Mlp, 16 if quick else 256), lambda: (torch.randn(batch, 64), torch.randint(10, (batch,))),
+            models_jax.mlp, (1.5,), partial(torch.optim.Adam, lr=1e-3), models_jax.adam(1e-3),
+        ),
+        Workload(
+            "cnn", partial(models_torch.Cnn, 2 if quick else 32), partial(images, batch, 1, 28),
+            models_jax.cnn, (1.10, 0.75), partial(torch.optim.SGD, lr=0.01), models_jax.sgd(0.01),
+        ),
+        Workload(
+            "resnet18", partial(models_torch.ResNet18, *((2, 2) if quick else (64, 4))), partial(images, batch if quick else 32, 3, 32),
+            models_jax.resnet18, (1.10, 0.75), partial(torch.optim.SGD, lr=0.01, momentum=0.9), models_jax.sgd(0.01, 0.9),
+        ),
+        Workload(
+            "gpt", gpt, partial(sentences, 2 if quick else 8, size),
+            gpt_jax, (1.10, 0.75), partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.01), models_jax.adam(3e-4, 0.01),
+        ),
+        Workload("decode", gpt, partial(sentences, 1, size), gpt_jax, (1.10,)),
+    ]  # fmt: skip
+    return {row.name: row for row in rows}
+
+
+def torch_step(work: Workload, device: torch.device, close: Callable[[], None], compiled: bool = False) -> Callable[[], Tensor]:
+    """The step on one torch device; `close` blocks until it is done."""
+    torch.manual_seed(0)
+    model = work.model()
+    batch = work.batch()
+    model = model.to(device)
+    called = torch.compile(model) if compiled else model
+    inputs, labels = (part.to(device) for part in batch)
+    if work.optimizer is None:
+        return models_torch.decoding_step(called, inputs, close)
+    return models_torch.training_step(called, work.optimizer(model.parameters()), inputs, labels, close)
+
+
+def jax_step(work: Workload) -> Callable[[], Any]:
+    """The step in JAX, from the weights and the batch that `torch_step` makes."""
+    torch.manual_seed(0)
+    model = work.model()
+    inputs, labels = (jnp.array(part.numpy()) for part in work.batch())
+    params = {name: jnp.array(value.detach().numpy()) for name, value in model.named_parameters()}
+    buffers = {name: jnp.array(value.numpy()) for name, value in model.named_buffers() if value.is_floating_point()}
+    if work.rule is None:
+        return models_jax.decoding_step(work.in_jax, params, inputs)
+    return models_jax.training_step(work.in_jax, work.rule, params, buffers, inputs, labels)
+
+
+def xla_step(work: Workload) -> Callable[[], Tensor]:
+    """The step on the XLA device, ended by a blocking sync."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    def close() -> None:
+        torch_xla.sync(wait=True)
+        xm.wait_device_ops()
+
+    return torch_step(work, torch_xla.device(), close)
+
+
+def build(name: str, work: Workload, kind: str) -> Contender:
+    """The contender of that name."""
+    if name == "xla":
+        return Contender(name, xla_step(work))
+    if name == "jax":
+        return Contender(name, jax_step(work))
+    close = torch.cuda.synchronize if kind == "cuda" else (lambda: None)
+    return Contender(name, torch_step(work, torch.device(kind), close, compiled=name == "inductor"))
+
+
+def check(work: Workload, contenders: list[Contender], tolerance: float) -> None:
+    """The first steps of all contenders; raises `AssertionError` where a loss or token differs from the first contender's."""
+    for contender in contenders:
+        start = time.perf_counter()
+        for place in range(CHECKED_STEPS):
+            result = np.asarray(contender.step().tolist(), dtype=np.float64).reshape(-1)
+            contender.checked.extend(result.tolist())
+            if not place:
+                contender.first_s = time.perf_counter() - start
+    expected = contenders[0].checked
+    for contender in contenders[1:]:
+        near = [math.isclose(a, b, rel_tol=tolerance) for a, b in zip(expected, contender.checked, strict=True)]
+        if not all(near):
+            raise AssertionError(
+                f"{work.name}: {contenders[0].name} and {contender.name} disagree over the first {CHECKED_STEPS} steps: "
+                f"{expected} and {contender.checked} (relative tolerance {tolerance})"
+            )
+
+
+def turn(contender: Contender, budget_s: float) -> None:
+    """One contender's part of a round: as many steps as fit the budget, one at least, after one that refills the caches."""
+    start = time.perf_counter()
+    contender.step()
+    one = time.perf_counter() - start
+    count = max(1, min(200, int(budget_s / one)))
+    walls = []
+    compiled, busy = compiles(contender), time.process_time()
+    for _ in range(count):
+        start = time.perf_counter()
+        contender.step()
+        walls.append(time.perf_counter() - start)
+    contender.cpu_ms.append(1e3 * (time.process_time() - busy) / count)
+    contender.wall_ms.append(1e3 * statistics.median(walls))
+    contender.steps += count
+    if contender.name == "xla":
+        contender.late_compiles = (contender.late_compiles or 0) + compiles(contender) - compiled
+
+
+def compiles(contender: Contender) -> int:
+    """Graphs compiled so far by the XLA device."""
+    if contender.name != "xla":
+        return 0
+    from xla_core import abi
+
+    return int(abi.snapshot().counters.get("UncachedCompile", 0))
+
+
+def measure(work: Workload, names: tuple[str, ...], kind: str, rounds: int, budget_s: float) -> list[Row]:
+    """Checks, then times all contenders in turns; returns a row for each."""
+    contenders = [build(name, work, kind) for name in names]
+    check(work, contenders, TOLERANCE[kind])
+    for place in range(rounds):
+        for contender in contenders[place % len(contenders) :] + contenders[: place % len(contenders)]:
+            turn(contender, budget_s)
+    by_name = {contender.name: contender for contender in contenders}
+    return [row_of(work, contender, by_name) for contender in contenders]
+
+
+def ratio(left: list[float], right: list[float]) -> float:
+    """Median of the ratios of the rounds: what slows a whole round down cancels out."""
+    return statistics.median(a / b for a, b in zip(left, right, strict=True))
+
+
+def row_of(work: Workload, contender: Contender, by_name: dict[str, Contender]) -> Row:
+    """Numbers of one contender."""
+    row: Row = {
+        "model": work.name,
+        "on": contender.name,
+        "wall_ms": statistics.median(contender.wall_ms),
+        "cpu_ms": statistics.median(contender.cpu_ms),
+        "first_s": contender.first_s,
+        "steps": contender.steps,
+        "late_compiles": contender.late_compiles,
+    }
+    for other in ("jax", "torch"):
+        if other in by_name:
+            row[f"wall_vs_{other}"] = ratio(contender.wall_ms, by_name[other].wall_ms)
+            row[f"cpu_vs_{other}"] = ratio(contender.cpu_ms, by_name[other].cpu_ms)
+    if contender.name == "xla" and "jax" in by_name:
+        reached = float(row["wall_vs_jax"] or 0)
+        row["goal"] = ", then ".join(f"≤ {goal:.2f}" for goal in work.goals)
+        row["met"] = sum(reached <= goal for goal in work.goals)
+    return row
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """The rich table."""
+    table = Table(title="Median steady step: forward, backward, optimizer (decode: one token)")
+    for heading in ("model", "on", "ms", "CPU ms", "× jax", "× jax CPU", "× torch", "first step s", "goal × jax", "goals met"):
+        table.add_column(heading, justify="left" if heading in ("model", "on") else "right")
+    for row in rows:
+        cells = [row.get(key) for key in ("wall_ms", "cpu_ms", "wall_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")]
+        numbers = [f"{cell:,.2f}" if isinstance(cell, float) else "" for cell in cells]
+        met = row.get("met")
+        table.add_row(
+            str(row["model"]), str(row["on"]), *numbers, str(row.get("goal", "")), "" if met is None else str(met),
+            end_section=row["on"] == "jax", style="bold" if row["on"] == "xla" else None,
+        )  # fmt: skip
+    console.print(table)
+
+
+def names_of(allowed: tuple[str, ...], text: str | None, option: str) -> tuple[str, ...]:
+    """A comma-separated choice; all where nothing is given. Raises `click.UsageError` on an unknown name."""
+    chosen = tuple(part.strip() for part in text.split(",")) if text else allowed
+    unknown = [name for name in chosen if name not in allowed]
+    if unknown:
+        raise click.UsageError(f"{option}: {', '.join(unknown)} is not one of {', '.join(allowed)}")
+    return chosen
+
+
+@click.command(help=__doc__)
+@click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the numbers to this file too.")
+@click.option("--models", help="Comma-separated: mlp, cnn, resnet18, gpt, decode.")
+@click.option("--contenders", help="Comma-separated: xla, torch, jax (cuda: also inductor).")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--budget", type=click.FloatRange(0.0), default=1.0, show_default=True, help="Seconds of steps per turn.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
+def main(target: Path | None, models: str | None, contenders: str | None, rounds: int, budget: float, device: str, quick: bool) -> None:
+    on_cpu = {"JAX_PLATFORMS": "cpu"} if device == "cpu" else {}
+    chosen_from = workloads(quick)
+    names = names_of(CONTENDERS[device], contenders, "--contenders")
+    chosen = names_of(tuple(chosen_from), models, "--models")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise click.UsageError("--device cuda: this torch sees no CUDA device")
+    rerun_with({**PASSIVE, **on_cpu, "PJRT_DEVICE": device.upper()})
+    torch.set_float32_matmul_precision("high" if device == "cuda" else "highest")
+    rows: list[Row] = []
+    for name in chosen:
+        rows += measure(chosen_from[name], names, device, rounds, 0.02 if quick else budget)
+    show(rows, wide_console())
+    if target is not None:
+        write_results(
+            target, "steps", rows, device=device, rounds=rounds, threads=torch.get_num_threads(), passive=os.environ["OMP_WAIT_POLICY"]
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""PyTorch on XLA devices. This package is shared: other wheels add modules below it."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+# Last on the path: modules that say which wheel is missing, found only where no wheel brings the real ones.
+__path__ = [*pkgutil.extend_path(__path__, __name__), str(Path(__file__).parent / "_absent")]
+
+from xla_core.facade.devices import device, device_count, devices
+from xla_core.facade.devices import xla_real_devices as real_devices
+from xla_core.facade.modules import submodule as _submodule
+from xla_core.facade.siblings import attribute as _attribute
+from xla_core.facade.step import compile, manual_seed, step, sync
+from xla_core.frontend.setup import activate as _activate
+
+__version__ = "2.10.0"  # the API level; the packages have versions of their own
+
+__all__ = [
+    "compile",
+    "device",
+    "device_count",
+    "devices",
+    "launch",
+    "manual_seed",
+    "real_devices",
+    "save_as_stablehlo",
+    "save_torch_model_as_stablehlo",
+    "step",
+    "sync",
+]
+
+_SUBMODULES = (
+    "_XLAC",
+    "_dynamo",
+    "_internal",
+    "amp",
+    "backends",
+    "core",
+    "debug",
+    "distributed",
+    "experimental",
+    "runtime",
+    "stablehlo",
+    "utils",
+)
+
+_activate()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return _submodule(__name__, name, _SUBMODULES)
+    if name in ("save_as_stablehlo", "save_torch_model_as_stablehlo"):
+        return getattr(_submodule(__name__, "stablehlo", _SUBMODULES), name)
+    return _attribute(__name__, name)

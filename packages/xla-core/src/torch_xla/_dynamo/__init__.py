@@ -1,0 +1,10 @@
+"""`torch.compile` on XLA devices."""
+
+from __future__ import annotations
+
+from torch_xla._dynamo import config, dynamo_bridge
+
+__all__ = [
+    "config",
+    "dynamo_bridge",
+]

@@ -1,0 +1,9 @@
+"""Switches of the `openxla` backend: the module that the implementation reads, under its name for users."""
+
+from __future__ import annotations
+
+import sys
+
+from xla_core.facade import dynamo_config
+
+sys.modules[__name__] = dynamo_config

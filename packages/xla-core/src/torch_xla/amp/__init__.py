@@ -1,0 +1,9 @@
+"""Mixed precision: `autocast`, `GradScaler` and the sync-free optimizers."""
+
+from __future__ import annotations
+
+from torch_xla.amp import syncfree
+from xla_core.facade.amp import autocast
+from xla_core.facade.grad_scaler import GradScaler
+
+__all__ = ["GradScaler", "autocast", "syncfree"]

@@ -1,0 +1,7 @@
+"""Optimizers that skip an update without reading anything back."""
+
+from __future__ import annotations
+
+from xla_core.facade.syncfree import SGD, Adam, AdamW
+
+__all__ = ["SGD", "Adam", "AdamW"]

@@ -1,0 +1,8 @@
+"""How exactly matrix products and convolutions are computed."""
+
+from __future__ import annotations
+
+from xla_core.ops.precision import get as get_mat_mul_precision
+from xla_core.ops.precision import set as set_mat_mul_precision
+
+__all__ = ["get_mat_mul_precision", "set_mat_mul_precision"]

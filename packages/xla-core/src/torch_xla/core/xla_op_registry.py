@@ -1,0 +1,7 @@
+"""Operations that users build."""
+
+from __future__ import annotations
+
+from xla_core.facade.op_registry import Op, register
+
+__all__ = ["Op", "register"]

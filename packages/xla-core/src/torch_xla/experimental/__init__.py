@@ -1,0 +1,11 @@
+"""Names that may still change. This package is shared: other wheels add modules below it."""
+
+from __future__ import annotations
+
+import pkgutil
+
+from xla_core.facade.eager import eager_mode, eager_mode_context, is_eager_mode
+from xla_core.facade.step import experimental_compile as compile
+
+__path__ = pkgutil.extend_path(__path__, __name__)
+__all__ = ["compile", "eager_mode", "eager_mode_context", "is_eager_mode"]

@@ -1,0 +1,7 @@
+"""Be told when a tensor's value is there."""
+
+from __future__ import annotations
+
+from xla_core.facade.callback import on_ready_callback, on_ready_event
+
+__all__ = ["on_ready_callback", "on_ready_event"]

@@ -1,0 +1,11 @@
+"""Old names that keep working and say so once."""
+
+from __future__ import annotations
+
+from xla_core.facade.deprecation import deprecated, mark_deprecated, register_deprecated
+
+__all__ = [
+    "deprecated",
+    "mark_deprecated",
+    "register_deprecated",
+]

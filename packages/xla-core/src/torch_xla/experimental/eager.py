@@ -1,0 +1,8 @@
+"""Eager mode, by the name of the module that holds it."""
+
+from __future__ import annotations
+
+from xla_core.facade.eager import eager_mode, eager_mode_context, is_eager_mode
+from xla_core.facade.step import experimental_compile as compile
+
+__all__ = ["compile", "eager_mode", "eager_mode_context", "is_eager_mode"]

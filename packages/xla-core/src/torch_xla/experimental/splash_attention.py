@@ -1,0 +1,7 @@
+"""Attention by the name of its TPU kernel."""
+
+from __future__ import annotations
+
+from xla_core.facade.custom_kernel import splash_attention
+
+__all__ = ["splash_attention"]

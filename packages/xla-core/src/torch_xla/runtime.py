@@ -1,0 +1,57 @@
+"""Hardware, processes, replicas and modes (alias `xr`)."""
+
+from __future__ import annotations
+
+from xla_core.facade.devices import xla_device
+from xla_core.facade.runtime import (
+    addressable_device_count,
+    addressable_runtime_device_count,
+    device_type,
+    get_master_ip,
+    get_num_cached_compilation_graph,
+    global_device_count,
+    global_ordinal,
+    global_runtime_device_attributes,
+    global_runtime_device_count,
+    host_index,
+    initialize_cache,
+    is_bf16_supported,
+    is_spmd,
+    local_device_count,
+    local_ordinal,
+    local_process_count,
+    process_count,
+    process_index,
+    runtime_device_attributes,
+    set_device_type,
+    use_spmd,
+    using_pjrt,
+    world_size,
+)
+
+__all__ = [
+    "addressable_device_count",
+    "addressable_runtime_device_count",
+    "device_type",
+    "get_master_ip",
+    "get_num_cached_compilation_graph",
+    "global_device_count",
+    "global_ordinal",
+    "global_runtime_device_attributes",
+    "global_runtime_device_count",
+    "host_index",
+    "initialize_cache",
+    "is_bf16_supported",
+    "is_spmd",
+    "local_device_count",
+    "local_ordinal",
+    "local_process_count",
+    "process_count",
+    "process_index",
+    "runtime_device_attributes",
+    "set_device_type",
+    "use_spmd",
+    "using_pjrt",
+    "world_size",
+    "xla_device",
+]

@@ -1,0 +1,1 @@
+"""Helpers of example programs."""

@@ -1,0 +1,23 @@
+"""What example programs print and log while they train."""
+
+from __future__ import annotations
+
+from xla_core.facade.training_report import (
+    close_summary_writer,
+    get_summary_writer,
+    mp_test,
+    now,
+    print_test_update,
+    print_training_update,
+    write_to_summary,
+)
+
+__all__ = [
+    "close_summary_writer",
+    "get_summary_writer",
+    "mp_test",
+    "now",
+    "print_test_update",
+    "print_training_update",
+    "write_to_summary",
+]

@@ -1,0 +1,7 @@
+"""Trade memory for a second forward pass."""
+
+from __future__ import annotations
+
+from xla_core.facade.checkpoint import CheckpointFunction, checkpoint
+
+__all__ = ["CheckpointFunction", "checkpoint"]

@@ -1,0 +1,9 @@
+"""Keep only the checkpoints that carry a tag."""
+
+from __future__ import annotations
+
+from xla_core.facade.checkpoint_tagger import CheckpointTagger
+
+__all__ = [
+    "CheckpointTagger",
+]

@@ -1,0 +1,10 @@
+"""Runners of step closures (alias `xc`)."""
+
+from __future__ import annotations
+
+from xla_core.facade.closures import AsyncClosureHandler, ClosureHandler
+
+__all__ = [
+    "AsyncClosureHandler",
+    "ClosureHandler",
+]

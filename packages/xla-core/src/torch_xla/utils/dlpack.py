@@ -1,0 +1,7 @@
+"""Exchange of buffers without a copy."""
+
+from __future__ import annotations
+
+from xla_core.facade.dlpack import from_dlpack, to_dlpack
+
+__all__ = ["from_dlpack", "to_dlpack"]

@@ -1,0 +1,179 @@
+"""The private names of torch and jax that the core cannot do without, each behind a name that says what it is for.
+
+A test imports every one, so that an upgrade that takes one away fails there first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+from torch._C._dynamo import eval_frame as _eval_frame
+from torch.utils.backend_registration import rename_privateuse1_backend
+
+try:
+    from torch._C import _acc
+except ImportError as error:
+    raise ImportError(
+        f"xla-core needs torch 2.10 or newer (found {torch.__version__}): older ones cannot add a device from Python"
+    ) from error
+
+# A wrapper tensor without storage: (cls, size, strides, storage_offset, memory_format, dtype, layout, device).
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+# Keeps torch functions from re-entering Python for our subclass.
+DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
+# What torch itself pickles tensors of storage-less devices with; allowed under weights_only.
+rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
+# The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.
+set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
+set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
+# Whether a dispatch key has a kernel for an operation.
+has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
+
+
+def register_device(name: str, module: ModuleType) -> None:
+    """Make `name` the device behind torch's PrivateUse1 key, with `module` as `torch.<name>`."""
+    rename_privateuse1_backend(name)
+    torch._register_device_module(name, module)
+    _KEEP_ALIVE.extend([_Hooks(module), _Guard()])
+    _acc.register_python_privateuseone_hook(_KEEP_ALIVE[0])
+    _acc.register_python_privateuseone_device_guard(_KEEP_ALIVE[1])
+
+
+_KEEP_ALIVE: list[Any] = []
+
+
+class _Hooks(_acc.PrivateUse1Hooks):
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self._module = module
+
+    def is_available(self) -> bool:
+        return bool(self._module.is_available())
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        return True
+
+
+class _Lost(threading.local):
+    """The exception that was under way when torch called the device guard of this thread."""
+
+    error: BaseException | None = None
+
+
+_lost = _Lost()
+
+
+class _Guard(_acc.DeviceGuard):
+    def type_(
+        self,
+        kind: Any = torch._C._autograd.DeviceType.PrivateUse1,
+        pending: Any = ctypes.pythonapi.PyErr_Occurred,
+        lost: Any = _lost,
+    ) -> Any:
+        """The device type. Only locals are read: while an exception leaves torch's engine, its destructors call this.
+
+        An exception that is still set when a Python guard returns would abort the process, so it is taken away here, and given
+        back by `guarded_engine`.
+        """
+        try:
+            pending()  # raises what is set
+        except BaseException as error:
+            lost.error = error
+        return kind
+
+
+def guard_engine(is_ours: Callable[[Any], bool]) -> None:
+    """Mend what torch's engine lacks for a device made in Python, for backward passes from outputs that `is_ours` accepts.
+
+    They run in the calling thread (the engine has threads for one device only), and an exception inside them reaches the caller.
+    """
+    from torch.autograd import graph
+
+    run = graph._engine_run_backward
+
+    @functools.wraps(run)
+    def guarded_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(is_ours(output) for output in outputs):
+            return run(outputs, *args, **kwargs)
+        _lost.error = None
+        try:
+            with torch.autograd.set_multithreading_enabled(False):
+                return run(outputs, *args, **kwargs)
+        except SystemError:
+            error, _lost.error = _lost.error, None
+            if error is None:
+                raise
+            raise error from None
+
+    graph._engine_run_backward = guarded_engine  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = guarded_engine  # type: ignore[assignment,attr-defined]
+
+
+def excluding_key(key: str) -> Any:
+    """A context manager inside which the dispatcher of this thread passes over a dispatch key."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+
+
+def foreach_types() -> tuple[list[Any], ...]:
+    """The lists of exact tensor types for which torch chooses list operations by itself: its optimizers', and its utilities'."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    return (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
+
+
+def never_trace(code: CodeType) -> None:
+    """Keep `torch.compile` from tracing frames of `code`, and all that they call."""
+    skip = _eval_frame._FrameAction.SKIP
+    _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
+
+
+def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]) -> None:
+    """Let `torch.compile` treat instances of `kind` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
+
+    fixed: whether the shape of an instance must not become a variable of the traced graph.
+    """
+    make = builder.VariableBuilder
+
+    def wrap_tensor(variables: Any, tensor: Any) -> Any:
+        if not fixed(tensor):
+            return make.wrap_tensor(variables, tensor)
+        tensor._dynamo_static_indices = set(range(tensor.dim()))  # as mark_static does, which refuses while tracing
+        try:
+            return make.wrap_tensor(variables, tensor)
+        finally:
+            del tensor._dynamo_static_indices
+
+    for trace_numpy in (False, True):
+        make._type_dispatch_impl(trace_numpy)[kind] = wrap_tensor
+    subclass_of = builder.infer_subclass_type
+
+    def infer_subclass_type(value: Any) -> Any:
+        return None if type(value) is kind else subclass_of(value)
+
+    builder.infer_subclass_type = infer_subclass_type
+
+
+def trace_constants_on_the_host() -> None:
+    """While torch traces with fake tensors, `torch.tensor(data, device=ours)` first makes a CPU constant that the tracers know.
+
+    They ask whether our device is there only for this; saying no also keeps them from starting it.
+    """
+    from torch._subclasses import fake_tensor
+
+    vars(fake_tensor)["_is_privateuse1_backend_available"] = lambda: False
+
+
+def describing() -> bool:
+    """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)

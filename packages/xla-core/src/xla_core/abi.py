@@ -1,0 +1,77 @@
+"""The one door: all of xla_core that a sibling package or an integrator may import (`xla_core.testing` aside).
+
+No logic lives here. The signatures below are locked in `abi.lock.json`; changing one needs a new `ABI_VERSION`.
+"""
+
+from __future__ import annotations
+
+from xla_core.frontend.dispatch import register_op
+from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, sync, tensor_from_buffer
+from xla_core.frontend.setup import activate
+from xla_core.ir.graph import Graph
+from xla_core.metrics import (
+    Cause,
+    CompileEvent,
+    Direction,
+    ExecuteEvent,
+    FallbackEvent,
+    MetricSnapshot,
+    Snapshot,
+    SyncEvent,
+    SyncKind,
+    TransferEvent,
+    Unit,
+    clear_counters,
+    clear_metrics,
+    counter_add,
+    metric_add,
+    snapshot,
+    subscribe,
+)
+from xla_core.ops.table import Context, OpSpec, scalar
+from xla_core.runtime.abi_version import ABI_VERSION, require
+from xla_core.runtime.client import Client, client
+from xla_core.runtime.executor import GraphPass, register_pass
+from xla_core.runtime.topology import Topology, set_topology, topology
+
+__all__ = [
+    "ABI_VERSION",
+    "Cause",
+    "Client",
+    "CompileEvent",
+    "Context",
+    "Direction",
+    "ExecuteEvent",
+    "FallbackEvent",
+    "Graph",
+    "GraphPass",
+    "MetricSnapshot",
+    "OpSpec",
+    "Snapshot",
+    "SyncEvent",
+    "SyncKind",
+    "Topology",
+    "TransferEvent",
+    "Unit",
+    "annotate",
+    "annotation",
+    "buffer_of",
+    "clear_counters",
+    "clear_metrics",
+    "client",
+    "counter_add",
+    "graph_of",
+    "metric_add",
+    "register_op",
+    "register_pass",
+    "require",
+    "scalar",
+    "set_topology",
+    "snapshot",
+    "subscribe",
+    "sync",
+    "tensor_from_buffer",
+    "topology",
+]
+
+activate()

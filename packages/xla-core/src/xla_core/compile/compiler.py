@@ -1,0 +1,47 @@
+"""Build an executable for a graph: trace and compile with `jax.jit`, or load it from the on-disk cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from xla_core.compile.emit import Constants, Scope, program
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import Graph, aval_at
+
+Executable = Callable[..., Any]
+
+
+def donated_arguments(graph: Graph) -> tuple[int, ...]:
+    """The dead leaves that some result can take over (same shape and dtype), as argument numbers."""
+    leaves = [entry for entry in graph.entries if type(entry) is Aval]
+    wanted = Counter(_layout(aval_at(graph.entries, slot)) for slot in graph.outs)
+    donated = []
+    for number in graph.dead:
+        layout = _layout(leaves[number])
+        if wanted[layout]:
+            wanted[layout] -= 1
+            donated.append(number)
+    return tuple(donated)
+
+
+def _layout(aval: Aval | None) -> tuple[Any, ...] | None:
+    return None if aval is None else (aval.shape, aval.physical)
+
+
+def jitted(graph: Graph, constants: Constants, device: jax.Device, scope: Scope | None = None) -> Any:
+    """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
+
+    Raises (at that call) LoweringError for a lowering that fails.
+    """
+    has_leaves = any(type(entry) is Aval for entry in graph.entries)
+    return jax.jit(
+        program(graph, constants, scope),
+        keep_unused=True,
+        donate_argnums=donated_arguments(graph),
+        out_shardings=None if has_leaves else SingleDeviceSharding(device),
+    )

@@ -1,0 +1,205 @@
+"""Compiled programs on disk, under our own graph key, so that a warm start neither traces nor compiles (api.md C18).
+
+An entry is `MAGIC`, the SHA-256 of the rest, and what `jax.experimental.serialize_executable` makes of a program. That is a
+pickle of native code, so an entry is only as trustworthy as its file: folder and file must belong to this user and be writable
+by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another version) is ignored with one
+warning, and the program is compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import platform
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import torch
+from jax.experimental import serialize_executable
+from jaxlib.version import __version__ as jaxlib_version
+
+import xla_core
+from xla_core import config, metrics
+from xla_core._version import __version__
+from xla_core.dtypes import conversions
+from xla_core.ir.graph import Graph
+
+MAGIC = b"xla-core program 1\n"
+_DIGEST_BYTES = 32
+
+
+class _Unusable(Exception):
+    """Why an entry or the folder is not used."""
+
+
+@dataclass(slots=True)
+class DiskCache:
+    """A folder of compiled programs. `readonly`: look up, never write."""
+
+    path: Path
+    readonly: bool
+    warned: bool = field(default=False, init=False)
+
+    def load(self, key: str) -> bytes | None:
+        """The payload stored under `key`, or None; warns once if an entry is there but not usable."""
+        try:
+            self._check_folder()
+            return _read_entry(self.path / f"{key}.xla")
+        except FileNotFoundError:
+            return None
+        except (OSError, _Unusable) as error:
+            self.complain(f"{self.path / key}.xla is not used and the program compiled again: {error}")
+            return None
+
+    def store(self, key: str, payload: bytes) -> None:
+        """Write an entry whole or not at all; warns once if that is not possible."""
+        if self.readonly:
+            return
+        temporary: str | None = None
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_folder()
+            handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{key[:16]}-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path / f"{key}.xla")
+            temporary = None
+        except (OSError, _Unusable) as error:
+            self.complain(f"compiled programs are not kept in {self.path}: {error}")
+        finally:
+            if temporary is not None:
+                Path(temporary).unlink(missing_ok=True)
+
+    def complain(self, what: str) -> None:
+        """Warn, once for this cache."""
+        if not self.warned:
+            self.warned = True
+            warnings.warn(f"compilation cache: {what}", RuntimeWarning, stacklevel=2)
+
+    def _check_folder(self) -> None:
+        _check_owner(self.path.stat(), "the folder")
+
+
+def _check_owner(status: os.stat_result, what: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise _Unusable(f"{what} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _Unusable(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
+
+
+def _read_entry(path: Path) -> bytes:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise _Unusable("it is not a regular file")
+        _check_owner(status, "it")
+        content = file.read()
+    if not content.startswith(MAGIC):
+        raise _Unusable("it was not written by this version's cache")
+    digest, payload = content[len(MAGIC) : len(MAGIC) + _DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
+    if hashlib.sha256(payload).digest() != digest:
+        raise _Unusable("it is truncated or damaged")
+    return payload
+
+
+_active: DiskCache | None = None
+
+
+def configure(path: str | os.PathLike[str], readonly: bool = False) -> DiskCache:
+    """Use the folder `path` from now on."""
+    global _active
+    _active = DiskCache(Path(path).expanduser().absolute(), readonly)
+    return _active
+
+
+def active() -> DiskCache | None:
+    """The cache in use: the configured one, else that of `XLA_PERSISTENT_CACHE_PATH`, else none."""
+    path = config.PERSISTENT_CACHE_PATH.get()
+    if _active is None and path is not None:
+        configure(path, config.PERSISTENT_CACHE_READ_ONLY.get())
+    return _active
+
+
+def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device) -> Callable[..., Any] | None:
+    """The program stored for `key` on this kind of device, ready to call; None if there is no usable one."""
+    disk = active()
+    if disk is None:
+        return None
+    payload = disk.load(_entry_name(key, device))
+    loaded = None
+    if payload is not None:
+        in_tree = jax.tree.structure((tuple(arguments), {}))
+        out_tree = jax.tree.structure((0,) * (len(graph.outs) + 1))
+        try:
+            loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, device.client, [device])
+        except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, EOFError, pickle.UnpicklingError) as error:
+            disk.complain(f"an entry could not be loaded and the program is compiled again: {error}")
+    metrics.counter_add("PersistentCacheMiss" if loaded is None else "PersistentCacheHit")
+    return loaded
+
+
+def store(key: str, compiled: Any, device: jax.Device) -> None:
+    """Keep a compiled program under `key`, if there is a cache that may be written."""
+    disk = active()
+    if disk is None or disk.readonly:
+        return
+    try:
+        payload, _, _ = serialize_executable.serialize(compiled)
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        disk.complain(f"a program cannot be serialized on {device.platform} and is not kept: {error}")
+        return
+    disk.store(_entry_name(key, device), payload)
+
+
+def _entry_name(key: str, device: jax.Device) -> str:
+    return hashlib.sha256(f"{key}\n{device.id}\n{_environment(device)}".encode()).hexdigest()
+
+
+@cache
+def _environment(device: jax.Device) -> str:
+    """All but the program that its machine code depends on."""
+    parts = [
+        __version__,
+        _source_digest(),
+        jax.__version__,
+        jaxlib_version,
+        torch.__version__,
+        device.platform,
+        device.device_kind,
+        device.client.platform_version,
+        str(device.client.device_count()),
+        os.environ.get("XLA_FLAGS", ""),
+        conversions(),
+        _processor(),
+    ]
+    return "\n".join(parts)
+
+
+def _processor() -> str:
+    """Instruction sets of this processor: programs for the CPU are native code."""
+    try:
+        rows = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    flags = next((row for row in rows if row.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()}"
+
+
+@cache
+def _source_digest() -> str:
+    """A digest of this package's source: a changed lowering must not find programs of the old one."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(xla_core.__file__ or "").parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

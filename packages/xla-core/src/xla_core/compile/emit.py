@@ -1,0 +1,151 @@
+"""From a graph to one function over jax arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from xla_core.errors import LoweringError, XlaError
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import Graph, operation
+from xla_core.ir.signature import Signature, cast, check_results
+from xla_core.ir.tape import Feed, FeedKind
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Numbers compiled into a program: by order of the fixed feeds of each kind; None where the number is an input."""
+
+    floats: tuple[float | None, ...]
+    ints: tuple[int | None, ...]
+
+
+def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np.ndarray[Any, Any]]:
+    """The packed host arrays behind the buffers, in argument order; kinds that a program does not use are left out."""
+    packed: list[np.ndarray[Any, Any]] = []
+    if floats:
+        packed.append(np.array(floats, np.float64))
+    if ints:
+        packed.append(np.array(ints, np.int64))
+    if seeds:
+        packed.append(np.array(seeds, np.uint64).view(np.uint32).reshape(-1, 2))
+    return packed
+
+
+# Makes a context manager from an operation's name and the user's line: source locations in the compiled text.
+Scope = Callable[[str, str | None], AbstractContextManager[Any]]
+
+
+def program(graph: Graph, constants: Constants, scope: Scope | None = None) -> Callable[..., tuple[jax.Array, ...]]:
+    """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
+
+    The token is a scalar that nobody donates: waiting for it is waiting for the execution.
+    scope: entered around each lowering.
+    """
+
+    def run(*arguments: Any) -> tuple[jax.Array, ...]:
+        leaves = iter(_leaves(graph, constants, arguments))
+        env: list[Any] = []
+        results: Iterator[Any] = iter(())
+        for slot, entry in enumerate(graph.entries):
+            if entry is None:
+                env.append(next(results))
+            elif type(entry) is tuple:
+                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope)
+                if len(made) == 1:
+                    env.append(made[0])
+                else:
+                    env.append(None)
+                    results = iter(made)
+            else:
+                env.append(next(leaves))
+                next(results, None)  # a result computed earlier than its siblings stands here as a leaf
+        token = lax.full((), 0, np.uint8)
+        return (*_separate([env[slot] for slot in graph.outs], arguments), token)
+
+    return run
+
+
+def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
+    """Results that share no buffer with an input or with each other, so that each can be donated alone."""
+    seen = {id(argument) for argument in arguments}
+    separate = []
+    for result in results:
+        separate.append(jax.numpy.copy(result) if id(result) in seen else result)
+        seen.add(id(result))
+    return separate
+
+
+def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> list[Any]:
+    """What stands at each leaf and feed, in slot order."""
+    entries = [entry for entry in graph.entries if isinstance(entry, (Aval, Feed))]
+    buffers = iter(arguments[: sum(type(entry) is Aval for entry in entries)])
+    columns = _columns(entries, constants, arguments)
+    fixed = {FeedKind.FLOAT: iter(constants.floats), FeedKind.INT: iter(constants.ints)}
+    leaves: list[Any] = []
+    for entry in entries:
+        if not isinstance(entry, Feed):
+            leaves.append(next(buffers))
+            continue
+        number = next(fixed[entry.kind]) if entry.fixed else None
+        if number is None:
+            number = next(columns[entry.kind, entry.fixed])
+        leaves.append(_typed(entry, number))
+    return leaves
+
+
+def _columns(entries: list[Any], constants: Constants, arguments: tuple[Any, ...]) -> dict[tuple[FeedKind, bool], Iterator[Any]]:
+    """Rows of the packed arrays: first the numbers that were always inputs, then those that became inputs."""
+    feeds = [entry for entry in entries if isinstance(entry, Feed)]
+    became = {FeedKind.FLOAT: constants.floats.count(None), FeedKind.INT: constants.ints.count(None), FeedKind.SEED: 0}
+    packed = list(arguments[len(entries) - len(feeds) :])
+    columns: dict[tuple[FeedKind, bool], Iterator[Any]] = {}
+    for kind in FeedKind:
+        always = sum(feed.kind is kind and not feed.fixed for feed in feeds)
+        if always + became[kind]:
+            array = packed.pop(0)
+            rows = [array[row] for row in range(array.shape[0])]
+            columns[kind, False], columns[kind, True] = iter(rows[:always]), iter(rows[always:])
+    return columns
+
+
+def _typed(feed: Feed, number: Any) -> Any:
+    """A fed number as its lowering expects it: in a 0-d tensor's dtype if it stands for one."""
+    if feed.aval is None:
+        return number
+    if isinstance(number, (int, float)):
+        return jax.numpy.asarray(np.asarray(number).astype(feed.aval.physical))
+    return lax.convert_element_type(number, feed.aval.physical)
+
+
+def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None) -> list[Any]:
+    signature: Signature = operation(graph, slot)[0]
+    try:
+        if scope is None:
+            results = signature.emit(list(operands))
+        else:
+            with scope(signature.name, graph.line(slot)):
+                results = signature.emit(list(operands))
+    except XlaError:
+        raise
+    except Exception as error:
+        raise LoweringError(_describe(signature, graph.line(slot), operands, f"{type(error).__name__}: {error}")) from error
+    wrong = check_results(signature, results)
+    if wrong is not None:
+        raise LoweringError(_describe(signature, graph.line(slot), operands, f"its lowering {wrong}"))
+    return [cast(result, aval) for result, aval in zip(results, signature.outs, strict=True)]
+
+
+def _describe(signature: Signature, line: str | None, operands: list[Any], what: str) -> str:
+    shapes = ", ".join(f"{x.dtype}{list(x.shape)}" if isinstance(x, (jax.Array, np.ndarray)) else repr(x) for x in operands)
+    where = f", recorded at {line}," if line else ""
+    return (
+        f"{signature.name} over ({shapes}){where} could not be lowered: {what}. "
+        "Until its lowering is mended, run that operation on CPU tensors."
+    )

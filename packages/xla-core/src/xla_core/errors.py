@@ -1,0 +1,88 @@
+"""Every exception that xla_core raises on purpose. Each subclasses the builtin that users of torch already catch.
+
+XlaError (Exception)
+├── UnsupportedDtypeError (TypeError)      a dtype that XLA has no counterpart of
+├── DeviceMismatchError (RuntimeError)     operands on different devices, or on the CPU
+├── UnknownDeviceError (RuntimeError)      a device text or kind that does not exist
+├── DeviceIndexError (IndexError)          an index past the devices of this process
+├── LoweringError (RuntimeError)           a lowering or the compiler failed; names operation, shapes, user line
+├── ExecutionError (RuntimeError)          a compiled program, or the client under it, failed
+├── FallbackError (RuntimeError)           an operation without lowering where fallback is forbidden
+├── UnsupportedOperationError (NotImplementedError)  cannot be done on XLA; says what to do instead
+├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
+├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
+├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
+├── AbiVersionError (ImportError)          a sibling wheel and this core do not fit
+├── SiblingMissingError (ModuleNotFoundError)  a facade name whose package is not installed
+└── InternalError (RuntimeError)           an invariant of ours is broken; please report
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class XlaError(Exception):
+    """Base of all errors raised by xla_core."""
+
+
+class UnsupportedDtypeError(XlaError, TypeError):
+    """A dtype that XLA has no counterpart of."""
+
+
+class DeviceMismatchError(XlaError, RuntimeError):
+    """Operands live on different devices."""
+
+
+class UnknownDeviceError(XlaError, RuntimeError):
+    """A device text or hardware kind that does not exist."""
+
+
+class DeviceIndexError(XlaError, IndexError):
+    """A device index past the devices that this process addresses."""
+
+
+class LoweringError(XlaError, RuntimeError):
+    """A lowering or the compiler failed on a recorded operation."""
+
+
+class ExecutionError(XlaError, RuntimeError):
+    """A compiled program, or the client that runs it, failed."""
+
+
+class FallbackError(XlaError, RuntimeError):
+    """An operation without lowering was recorded where CPU fallback is forbidden."""
+
+
+class UnsupportedOperationError(XlaError, NotImplementedError):
+    """Something that cannot be done on XLA tensors; the message says what to do instead."""
+
+
+class GraphBreakError(XlaError, RuntimeError):
+    """A value was read inside a region that must be one graph."""
+
+
+class TooManyGraphsError(XlaError, RuntimeError):
+    """A region compiled more distinct graphs than its limit allows."""
+
+
+class RegistrationError(XlaError, ValueError):
+    """An operation, pass or plugin was registered wrongly or twice."""
+
+
+class AbiVersionError(XlaError, ImportError):
+    """A sibling wheel needs another version of the core's ABI."""
+
+
+class SiblingMissingError(XlaError, ModuleNotFoundError):
+    """A facade name whose implementing package is not installed."""
+
+
+class InternalError(XlaError, RuntimeError):
+    """An invariant of xla_core itself does not hold."""
+
+
+def internal(condition: bool, message: Callable[[], str]) -> None:
+    """Raise InternalError with `message()` unless `condition` holds; the text is only built on failure."""
+    if not condition:
+        raise InternalError(f"{message()} (this is a defect of xla-core; please report it with the code that led here)")

@@ -1,0 +1,168 @@
+"""Devices by their texts and their real names (api.md C01–C03, C21–C24, C30–C34)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.errors import UnknownDeviceError
+from xla_core.facade import replicas
+from xla_core.facade.deprecation import warn_once
+from xla_core.facade.modules import xm, xr
+from xla_core.runtime import client
+from xla_core.runtime.client import recorder_at, recorder_of
+
+_REAL = re.compile(r"([A-Z][A-Z0-9_]*):(\d+)")
+_XLA = re.compile(r"xla:(\d+)")
+
+
+def devices() -> list[torch.device]:
+    """All devices that this process addresses, in order; one under SPMD."""
+    recorders = client.client().recorders
+    return [recorder.device for recorder in (recorders[:1] if xr().is_spmd() else recorders)]
+
+
+def device_count() -> int:
+    """How many `devices()` there are."""
+    return len(devices())
+
+
+def device(index: int | None = None) -> torch.device:
+    """The current default device, or the one at `index`, which then becomes the default.
+
+    Raises IndexError past the last. Under SPMD it is always `xla:0`.
+    """
+    if xr().is_spmd():
+        return recorder_at(0).device
+    if index is not None:
+        client.set_current_index(index)
+    return client.current_recorder().device
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """As `torch_xla.device(n)`; `devkind` is ignored."""
+    warn_once("xla_device", "torch_xla.core.xla_model.xla_device is deprecated, use torch_xla.device instead.")
+    if devkind is not None:
+        warn_once("xla_device(devkind)", f"xla_device(devkind={devkind!r}): devkind is ignored; PJRT_DEVICE chooses the hardware.")
+    return device(n)
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is on an xla device."""
+    return tensor.device.type == "xla"
+
+
+def parse_real_name(name: str) -> tuple[str, int] | None:
+    """`'CPU:3'` → `('CPU', 3)`; None for anything that is not `KIND:number`."""
+    found = _REAL.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
+
+
+def parse_xla_device(device: str) -> tuple[str, int] | None:
+    """As `torch_xla._internal.utils.parse_xla_device`."""
+    warn_once("parse_xla_device", "xla_model.parse_xla_device is deprecated, use torch_xla._internal.utils.parse_xla_device instead.")
+    return parse_real_name(device)
+
+
+def index_of(device: torch.device | str) -> int:
+    """The number n of `xla:<n>`. Raises RuntimeError for any other text, IndexError for a device that does not exist."""
+    found = _XLA.fullmatch(str(device))
+    if found is None:
+        raise UnknownDeviceError(f"{str(device)!r} is no device of the form xla:<n>")
+    return recorder_at(int(found[1])).index
+
+
+def first_number() -> int:
+    """The number in the real name of this process's `xla:0`."""
+    return int(xr().process_index()) * len(client.client().devices)
+
+
+def xla_real_device(device: torch.device | str) -> str:
+    """`'xla:1'` → `'CPU:1'`, numbered over the whole job. Raises RuntimeError for a text that is not `xla:<n>`."""
+    return f"{client.client().kind}:{first_number() + index_of(device)}"
+
+
+def xla_real_devices(devices: Iterable[torch.device | str] | None = None) -> list[str]:
+    """Real names of the given devices; none given: of all devices of this process."""
+    chosen = list(devices or ()) or get_xla_supported_devices() or []
+    return [xla_real_device(one) for one in chosen]
+
+
+def local_index(device: torch.device | str) -> int:
+    """The index behind `xla`, `xla:<n>` or a real name of this process. Raises RuntimeError for anything else."""
+    parsed = parse_real_name(str(device))
+    if parsed is None:
+        return recorder_of(device).index
+    kind, number = parsed
+    index = number - first_number()
+    if kind != client.client().kind or not 0 <= index < len(client.client().devices):
+        raise UnknownDeviceError(f"{device} is no device of this process, which has {', '.join(xla_real_devices())}")
+    return index
+
+
+def xla_replication_devices(local_devices: Sequence[torch.device | str] | None = None) -> list[str]:
+    """Real names of all devices of the job, in order of ordinals.
+
+    local_devices: must be all devices of this process, which None stands for. Raises RuntimeError if they are not, or mix kinds.
+    """
+    given = [str(one) for one in (get_xla_supported_devices() if local_devices is None else local_devices) or []]
+    real = [name if parse_real_name(name) else xla_real_device(name) for name in given]
+    kinds = {name.partition(":")[0] for name in real}
+    if len(kinds) > 1:
+        raise RuntimeError(f"replication devices are of one kind, got {', '.join(sorted(kinds))}")
+    if sorted(real) != sorted(xla_real_devices()):
+        raise RuntimeError(f"replication devices must be all devices of this process ({', '.join(xla_real_devices())}), got {real}")
+    return [f"{client.client().kind}:{number}" for number in range(xr().global_runtime_device_count())]
+
+
+def set_replication(device: torch.device | str, devices: Sequence[str] | None) -> None:
+    """Join the replica set of the real `devices` with `device` as this thread's default; none: run as the only replica."""
+    client.set_current_index(local_index(device))
+    replicas.join(devices)
+
+
+def xla_device_hw(device: torch.device | str) -> str:
+    """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names none."""
+    recorder_of(device)
+    return client.client().kind
+
+
+def xla_device_kind(device: torch.device | str | None = None) -> str:
+    """The hardware model, as the client names it, such as `TPU v4`."""
+    return str(client.jax_device(recorder_of(device)).device_kind)
+
+
+def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, max_devices: int | None = None) -> list[str] | None:
+    """`['xla:0', …]`, at most `max_devices`; with a `devkind`, None unless this process's devices are of that kind.
+
+    An integer in first position means `max_devices`.
+    """
+    if isinstance(devkind, int):
+        devkind, max_devices = None, devkind
+    if devkind is not None:
+        warn_once("get_xla_supported_devices(devkind)", "get_xla_supported_devices: devkind is deprecated, use PJRT_DEVICE instead.")
+        kinds = [devkind] if isinstance(devkind, str) else list(devkind)
+        if client.client().kind not in kinds:
+            return None
+    return [str(one) for one in devices()[:max_devices]]
+
+
+def attributes(device: jax.Device, number: int) -> dict[str, Any]:
+    """What is known of a physical device; `number` counts over the job."""
+    found: dict[str, Any] = {"name": f"{client.client().kind}:{number}"}
+    coords = getattr(device, "coords", None)
+    if coords is not None:
+        found |= {"coords": list(coords), "core_on_chip": device.core_on_chip, "num_cores": getattr(device, "num_cores", 1)}
+    slice_index = getattr(device, "slice_index", None)
+    if slice_index is not None and coords is not None:
+        found["slice_index"] = slice_index
+    return found
+
+
+def replication_devices() -> list[str]:
+    """The replica set of this thread, by real names; empty outside."""
+    return list(replicas.joined()) or (xm().xla_replication_devices() if xr().world_size() > 1 else [])

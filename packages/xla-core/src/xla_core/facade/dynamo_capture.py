@@ -1,0 +1,330 @@
+"""Record an FX graph once, over stand-ins for its inputs, and keep what came out as a program that only needs buffers.
+
+The stand-ins are leaves without a buffer on a tape of their own, so that recording touches no real tensor, and reading a value
+(a CPU fallback, `.item()`) cannot go unnoticed: such a graph is no program, and `NotOneProgram` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from xla_core import metrics
+from xla_core.errors import ExecutionError, GraphBreakError
+from xla_core.facade import dynamo_config
+from xla_core.frontend.tensor import Storage, XLATensor, view_of
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of
+from xla_core.ir.tape import NOBODY, Recorder, Tape, Value, buffer_value
+from xla_core.metrics import Cause
+from xla_core.runtime import executor
+from xla_core.runtime.client import current_recorder
+from xla_core.runtime.sync import compute, forbid_reads
+
+
+class NotOneProgram(GraphBreakError):
+    """This graph reads values, or does something else than computing on xla tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What feeds a leaf that stands for the data of input `number`."""
+
+    number: int
+
+
+class StandIns:
+    """One leaf for each input storage, made when the graph first meets it.
+
+    tensors: for each input, a real tensor that shows it: an argument's position, or the tensor itself where the graph holds it.
+    """
+
+    def __init__(self, recorder: Recorder, args: Sequence[Any]) -> None:
+        self.recorder = recorder
+        self.tensors: list[int | XLATensor] = []
+        self.storages: list[Storage] = []
+        self.leaves: list[Value] = []
+        self._numbers: dict[int, int] = {}
+        self.args = [self._of(arg, place) if type(arg) is XLATensor else arg for place, arg in enumerate(args)]
+
+    def of(self, tensor: XLATensor) -> XLATensor:
+        """The stand-in for a tensor that the graph holds itself."""
+        return self._of(tensor, tensor)
+
+    def _of(self, tensor: Any, place: int | XLATensor) -> XLATensor:
+        real = tensor._storage
+        number = self._numbers.get(id(real))
+        if number is None:
+            number = self._numbers[id(real)] = len(self.tensors)
+            self.tensors.append(place)
+            self._make(real, number)
+        return view_of(self.storages[number], tensor._spec)
+
+    def _make(self, real: Storage, number: int) -> None:
+        tape, aval = self.recorder.tape, real.value.aval
+        if real.value.recorder is not self.recorder:
+            raise NotOneProgram(f"the graph has inputs on {real.value.recorder.device} and {self.recorder.device}")
+        slot = len(tape.entries)
+        tape.entries.append(aval)
+        tape.refs.append(NOBODY)
+        tape.feeds[slot] = _Source(number)
+        storage = Storage()
+        storage.value = tape.define(self.recorder, slot, aval)
+        storage.annotations = real.annotations
+        self.storages.append(storage)
+        self.leaves.append(storage.value)
+
+
+class Recording(fx.Interpreter):
+    """Runs a graph's operations on stand-ins."""
+
+    def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
+        super().__init__(model, garbage_collect_values=True)
+        self.stand_ins = stand_ins
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """What the graph holds itself: a stand-in for its data where it is an xla tensor."""
+        found = self.fetch_attr(target)
+        if isinstance(found, torch.nn.Module):
+            raise NotOneProgram(f"the graph hands the module {target} to an operation")
+        return self.stand_ins.of(found) if type(found) is XLATensor else found
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A module of the graph, called with stand-ins for its parameters and buffers."""
+        module = self.fetch_attr(target)
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        swapped: dict[str, torch.Tensor] = {name: self.stand_ins.of(tensor) for name, tensor in held.items() if type(tensor) is XLATensor}
+        return torch.func.functional_call(module, swapped, args, kwargs)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As fx; raises NotOneProgram for what may differ from call to call without being an input."""
+        result = super().run_node(n)
+        if n.op in ("call_function", "call_method"):
+            for item in tree_flatten(result)[0]:
+                if isinstance(item, torch.Tensor) and type(item) is not XLATensor and not _constant(n):
+                    raise NotOneProgram(f"{n.target} computes on the CPU")
+        return result
+
+
+def _constant(node: fx.Node) -> bool:
+    """Whether a CPU result of this node is the same at each call."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def recorder_among(args: Sequence[Any]) -> Recorder:
+    """The recorder of the first xla tensor, or the default device's."""
+    for arg in args:
+        if type(arg) is XLATensor:
+            return arg._storage.value.recorder
+    return current_recorder()
+
+
+@contextmanager
+def on_a_tape_of_its_own(recorder: Recorder) -> Iterator[Tape]:
+    """Record on an empty tape, without running or reading anything; the device's state is as before at the end, and the CPU's."""
+    with recorder.lock, torch.random.fork_rng(devices=[]):
+        before = recorder.tape, recorder.seed, recorder.eager
+        recorder.tape, recorder.eager = Tape(), False
+        reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
+        try:
+            yield recorder.tape
+        finally:
+            forbid_reads(reason)
+            recorder.tape, recorder.seed, recorder.eager = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """A value that the program computes: its result `number`."""
+
+    number: int
+
+
+# Where a value comes from: the program, an input (its data as it was before the call), or it is constant.
+Origin = _Computed | _Source | Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A result tensor: view `spec` of a new storage (`holder` counts those), or of an input's."""
+
+    holder: int
+    spec: Any
+    of_input: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A result that is an argument itself."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A recorded graph: what to run, what to feed it with, and how its results are put together.
+
+    avals: shape and dtype of each result of the program.
+    sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
+    written: inputs that hold another value afterwards. holders: values of the new storages.
+    """
+
+    recorder: Recorder
+    graph: Graph
+    inputs: Inputs
+    avals: list[Aval]
+    sources: list[int | XLATensor]
+    written: list[tuple[int, Origin]]
+    holders: list[Origin]
+    results: list[Any]
+    tree: TreeSpec
+
+    def run(self, args: Sequence[Any], cause: Cause = Cause.DYNAMO_EXECUTE) -> Any:
+        """The graph's results for arguments with the layout that it was recorded with."""
+        storages = [(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
+        with self.recorder.lock:
+            before = [storage.value for storage in storages]
+            computed = self._execute(before, cause)
+
+            def value(origin: Origin) -> Value:
+                if isinstance(origin, _Source):
+                    return before[origin.number]
+                return computed[origin.number] if isinstance(origin, _Computed) else origin
+
+            for number, origin in self.written:
+                storages[number].value = value(origin)
+            new = [_storage(value(origin)) for origin in self.holders]
+        return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
+
+    def _execute(self, before: list[Value], cause: Cause) -> list[Value]:
+        if not self.graph.outs:
+            return []
+        used = [before[item.number] for item in self.inputs.buffers if isinstance(item, _Source)]
+        _make_real([value for value in used if value.buffer is None])
+        buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
+        seeds = [self.recorder.draw() for _ in self.inputs.seeds]
+        results = executor.execute(self.recorder, self.graph, replace(self.inputs, buffers=buffers, seeds=seeds), cause)
+        return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
+
+
+def _storage(value: Value) -> Storage:
+    storage = Storage()
+    storage.value = value
+    storage.annotations = None
+    return storage
+
+
+def _result(result: Any, args: Sequence[Any], storages: list[Storage], new: list[Storage]) -> Any:
+    if isinstance(result, _Argument):
+        return args[result.place]
+    if isinstance(result, _Shown):
+        return view_of(storages[result.holder] if result.of_input else new[result.holder], result.spec)
+    return result
+
+
+def _make_real(pending: list[Value]) -> None:
+    if not pending:
+        return
+    if dynamo_config.skip_input_data_check:
+        raise ExecutionError(
+            f"{len(pending)} inputs of a compiled graph are still pending, and torch_xla._dynamo.config.skip_input_data_check says "
+            "that none is: call torch_xla.sync() first, or switch that off"
+        )
+    metrics.counter_add("DynamoSyncInputExecuteTime")
+    compute(pending, Cause.DYNAMO_INPUTS)
+
+
+def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
+    """What `record(stand_ins)` does to stand-ins for `args`. Raises NotOneProgram if it does more than recording."""
+    recorder = recorder_among(args)
+    grad = torch.is_grad_enabled()
+    try:
+        with on_a_tape_of_its_own(recorder) as tape:
+            stand_ins = StandIns(recorder, args)
+            outcome = record(stand_ins)
+            captured = _Assembly(tape, stand_ins).captured(outcome)
+    except NotOneProgram:
+        raise
+    except GraphBreakError as error:
+        raise NotOneProgram(str(error)) from error
+    if torch.is_grad_enabled() is not grad:
+        torch.set_grad_enabled(grad)
+        raise NotOneProgram("the graph leaves another grad mode behind")
+    return captured
+
+
+class _Assembly:
+    """Puts the results of a recording together."""
+
+    def __init__(self, tape: Tape, stand_ins: StandIns) -> None:
+        self.tape = tape
+        self.stand_ins = stand_ins
+        self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
+        self._leaves = {id(value): _Source(number) for number, value in enumerate(stand_ins.leaves)}
+        self._holders: dict[int, int] = {}
+        self._kept: list[Storage] = []
+        self._computed: dict[int, _Computed] = {}
+        self._pending: list[Value] = []
+
+    def captured(self, outcome: Any) -> Captured:
+        """The recording as data."""
+        flat, tree = tree_flatten(outcome)
+        results = [self._shown(item) for item in flat]
+        stand_ins = self.stand_ins
+        after = [(number, storage.value) for number, storage in enumerate(stand_ins.storages)]
+        written = [(number, self._origin(value)) for number, value in after if value is not stand_ins.leaves[number]]
+        holders = [self._origin(storage.value) for storage in self._kept]
+        graph, inputs = self._program()
+        avals = [value.aval for value in self._pending]
+        return Captured(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree)
+
+    def _shown(self, item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        if type(item) is not XLATensor or item.requires_grad:
+            raise NotOneProgram(
+                f"the graph returns a tensor on {item.device} that {'needs a gradient' if item.requires_grad else 'is no result of it'}"
+            )
+        for place, arg in enumerate(self.stand_ins.args):
+            if arg is item:
+                return _Argument(place)
+        storage = item._storage
+        number = self._inputs.get(id(storage))
+        if number is not None:
+            return _Shown(number, item._spec, True)
+        number = self._holders.get(id(storage))
+        if number is None:
+            number = self._holders[id(storage)] = len(self._kept)
+            self._kept.append(storage)
+        return _Shown(number, item._spec, False)
+
+    def _origin(self, value: Value) -> Origin:
+        """Where a value comes from; what is pending becomes a result of the program."""
+        source = self._leaves.get(id(value))
+        if source is not None:
+            return source
+        if value.recorder is not self.stand_ins.recorder:
+            raise NotOneProgram(f"the graph computes on {value.recorder.device} as well as on {self.stand_ins.recorder.device}")
+        if value.buffer is not None:
+            value.tape, value.shared = None, True  # given to every call's result: never donated
+            return value
+        known = self._computed.get(id(value))
+        if known is None:
+            self.tape.adopt(value)
+            known = self._computed[id(value)] = _Computed(len(self._pending))
+            self._pending.append(value)
+        return known
+
+    def _program(self) -> tuple[Graph, Inputs]:
+        slots = [value.slot for value in self._pending]
+        entries, renamed, feeds = extract(self.tape, ancestors(self.tape, slots))
+        lines = {renamed[slot]: line for slot, line in self.tape.lines.items() if slot in renamed}
+        graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=lines)
+        return graph, inputs_of(entries, feeds)

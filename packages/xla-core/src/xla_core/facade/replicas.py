@@ -1,0 +1,47 @@
+"""Where this process and this thread stand among the replicas of a job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from xla_core import config
+from xla_core.runtime.topology import Topology, topology
+
+
+def place() -> Topology:
+    """Where this process stands: as a launcher said, else as torchrun's variables say (api.md R05), else alone."""
+    told = topology()
+    count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
+    if told != Topology(spmd=told.spmd) or count is None or count == 1:
+        return told
+    rank, local_rank = config.RANK.get() or 0, config.LOCAL_RANK.get() or 0
+    return Topology(rank, count, local_rank, local_count or local_rank + 1, replicas=True, spmd=told.spmd)
+
+
+class _Membership(threading.local):
+    """The replica set that this thread was put into; None: whatever the process's place says."""
+
+    devices: tuple[str, ...] | None = None
+
+
+_membership = _Membership()
+
+
+def join(names: Sequence[str] | None) -> None:
+    """Make this thread a member of the replica set of these real devices; none: a replica on its own (api.md C34)."""
+    _membership.devices = tuple(names or ())
+
+
+def joined() -> tuple[str, ...]:
+    """The replica set that this thread was put into."""
+    return _membership.devices or ()
+
+
+def is_replica() -> bool:
+    """Whether this thread runs as one replica of several."""
+    if config.USE_SPMD.get():
+        return False
+    if _membership.devices is not None:
+        return len(_membership.devices) > 1
+    return place().replicas

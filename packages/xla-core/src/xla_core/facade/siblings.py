@@ -1,0 +1,147 @@
+"""Facade names whose implementation is in another distribution: found by entry point, at first use.
+
+A plugin is an entry point of group `xla_core.plugins`; it names a function without parameters that is called once and returns
+what the plugin offers: user's names in full (`torch_xla.core.xla_model.all_reduce`) → functions. Where nobody offers a name, one
+replica on its own gets the result that the API defines for it (`facade/single.py`), all else SiblingMissingError.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+from xla_core.errors import RegistrationError, SiblingMissingError
+from xla_core.facade.modules import xr
+from xla_core.facade.single import ANYWHERE, SINGLE
+
+GROUP = "xla_core.plugins"
+DISTRIBUTED, SPMD, DEBUG, SERIALIZATION = "xla-distributed", "xla-spmd", "xla-debug", "xla-serialization"
+
+
+def _table() -> dict[str, str]:
+    """User's name → the distribution that implements it."""
+    table: dict[str, str] = {}
+
+    def add(distribution: str, module: str, names: str) -> None:
+        table.update({f"{module}.{name}": distribution for name in names.split()})
+
+    add(
+        DISTRIBUTED,
+        "torch_xla.core.xla_model",
+        "all_reduce _all_gather_using_all_reduce all_gather CoalescingBuckets all_gather_bucketized all_to_all collective_permute "
+        "collective_broadcast send recv reduce_scatter reduce_scatter_bucketized _fetch_gradients reduce_gradients optimizer_step "
+        "xla_rendezvous rendezvous do_on_ordinals mesh_reduce broadcast_master_param _get_all_reduce_token "
+        "all_reduce_bucketized_gradients",
+    )
+    add(SERIALIZATION, "torch_xla.core.xla_model", "save")
+    add(
+        DISTRIBUTED,
+        "torch_xla.core.functions",
+        "all_reduce all_gather distributed_mm SyncBatchNorm AllReduce AllGather AllReduceSumLayer",
+    )
+    add(DISTRIBUTED, "torch_xla", "launch")
+    add(
+        DISTRIBUTED,
+        "torch_xla._XLAC",
+        "_get_all_reduce_token _set_all_reduce_token _xla_all_reduce _xla_all_reduce_inplace _xla_all_to_all _xla_collective_permute "
+        "_xla_send _xla_recv _xla_all_gather _xla_all_gather_out _xla_all_gather_coalesced _xla_all_gather_coalesced_out "
+        "_xla_reduce_scatter _xla_reduce_scatter_out _xla_reduce_scatter_coalesced _xla_reduce_scatter_coalesced_out",
+    )
+    add(
+        SPMD,
+        "torch_xla._XLAC",
+        "OpSharding XlaShardingSpec _xla_mark_sharding _mark_manual_sharding _xla_clear_sharding _get_xla_sharding_type "
+        "_get_xla_sharding_spec _get_xla_sharding_specs _get_xla_op_sharding _xla_annotate_custom_sharding _spmd_full_to_shard_shape "
+        "_spmd_shard_to_full_shape _get_local_shards _load_local_shards _get_local_shard_replica_and_indices "
+        "_global_tensor_from_cpu_shards _xla_spmd_all_reduce _xla_spmd_reduce_scatter",
+    )
+    add(DEBUG, "torch_xla._XLAC", "profiler")
+    return table
+
+
+FACADE: Mapping[str, str] = MappingProxyType(_table())
+
+# Modules that come with a sibling, and the names by which `torch_xla/_absent` stands in for them.
+MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "torch_xla.distributed": DISTRIBUTED,
+        "torch_xla.distributed.spmd": SPMD,
+        "torch_xla.debug": DEBUG,
+        "torch_xla.utils.serialization": SERIALIZATION,
+        "torch_xla.experimental.distributed_checkpoint": SERIALIZATION,
+        "torch_xla.experimental.spmd_fully_sharded_data_parallel": SPMD,
+        "torch_xla._internal.pjrt": DISTRIBUTED,
+    }
+)
+
+_REMARKS = {"torch_xla.distributed": f" (torch_xla.distributed.spmd: pip install {SPMD})"}
+_loading = threading.Lock()
+
+
+@functools.cache
+def implementations() -> Mapping[str, Callable[..., Any]]:
+    """What the installed plugins offer, by user's name. Raises RegistrationError if two offer the same name."""
+    with _loading:
+        offered: dict[str, Callable[..., Any]] = {}
+        owner: dict[str, str] = {}
+        for plugin in sorted(entry_points(group=GROUP), key=lambda found: found.name):
+            for name, function in (plugin.load()() or {}).items():
+                if name in offered:
+                    raise RegistrationError(f"plugins {owner[name]} and {plugin.name} both offer {name}: uninstall one of them")
+                offered[name], owner[name] = function, plugin.name
+        return MappingProxyType(offered)
+
+
+def missing(name: str, distribution: str) -> SiblingMissingError:
+    """The error for a user's name whose distribution is not installed. Its `name` is the package that is not there."""
+    text = f"{name} needs the distribution {distribution}, which is not installed: pip install {distribution}"
+    return SiblingMissingError(f"{text}{_REMARKS.get(name, '')}", name=distribution.replace("-", "_"))
+
+
+def find(name: str) -> Any:
+    """What the user's name `name` stands for: a sibling's, else a function that decides when it is called.
+
+    Raises AttributeError for a name that is neither in the table nor offered.
+    """
+    offered = implementations().get(name)
+    if offered is not None:
+        return offered
+    if name not in FACADE:
+        module, _, attribute = name.rpartition(".")
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+    return ANYWHERE.get(name) or _stand_in(name)
+
+
+@functools.cache
+def _stand_in(name: str) -> Callable[..., Any]:
+    single = SINGLE.get(name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if single is None or xr().world_size() != 1:
+            raise missing(name, FACADE[name])
+        return single(*args, **kwargs)
+
+    call.__module__, _, call.__name__ = name.rpartition(".")
+    call.__qualname__ = call.__name__
+    call.__doc__ = f"Implemented by {FACADE[name]}, which is not installed."
+    return call if single is None else functools.wraps(single)(call)
+
+
+def attribute(module: str, name: str) -> Any:
+    """The `__getattr__` of a module with such names."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return find(f"{module}.{name}")
+
+
+def refuse_import(module: str) -> None:
+    """Raise SiblingMissingError for a user's module that no installed distribution provides."""
+    parent = module
+    while parent and parent not in MODULES:
+        parent = parent.rpartition(".")[0]
+    if parent:
+        raise missing(module, MODULES[parent])

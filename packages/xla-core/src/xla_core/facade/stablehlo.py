@@ -1,0 +1,150 @@
+"""The pending program as StableHLO, without running or dropping anything (api.md C41, C42), and StableHLO run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jaxlib import xla_client
+
+from xla_core import config
+from xla_core.compile.emit import Constants, arrays_of, program
+from xla_core.dtypes import torch_dtype
+from xla_core.errors import DeviceMismatchError, ExecutionError
+from xla_core.facade.conversion import plain
+from xla_core.frontend.exchange import buffer_of, tensor_from_buffer
+from xla_core.frontend.values import value_of
+from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots
+from xla_core.ir.tape import Entry, Recorder, Tape, Value
+from xla_core.runtime.client import current_recorder, jax_device
+from xla_core.runtime.executor import source_scope
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A graph cut out of a tape, and what would feed it now."""
+
+    recorder: Recorder
+    graph: Graph
+    inputs: Inputs
+
+    @property
+    def constants(self) -> Constants:
+        """The numbers to compile in, as a first execution would."""
+        return Constants(tuple(self.inputs.fixed_floats), tuple(self.inputs.fixed_ints))
+
+    @property
+    def packed(self) -> list[np.ndarray[Any, Any]]:
+        """The host numbers that follow the buffers as arguments."""
+        return arrays_of(self.inputs.floats, self.inputs.ints, self.inputs.seeds)
+
+
+def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
+    """What computes `tensors` (computed ones pass through), or all that is live on the default device. The tape stays as it is.
+
+    Raises DeviceMismatchError for tensors of several devices.
+    """
+    values = [value_of(plain(tensor)) for tensor in tensors or ()]
+    recorder = values[0].recorder if values else current_recorder()
+    if any(value.recorder is not recorder for value in values):
+        raise DeviceMismatchError("the results of one program are on one device, these are on several: ask for each device's apart")
+    with recorder.lock:
+        return _cut(recorder, values) if values else _all_live(recorder)
+
+
+def _all_live(recorder: Recorder) -> Program:
+    tape = recorder.tape
+    slots = live_slots(tape)
+    entries, renamed, feeds = extract(tape, ancestors(tape, slots))
+    return _program(recorder, tape, entries, renamed, feeds, [renamed[slot] for slot in slots])
+
+
+def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
+    tape = recorder.tape
+    entries, renamed, feeds = extract(tape, ancestors(tape, [value.slot for value in values if value.tape is tape]))
+    outs = []
+    for value in values:
+        if value.tape is tape:
+            outs.append(renamed[value.slot])
+            continue
+        if value.buffer is None:
+            raise ExecutionError(f"{value.aval} on {recorder.device} has no value: the execution that should have computed it failed")
+        outs.append(len(entries))
+        feeds[len(entries)] = value.buffer
+        entries.append(value.aval)
+    return _program(recorder, tape, entries, renamed, feeds, outs)
+
+
+def _program(
+    recorder: Recorder, tape: Tape, entries: list[Entry], renamed: dict[int, int], feeds: dict[int, Any], outs: list[int]
+) -> Program:
+    lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+    return Program(recorder, Graph(tuple(entries), tuple(outs), lines=lines), inputs_of(entries, feeds))
+
+
+def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
+    """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined."""
+    scope = source_scope if config.HLO_DEBUG.get() else None
+    emit = program(found.graph, found.constants, scope)
+    everything = [*found.inputs.buffers, *found.packed]
+    count = len(found.inputs.buffers)
+    inlined = {number for number in range(len(everything)) if number in inline_buffers or (inline_numbers and number >= count)}
+
+    def main(*arguments: Any) -> tuple[Any, ...]:
+        given = iter(arguments)
+        filled = [
+            jax.numpy.asarray(np.asarray(argument)) if number in inlined else next(given) for number, argument in enumerate(everything)
+        ]
+        return emit(*filled)[:-1]  # without the token
+
+    arguments = [argument for number, argument in enumerate(everything) if number not in inlined]
+    platform = jax_device(found.recorder).platform
+    with jax.enable_x64(True):
+        struct: Any = jax.ShapeDtypeStruct
+        structs = [struct(argument.shape, argument.dtype) for argument in arguments]
+        return jax.jit(main, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
+
+
+def text_of(lowered: Any) -> str:
+    """The module's text; with the user's lines under `XLA_HLO_DEBUG`."""
+    return str(lowered.as_text(debug_info=config.HLO_DEBUG.get()))
+
+
+def bytes_of(lowered: Any) -> bytes:
+    """The module as a versioned StableHLO artifact, which later and earlier releases of XLA read too."""
+    from jax.extend.mlir.dialects import stablehlo as dialect  # slow to import
+
+    text = str(lowered.compiler_ir("stablehlo"))
+    return bytes(dialect.serialize_portable_artifact_str(text, dialect.get_current_version()))
+
+
+def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """StableHLO text of the pending program with `tensors` as results; none given: everything live. Runs and drops nothing."""
+    return text_of(lower(pending_program(tensors)))
+
+
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """The module of `get_stablehlo` as StableHLO bytecode."""
+    return bytes_of(lower(pending_program(tensors)))
+
+
+def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """HLO text of the pending program, before XLA's own passes."""
+    return str(lower(pending_program(tensors)).as_text(dialect="hlo"))
+
+
+def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
+    device = jax_device(value_of(plain(tensors[0])).recorder if tensors else current_recorder())
+    buffers = [buffer_of(plain(tensor)) for tensor in tensors]
+    try:
+        with jax.enable_x64(True):
+            executable = device.client.compile_and_load(bytecode, xla_client.DeviceList((device,)), xla_client.CompileOptions())
+            results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ExecutionError(f"the StableHLO module did not run on {device}: {error}") from error
+    return [tensor_from_buffer(result[0], torch_dtype(result[0].dtype)) for result in results]

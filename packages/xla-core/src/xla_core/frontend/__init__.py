@@ -1,0 +1,1 @@
+"""The torch side: the tensor, the device, and one plan for each aten overload."""

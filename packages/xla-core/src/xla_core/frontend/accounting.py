@@ -1,0 +1,40 @@
+"""Counters that recording does not pay for: worked out when somebody asks (api.md M08, M10)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+
+from xla_core import metrics
+from xla_core.frontend.encode import Call
+from xla_core.frontend.tensor import XLATensor, made
+from xla_core.ir.tape import Value, buffers_made, counted
+
+
+def operation_counts(calls: Mapping[str, Call]) -> dict[str, int]:
+    """`xla::<op>`: in-place and out= forms count under the out-of-place name."""
+    counts: dict[str, int] = {}
+    for call in calls.values():
+        name = f"xla::{call.functional._schema.name.partition('::')[2]}"
+        counts[name] = counts.get(name, 0) + call.count
+    return counts
+
+
+def object_counts(calls: Mapping[str, Call]) -> dict[str, int]:
+    """Tensors and buffers made and gone. What is alive is found by asking the garbage collector, so nothing is paid for each."""
+    tensors = made() + sum(call.count - call.packed for call in calls.values() if not call.mutated)
+    buffers = counted(buffers_made)
+    things = gc.get_objects()
+    live_tensors = sum(type(thing) is XLATensor for thing in things)
+    live_buffers = sum(type(thing) is Value and getattr(thing, "buffer", None) is not None for thing in things)
+    return {
+        "CreateXlaTensor": tensors,
+        "DestroyXlaTensor": max(tensors - live_tensors, 0),
+        "CreateDataHandles": buffers,
+        "DestroyDataHandles": max(buffers - live_buffers, 0),
+    }
+
+
+def register(calls: Mapping[str, Call]) -> None:
+    """Let snapshots include these counters, computed from the live table of `calls`."""
+    metrics.register_collector(lambda: {**operation_counts(calls), **object_counts(calls)})

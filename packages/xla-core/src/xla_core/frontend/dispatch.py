@@ -1,0 +1,133 @@
+"""One plan for each aten overload: by hand, as a view, recorded by its row in the op table, or on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xla_core import config
+from xla_core._compat import has_kernel
+from xla_core.frontend import accounting, fallback, special, views
+from xla_core.frontend.encode import Call, mixed, recorder_among, remember
+from xla_core.frontend.lines import user_line
+from xla_core.frontend.record import Plan, factory, functional, mutating
+from xla_core.frontend.schema import Convention, Overload, calling, full_name, functional_of, is_factory, short_name
+from xla_core.frontend.tensor import XLATensor, view_of
+from xla_core.ops.table import TABLE, OpSpec, register
+from xla_core.runtime.client import current_recorder
+
+_COUNTS: dict[str, Call] = {}
+
+
+def view(func: Overload) -> Plan:
+    """Plan of a view: no entry on the tape, only a longer chain of steps."""
+    child, root = views.child, views.root
+    known: dict[Any, Any] = {}
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        if type(tensor) is not XLATensor:
+            raise mixed(tensor)
+        storage = tensor._storage
+        parent = tensor._spec or storage.value.aval.root or root(storage.value.aval)
+        key = (parent, *[tuple(arg) if type(arg) is list else arg for arg in args[1:]])
+        spec = None if kwargs else known.get(key)
+        if spec is None:
+            spec = child(parent, func, args[1:], kwargs)
+            if not kwargs:
+                remember(known, key, spec)
+        if type(spec) is list:
+            return [view_of(storage, one) for one in spec]
+        return view_of(storage, spec)
+
+    return run
+
+
+def make_plan(func: Overload) -> Plan:
+    """How `func` is served: by hand, as a view, natively, or on the CPU."""
+    handler = special.HANDLERS.get(short_name(func))
+    if handler is not None:
+        return handler
+    if full_name(func) not in TABLE and has_kernel(str(func.name()), "CompositeImplicitAutograd"):
+        # Only inference mode lets composites through to here.
+        return lambda args, kwargs: func.decompose(*args, **kwargs)
+    if calling(func).convention is Convention.VIEW:
+        return view(func)
+    return recording_plan(func)
+
+
+_on_cpu: set[Overload] = set()
+
+
+def register_op(spec: OpSpec) -> OpSpec:
+    """Add a row to the op table, also when the operation was already called and ran on the CPU. Raises RegistrationError."""
+    register(spec)
+    for func in _on_cpu & _planned:
+        forget_plan(func)
+    _planned.difference_update(_on_cpu)
+    _on_cpu.clear()
+    return spec
+
+
+def recording_plan(func: Overload) -> Plan:
+    """The plan that records `func` by its row in the op table, or runs it on the CPU if it has none."""
+    convention = calling(func).convention
+    functional_form = func if convention is Convention.FUNCTIONAL else functional_of(func)
+    spec = None if functional_form is None else TABLE.get(full_name(functional_form))
+    if spec is None or functional_form is None:
+        decomposed = special.decomposition(func)
+        if decomposed is None:
+            _on_cpu.add(func)
+        return decomposed or (lambda args, kwargs: fallback.run(func, args, kwargs))
+    call = _COUNTS[full_name(func)] = Call(func, functional_form, spec)
+    if is_factory(func):
+        plan = factory(call)
+    elif convention is Convention.FUNCTIONAL:
+        plan = functional(call)
+    else:
+        plan = mutating(call)
+    return special.elsewhere(func, special.noting(func, plan))
+
+
+_planned: set[Overload] = set()
+_capture = config.IR_DEBUG.get()
+
+
+def plan_for(func: Any) -> Plan:
+    """The plan of `func`, made at its first call and kept on the overload itself (the fastest place to find it)."""
+    plan = make_plan(func)
+    func._xla_plan = _with_lines(plan) if _capture else plan
+    _planned.add(func)
+    return func._xla_plan  # type: ignore[no-any-return]
+
+
+def forget_plan(func: Any) -> None:
+    """Make the plan of `func` anew at its next call."""
+    del func._xla_plan
+
+
+def capture_lines(on: bool) -> None:
+    """Whether every recorded operation keeps the user's `file:line` (`XLA_IR_DEBUG`); off, each signature keeps its first."""
+    global _capture
+    _capture = on
+    for func in _planned:
+        forget_plan(func)
+    _planned.clear()
+
+
+def _with_lines(plan: Plan) -> Plan:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = recorder_among((args, tuple(kwargs.values()))) or current_recorder()
+        before = recorder.tape, len(recorder.tape.entries)
+        result = plan(args, kwargs)
+        tape = recorder.tape
+        line = user_line()
+        if line is not None and tape is before[0]:
+            for slot in range(before[1], len(tape.entries)):
+                if type(tape.entries[slot]) is tuple:
+                    tape.lines[slot] = line
+        return result
+
+    return run
+
+
+accounting.register(_COUNTS)

@@ -1,0 +1,233 @@
+"""From the arguments of a call to a signature's key and operand slots. This is the hottest code of recording."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+
+from xla_core import config
+from xla_core.errors import DeviceMismatchError
+from xla_core.frontend.schema import Overload, calling, dotted_name
+from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.aval import aval_of
+from xla_core.ir.signature import Signature
+from xla_core.ir.tape import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, Feed, FeedKind, Recorder, Tape
+from xla_core.ops.table import OpSpec
+from xla_core.runtime.transfer import upload
+
+# Arguments that say where a result lives, not what it is.
+_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+_NO_CONSTANTS = config.NO_SPECIAL_SCALARS.get()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_FLOAT = FeedKind.FLOAT
+
+
+class Call:
+    """What is known of one overload: its row, where its changing numbers are, its signatures, how often it ran.
+
+    scalars: positions and names of arguments whose value may change without another program.
+    eager_inputs: such numbers are inputs from the start (optimizers' hyperparameters), not at their second value.
+    """
+
+    __slots__ = (
+        "checked",
+        "count",
+        "eager_inputs",
+        "exponent",
+        "func",
+        "functional",
+        "mutated",
+        "fresh",
+        "name",
+        "packed",
+        "scalars",
+        "signatures",
+        "spec",
+    )
+
+    def __init__(self, func: Overload, functional: Overload, spec: OpSpec) -> None:
+        self.func = func
+        self.functional = functional
+        self.spec = spec
+        self.name = dotted_name(func)
+        self.signatures: dict[Any, Signature] = {}
+        self.count = 0
+        self.packed = 0  # calls whose results were made by `wrap`
+        arguments = func._schema.arguments
+        places = {number for number, argument in enumerate(arguments) if argument.name in spec.scalars}
+        self.scalars: frozenset[int | str] = frozenset(places | spec.scalars)
+        found = calling(func)
+        self.mutated = found.mutated
+        # Random fills check their numbers at each call; dropout does so in Python before it comes here.
+        self.checked = spec.random and bool(spec.scalars) and bool(found.mutated)
+        self.fresh = found.fresh
+        # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
+        self.exponent = "exponent" in spec.scalars
+        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(found.mutated) or "_foreach_" in func._schema.name))
+
+    def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what torch raises for the numbers of this call: a known signature says nothing about their values."""
+        numbers = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+        self.func(*[torch.empty(0, dtype=arg.dtype, device="cpu") if type(arg) is XLATensor else arg for arg in args], **numbers)
+
+
+_REMEMBERED = 8192
+
+
+def remember(known: dict[Any, Any], key: Any, found: Any) -> None:
+    """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes)."""
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = found
+
+
+def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
+    """The error for an operand on the CPU (api.md B08)."""
+    return DeviceMismatchError(
+        f"Input tensor is not an XLA tensor: {tensor.type()} of shape {tuple(tensor.shape)}. Move it first, with .to('xla')"
+    )
+
+
+def two_devices(first: Recorder, second: Recorder) -> DeviceMismatchError:
+    """The error for operands on two xla devices."""
+    return DeviceMismatchError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {first.device} and {second.device}! "
+        "Move one of them first, with .to(device)"
+    )
+
+
+def recorder_among(args: Any) -> Recorder | None:
+    """The recorder of the first xla tensor in `args`, looking into lists."""
+    for arg in args:
+        kind = type(arg)
+        if kind is XLATensor:
+            return arg._storage.value.recorder  # type: ignore[no-any-return]
+        if kind is list or kind is tuple:
+            found = recorder_among(arg)
+            if found is not None:
+                return found
+    return None
+
+
+class _Encoder:
+    """Turns arguments into key parts and operand slots (the general case; the plans inline the common ones)."""
+
+    __slots__ = ("call", "key", "recorder", "slots", "tape")
+
+    def __init__(self, call: Call, recorder: Recorder, tape: Tape, key: list[Any], slots: list[Any]) -> None:
+        self.call = call
+        self.recorder = recorder
+        self.tape = tape
+        self.key = key
+        self.slots = slots
+
+    def add(self, arg: Any, dynamic: bool) -> None:
+        """One argument that is not an xla tensor, or a list."""
+        kind = type(arg)
+        key = self.key
+        if kind is int:
+            if dynamic and not self.call.exponent and -(1 << 63) <= arg < 1 << 63:
+                self.number(arg, INT_INPUT, INT_FIXED)
+            else:
+                key.append(arg)
+        elif kind is float:
+            if dynamic:
+                self.number(arg, FLOAT_INPUT, FLOAT_FIXED)
+            else:
+                key.append((float, struct.pack("d", arg)))
+        elif kind is list or kind is tuple:
+            key.append(("[", len(arg)))
+            self.items(arg, dynamic)
+        elif kind is complex:
+            key.append((complex, struct.pack("dd", arg.real, arg.imag)))
+        elif isinstance(arg, torch.Tensor):
+            self.host_tensor(arg)
+        else:
+            key.append((kind, arg))
+
+    def items(self, items: Any, dynamic: bool) -> None:
+        """The items of a list, tensors inline."""
+        tape, recorder, key, slots = self.tape, self.recorder, self.key, self.slots
+        for item in items:
+            if type(item) is XLATensor:
+                value = item._storage.value
+                if value.tape is not tape:
+                    if value.recorder is not recorder:
+                        raise two_devices(recorder, value.recorder)
+                    tape.adopt(value)
+                spec = item._spec
+                if spec is None:
+                    key.append(value.aval)
+                    slots.append(value.slot)
+                else:
+                    key.append(spec.aval)
+                    slots.append(tape.read(value.slot, spec))
+            else:
+                self.add(item, dynamic)
+
+    def number(self, number: int | float, as_input: Feed, as_fixed: Feed) -> None:
+        """A number that may change from step to step."""
+        feed = as_input if self.call.eager_inputs else as_fixed
+        self.key.append(feed.kind)
+        self.slots.append(self.tape.feed(feed, number))
+
+    def host_tensor(self, tensor: torch.Tensor) -> None:
+        """A 0-d CPU tensor is a number with a dtype; a larger one is an error."""
+        if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.dim():
+            raise mixed(tensor)
+        if tensor.dtype.is_complex:
+            value = upload(tensor, self.recorder)
+            self.key.append(value.aval)
+            self.slots.append(self.tape.adopt(value))
+            return
+        number = tensor.item()
+        aval = aval_of((), tensor.dtype)
+        kind = FeedKind.FLOAT if tensor.dtype.is_floating_point else FeedKind.INT
+        if kind is FeedKind.INT and not -(1 << 63) <= number < 1 << 63:
+            raise DeviceMismatchError(f"a 0-d CPU tensor of {number} does not fit a 64-bit integer: move it with .to('xla') first")
+        self.key.append((Feed, aval))
+        self.slots.append(self.tape.feed(Feed(kind, False, aval), number))
+
+
+def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Key parts and operand slots of a call."""
+    key: list[Any] = []
+    slots: list[Any] = [None]
+    encoder: _Encoder | None = None
+    scalars = call.scalars
+    for place, arg in enumerate(args):
+        if type(arg) is XLATensor:
+            value = arg._storage.value
+            if value.tape is not tape:
+                if value.recorder is not recorder:
+                    raise two_devices(recorder, value.recorder)
+                tape.adopt(value)
+            spec = arg._spec
+            if spec is None:
+                key.append(value.aval)
+                slots.append(value.slot)
+            else:
+                key.append(spec.aval)
+                slots.append(tape.read(value.slot, spec))
+        elif type(arg) is float and place in scalars:
+            feed = FLOAT_INPUT if call.eager_inputs else FLOAT_FIXED
+            key.append(_FLOAT)
+            slots.append(tape.feed(feed, arg))
+        else:
+            if encoder is None:
+                encoder = _Encoder(call, recorder, tape, key, slots)
+            encoder.add(arg, place in scalars)
+    if kwargs:
+        if encoder is None:
+            encoder = _Encoder(call, recorder, tape, key, slots)
+        for name, arg in kwargs.items():
+            if name not in _PLACEMENT:
+                key.append(name)
+                encoder.items((arg,), name in scalars)
+    if call.spec.random:
+        if call.checked:
+            call.check_numbers(args, kwargs)
+        slots.append(tape.feed(SEED, recorder.draw()))
+    return key, slots

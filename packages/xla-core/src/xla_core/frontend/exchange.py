@@ -1,0 +1,122 @@
+"""Between tensors and what is behind them, for siblings and integrators: buffers, annotations, the recorded program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.dtypes import device_dtype, torch_dtype
+from xla_core.errors import DeviceMismatchError, ExecutionError, UnsupportedDtypeError
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.values import value_of
+from xla_core.ir.aval import aval_of
+from xla_core.ir.graph import Graph, ancestors, extract, live_slots
+from xla_core.ir.tape import KEPT, Recorder, buffer_value
+from xla_core.runtime.client import client, current_recorder, recorder_of
+from xla_core.runtime.sync import compute, user_step
+
+
+def _xla(tensor: torch.Tensor) -> XLATensor:
+    if type(tensor) is not XLATensor:
+        raise DeviceMismatchError(f"Input tensor is not an XLA tensor: {tensor.type()}. Move it first, with .to('xla')")
+    return tensor
+
+
+def buffer_of(tensor: torch.Tensor) -> jax.Array:
+    """The device buffer of what `tensor` shows, computed if it is pending; perhaps still being computed.
+
+    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away.
+    Raises DeviceMismatchError for a tensor that is not on `xla`.
+    """
+    value = value_of(_xla(tensor))
+    with value.recorder.lock:
+        compute([value])
+        if value.buffer is None:
+            raise ExecutionError(f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed")
+        value.shared = True
+        tape = value.recorder.tape
+        if value.tape is tape:
+            tape.refs[value.slot] = KEPT
+        return value.buffer
+
+
+def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor over a jax array on one of this process's devices, without a copy; the array stays valid.
+
+    dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
+    DeviceMismatchError for an array on another or on several devices.
+    """
+    logical = torch_dtype(buffer.dtype) if dtype is None else dtype
+    if device_dtype(logical) != buffer.dtype:
+        raise UnsupportedDtypeError(
+            f"a buffer of {buffer.dtype} cannot stand for {logical}, which the device holds as {device_dtype(logical)}"
+        )
+    return wrap(buffer_value(_recorder_holding(buffer), aval_of(tuple(buffer.shape), logical), buffer, shared=True))
+
+
+def _recorder_holding(buffer: jax.Array) -> Recorder:
+    devices = client().devices
+    homes = list(buffer.devices())
+    if len(homes) != 1 or homes[0] not in devices:
+        raise DeviceMismatchError(
+            f"the array lives on {homes}, not on one of this process's xla devices {list(devices)}: device_put it there first"
+        )
+    return client().recorders[devices.index(homes[0])]
+
+
+def annotate(tensor: torch.Tensor, key: str, value: Any) -> None:
+    """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
+    storage = _xla(tensor)._storage
+    if storage.annotations is None:
+        storage.annotations = {}
+    if value is None:
+        storage.annotations.pop(key, None)
+    else:
+        storage.annotations[key] = value
+
+
+def annotation(tensor: torch.Tensor, key: str) -> Any:
+    """What `annotate` attached under `key`, or None."""
+    annotations = _xla(tensor)._storage.annotations
+    return None if annotations is None else annotations.get(key)
+
+
+def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
+    """The pending program with `tensors` as results, or (None) with everything live on `device`. Runs and drops nothing.
+
+    Tensors that are already computed enter as inputs and are no results. Raises DeviceMismatchError for tensors not on one device.
+    """
+    if tensors:
+        values = [value_of(_xla(tensor)) for tensor in tensors]
+        recorder = values[0].recorder
+        if any(value.recorder is not recorder for value in values):
+            raise DeviceMismatchError("graph_of needs tensors of one device")
+        slots = [value.slot for value in values if value.buffer is None]
+    else:
+        recorder = recorder_of(device)
+        slots = live_slots(recorder.tape)
+    with recorder.lock:
+        tape = recorder.tape
+        entries, renamed, _ = extract(tape, ancestors(tape, slots))
+        return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), ())
+
+
+def sync(device: torch.device | str | None = None, wait: bool = False) -> None:
+    """A step sync of one device (None: the default one), as `torch_xla.sync`: run everything live as one graph, then step closures.
+
+    wait: return when the device is done.
+    """
+    user_step(current_recorder() if device is None else recorder_of(device), wait, "torch_xla.torch_xla::sync")
+
+
+def alias_key(tensor: torch.Tensor) -> int:
+    """Equal exactly for tensors that share data: a tensor, its views and its detached forms."""
+    return id(_xla(tensor)._storage)
+
+
+def computed(tensors: Iterable[torch.Tensor]) -> None:
+    """Compute what `tensors` show, each device in one execution, without reading it."""
+    compute([value_of(_xla(tensor)) for tensor in tensors])

@@ -1,0 +1,240 @@
+"""Shapes and dtypes of results, and torch's own errors, by running an overload on meta tensors: once for each signature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from xla_core.errors import InternalError, internal
+from xla_core.frontend.lines import user_line
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.ir.aval import Aval, aval_of
+from xla_core.ir.signature import HOLE, Signature
+
+if TYPE_CHECKING:
+    from xla_core.frontend.encode import Call
+
+_PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+def signature(
+    call: Call,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    targets: list[Any] | None = None,
+    outs: frozenset[str] = frozenset(),
+) -> Signature | None:
+    """The signature of a call; None if this call needs the CPU although its overload has a lowering.
+
+    Raises whatever stock torch raises on the CPU for these arguments, with the same text.
+    """
+    accepts = call.spec.accepts
+    kwargs = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+    if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name != "device"}):
+        return None
+    if targets is not None:
+        _validate(call, args, kwargs, targets, outs)
+    result = _run(call.functional, args, kwargs)
+    if result is NotImplemented:
+        return None
+    flat, tree = tree_flatten(result)
+    promised = tuple(_aval(item) for item in flat)
+    held, pack = promised, None if isinstance(result, torch.Tensor) else _packer(tree)
+    if targets is not None:
+        held = promised[: call.fresh] + _written(call, promised[call.fresh :], targets, bool(outs))
+    return Signature(
+        call.name,
+        call.spec.lower,
+        tuple(_hole(arg, place in call.scalars, call.exponent) for place, arg in enumerate(args)),
+        {name: _hole(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
+        promised,
+        held,
+        call.spec.random,
+        user_line(),
+        pack,
+    )
+
+
+def _aval(item: Any) -> Aval | None:
+    if item is None:
+        return None
+    if not isinstance(item, torch.Tensor):
+        raise InternalError(f"an operation with a lowering returned a {type(item).__name__}, which no tensor can hold")
+    return aval_of(tuple(item.shape), item.dtype)
+
+
+def _packer(tree: TreeSpec) -> Callable[[list[Any]], Any]:
+    def pack(values: list[Any]) -> Any:
+        return tree_unflatten([None if value is None else wrap(value) for value in values], tree)
+
+    return pack
+
+
+def _written(call: Call, promised: tuple[Aval | None, ...], targets: list[Any], resize: bool) -> tuple[Aval | None, ...]:
+    """What the mutated arguments hold afterwards: their own dtype, and their own shape unless out= resizes them."""
+    flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
+    internal(len(flat) == len(promised), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(promised)}")
+    return tuple(
+        None if target is None or aval is None else aval_of(aval.shape if resize else tuple(target.shape), target.dtype)
+        for target, aval in zip(flat, promised, strict=True)
+    )
+
+
+def _hole(arg: Any, dynamic: bool, exponent: bool) -> Any:
+    """`arg` with HOLE where an operand goes; must mirror what dispatch encodes as a slot."""
+    if isinstance(arg, torch.Tensor):
+        return HOLE
+    if isinstance(arg, (list, tuple)):
+        return [_hole(item, dynamic, exponent) for item in arg]
+    if dynamic and (type(arg) is float or (type(arg) is int and not exponent and -(1 << 63) <= arg < 1 << 63)):
+        return HOLE
+    return arg
+
+
+def meta_of(item: Any) -> Any:
+    """The meta tensor that stands for an xla tensor, the meta device for a device; anything else as it is."""
+    if type(item) is XLATensor:
+        spec = item._spec
+        return (item._storage.value.aval if spec is None else spec.aval).meta
+    if isinstance(item, torch.device):
+        return torch.device("meta")
+    return item
+
+
+def _host(item: Any) -> Any:
+    if type(item) is XLATensor:
+        return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
+    if isinstance(item, torch.device):
+        return torch.device("cpu")
+    return item
+
+
+def _host_ones(item: Any) -> Any:
+    return torch.ones_like(_host(item)) if type(item) is XLATensor else _host(item)
+
+
+def _host_real_ones(item: Any) -> Any:
+    """Ones for numbers, zeros for what may be positions."""
+    return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else _host(item)
+
+
+def _lstm_cell(gates: Tensor, hidden: Tensor, cx: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)
+
+
+def _gru_cell(gates: Tensor, hidden: Tensor, hx: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
+    gates = grad.new_empty(grad.shape[0], 3 * grad.shape[1])
+    bias = gates[0] if has_bias else None
+    return gates, gates, grad, bias, bias
+
+
+# Operations that torch has neither on meta tensors (in all their forms) nor on the CPU.
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
+}
+
+
+def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`func` on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
+
+    NotImplemented if the shape depends on data: zeros tell nothing of it.
+    """
+    shapes = _SHAPES.get(func._schema.name)
+    if shapes is not None:
+        return shapes(*tree_map(meta_of, args))
+    try:
+        result = func(*tree_map(meta_of, args), **_placed(func, tree_map(meta_of, kwargs), "meta"))
+    except (RuntimeError, IndexError, TypeError, ValueError, AssertionError):
+        result = _on_cpu(func, args, kwargs, _host)
+        return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
+    _ask_cpu(func, args, kwargs, result)
+    return result
+
+
+# Most elements that a call may have, results included, for the CPU to be asked about it.
+_SMALL = 1 << 16
+# Kernels that stock torch lacks on the CPU although their meaning is clear, and operations that it has not there at all.
+_UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
+
+
+def _ask_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Raise what the CPU raises for a small call that meta tensors let pass: they check less, dtypes in particular."""
+    sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
+    if not sizes or sum(sizes) > _SMALL:
+        return
+    refused = _refusal(func, args, kwargs, _host)
+    # More opinions: the first may be about the zeros (a singular matrix, a division), not about the call.
+    if refused is None or (_has_masks(args) and str(refused).startswith("shape mismatch")):
+        return
+    if all(_refusal(func, args, kwargs, other) for other in (_host_real_ones, _host_ones)):
+        raise refused
+
+
+def _has_masks(args: tuple[Any, ...]) -> bool:
+    """Whether there is a list of indices with a mask in it: how many places such a call means depends on data."""
+    lists = [arg for arg in args if isinstance(arg, (list, tuple))]
+    return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for items in lists for item in items)
+
+
+def _on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Any:
+    """`func` on CPU tensors in place of xla ones; random operations leave the CPU's own state alone."""
+    with torch.random.fork_rng(devices=[]):
+        return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "cpu"))
+
+
+def _refusal(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]
+) -> Exception | None:
+    try:
+        _on_cpu(func, args, kwargs, stand_in)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return None  # about the stand-in values
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        absent = str(error).startswith("Could not run 'aten::")  # an operation that the CPU does not have at all
+        return None if absent or _UNWRITTEN.search(str(error)) else error
+    return None
+
+
+def _placed(func: torch._ops.OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
+    """kwargs with the inferring device where the schema takes one: factories and `*_like` must not come back to xla."""
+    kwargs.pop("device", None)
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        kwargs["device"] = torch.device(device)
+    return kwargs
+
+
+def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets: list[Any], outs: frozenset[str]) -> None:
+    """Let torch check the in-place or out= form itself: result casts, shapes, overlaps."""
+    written = {id(item) for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])}
+
+    def fresh_meta(item: Any) -> Any:
+        if type(item) is XLATensor and id(item) in written:
+            return torch.empty(item.shape, dtype=item.dtype, device="meta")
+        return meta_of(item)
+
+    named = dict(kwargs)
+    if outs:
+        named.update(zip(call.mutated, targets, strict=True))
+    try:
+        call.func(*tree_map(fresh_meta, args), **_placed(call.func, tree_map(fresh_meta, named), "meta"))
+    except (RuntimeError, IndexError, TypeError, ValueError, AssertionError):
+        _on_cpu(call.func, args, named, _host)
+    else:
+        _ask_cpu(call.func, args, named, ())
+
+
+def out_key(targets: list[Any]) -> tuple[Any, ...]:
+    """Key part of the out= tensors: shapes and dtypes."""
+    flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
+    return tuple(None if item is None else (tuple(item.shape), item.dtype) for item in flat)

@@ -1,0 +1,268 @@
+"""Plans that record: a signature look-up, one entry on the tape, new tensors or new values of old ones.
+
+Everything slow (shape inference, choosing a lowering, the user's line) happens once for each signature, in `infer`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from xla_core._compat import make_wrapper
+from xla_core.frontend import fallback, infer
+from xla_core.frontend.encode import Call, encode, mixed, recorder_among, remember, two_devices
+from xla_core.frontend.tensor import Storage, XLATensor, set_data, wrap
+from xla_core.ir.aval import Aval
+from xla_core.ir.signature import Signature
+from xla_core.ir.tape import Recorder, Tape, Value
+from xla_core.runtime.client import recorder_of
+from xla_core.runtime.sync import compute
+
+Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+_ref = weakref.ref
+_strided = torch.strided
+_default_dtype = torch.get_default_dtype
+
+
+def functional(call: Call) -> Plan:
+    """Plan of an overload that makes new tensors from its operands."""
+    signatures = call.signatures
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first = args[0] if args else None
+        recorder = first._storage.value.recorder if type(first) is XLATensor else recorder_among((args, tuple(kwargs.values())))
+        if recorder is None:
+            raise mixed(next(arg for arg in args if isinstance(arg, torch.Tensor)))
+        with recorder.lock:
+            tape = recorder.tape
+            key, slots = encode(call, recorder, tape, args, kwargs)
+            head = key[0]
+            if type(head) is Aval and head.integral:
+                key.append(_default_dtype())  # what integers become when they are divided
+            signature = signatures.get(tuple(key))
+            if signature is None:
+                signature = infer.signature(call, args, kwargs)
+                if signature is None:
+                    return fallback.run(call.func, args, kwargs)
+                remember(signatures, tuple(key), signature)
+            call.count += 1
+            outs = signature.outs
+            if signature.pack is not None:
+                return _several(call, recorder, tape, signature, slots)
+            aval: Any = outs[0]
+            slots[0] = signature
+            entries = tape.entries
+            value = Value()
+            value.aval = aval
+            value.recorder = recorder
+            value.tape = tape
+            value.slot = len(entries)
+            value.buffer = None
+            value.shared = False
+            entries.append(tuple(slots))
+            tape.refs.append(_ref(value))
+        storage = Storage()
+        storage.value = value
+        storage.annotations = None
+        tensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _strided, recorder.device)
+        tensor._storage = storage
+        tensor._spec = None
+        tensor._seen = None
+        if recorder.eager:
+            compute((value,), None)
+        return tensor
+
+    return run
+
+
+def _several(call: Call, recorder: Recorder, tape: Tape, signature: Signature, slots: list[Any]) -> Any:
+    """Record an operation with several results, or with a list of them."""
+    call.packed += 1
+    values = _define(recorder, tape, signature, slots)
+    if recorder.eager:
+        compute([value for value in values if value is not None], None)
+    return (signature.pack or _bare)(values)
+
+
+def _bare(values: list[Any]) -> XLATensor:
+    return wrap(values[0])
+
+
+def assign(tensor: XLATensor, value: Value) -> None:
+    """Make `value` what `tensor` shows, for all that share its storage."""
+    spec = tensor._spec
+    storage = tensor._storage
+    if spec is None:
+        storage.value = value
+        return
+    recorder = value.recorder
+    with recorder.lock:
+        tape = recorder.tape
+        base = storage.value
+        slot = tape.append(spec.write, [tape.adopt(base), tape.adopt(value)])
+        storage.value = tape.define(recorder, slot, base.aval)
+    if recorder.eager:
+        compute((storage.value,), None)
+
+
+def in_place(call: Call) -> Plan:
+    """Plan of an overload that writes to its first argument only: compute functionally, then replace the value."""
+    signatures = call.signatures
+    fills = call.functional._schema.name in ("aten::fill", "aten::zero")
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        if type(target) is not XLATensor:
+            raise mixed(target)
+        recorder = target._storage.value.recorder
+        with recorder.lock:
+            tape = recorder.tape
+            key, slots = encode(call, recorder, tape, args, kwargs)
+            signature = signatures.get(tuple(key))
+            if signature is None:
+                signature = infer.signature(call, args, kwargs, [target])
+                if signature is None:
+                    return fallback.run(call.func, args, kwargs)
+                remember(signatures, tuple(key), signature)
+            call.count += 1
+            slots[0] = signature
+            entries = tape.entries
+            value = Value()
+            value.aval = signature.outs[0]  # type: ignore[assignment]
+            value.recorder = recorder
+            value.tape = tape
+            value.slot = len(entries)
+            value.buffer = None
+            value.shared = False
+            entries.append(tuple(slots))
+            tape.refs.append(_ref(value))
+            if target._spec is None:
+                target._storage.value = value
+            else:
+                write(target, value, fills)
+        if recorder.eager:
+            compute((value,), None)
+        return target
+
+    return run
+
+
+def mutating(call: Call) -> Plan:
+    """Plan of any other overload that writes to arguments: lists, several, out=."""
+    arguments = call.func._schema.arguments
+    names = [argument.name for argument in arguments]
+    outs = frozenset(argument.name for argument in arguments if argument.is_out)
+    places = [names.index(name) for name in call.mutated]
+    if places == [0] and not outs and call.fresh == 0 and str(arguments[0].type) == "Tensor":
+        return in_place(call)
+    signatures = call.signatures
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        targets = [args[place] if place < len(args) else kwargs.get(name) for place, name in zip(places, call.mutated, strict=True)]
+        inputs = {name: arg for name, arg in kwargs.items() if name not in outs} if outs else kwargs
+        recorder = recorder_among(targets) or recorder_among((args, tuple(kwargs.values())))
+        if recorder is None:
+            raise mixed(next(arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)))
+        if outs:
+            _check_outs(recorder, targets)
+        with recorder.lock:
+            tape = recorder.tape
+            key, slots = encode(call, recorder, tape, args, inputs)
+            if outs:
+                key.append(infer.out_key(targets))
+            signature = signatures.get(tuple(key))
+            if signature is None:
+                signature = infer.signature(call, args, inputs, targets, outs)
+                if signature is None:
+                    return fallback.run(call.func, args, kwargs)
+                remember(signatures, tuple(key), signature)
+            call.count += 1
+            values = _define(recorder, tape, signature, slots)
+            fresh = len(values) - _assign_all(targets, values)
+        if recorder.eager:
+            compute([value for value in values if value is not None], None)
+        return _returned(call, values[:fresh], targets)
+
+    return run
+
+
+def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
+    """The out= tensors are not among the operands, so that encoding does not see where they live."""
+    for target in targets:
+        for tensor in target if isinstance(target, (list, tuple)) else (target,):
+            if tensor is not None and type(tensor) is not XLATensor:
+                raise mixed(tensor)
+            if tensor is not None and tensor._storage.value.recorder is not recorder:
+                raise two_devices(recorder, tensor._storage.value.recorder)
+
+
+def _define(recorder: Recorder, tape: Tape, signature: Signature, slots: list[Any]) -> list[Value | None]:
+    """Record an operation and make a value for each of its results."""
+    if not signature.outs:
+        return []
+    first = tape.append(signature, slots[1:])
+    return [None if aval is None else tape.define(recorder, slot, aval) for slot, aval in enumerate(signature.outs, first)]
+
+
+def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
+    """Write the last values to the mutated arguments (tensors and lists of them); gives how many those are."""
+    flat: list[Any] = []
+    for target in targets:
+        if type(target) is list or type(target) is tuple:
+            flat.extend(target)
+        else:
+            flat.append(target)
+    for target, value in zip(reversed(flat), reversed(values), strict=False):
+        if target is not None and value is not None:
+            if target._spec is None and target._storage.value.aval is value.aval:
+                target._storage.value = value
+            else:
+                write(target, value)
+    return len(flat)
+
+
+def write(target: XLATensor, value: Value, uniform: bool = False) -> None:
+    """`assign` with torch's checks: no overlapping view, unless the value is `uniform`; an out= tensor of another shape is resized."""
+    if tuple(target.shape) != value.aval.shape:
+        set_data(target, wrap(value))
+        return
+    if target._spec is not None and target._spec.overlaps and not uniform:
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    assign(target, value)
+
+
+def _returned(call: Call, fresh: list[Value | None], targets: list[Any]) -> Any:
+    """What the schema returns: new tensors first, then the mutated arguments."""
+    returns = call.func._schema.returns
+    if not returns:
+        return None
+    results: list[Any] = [None if value is None else wrap(value) for value in fresh]
+    results += targets[: len(returns) - len(results)]
+    return results[0] if len(returns) == 1 else tuple(results)
+
+
+def factory(call: Call) -> Plan:
+    """Plan of an overload that makes a tensor from no tensor, on the device it is told or the default one."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = recorder_of(kwargs.get("device") or "xla")
+        with recorder.lock:
+            tape = recorder.tape
+            key, slots = encode(call, recorder, tape, args, kwargs)
+            key.append(torch.get_default_dtype())
+            signature = call.signatures.get(tuple(key))
+            if signature is None:
+                signature = infer.signature(call, args, kwargs)
+                if signature is None:
+                    return fallback.run(call.func, args, kwargs, recorder)
+                remember(call.signatures, tuple(key), signature)
+            call.count += 1
+            return _several(call, recorder, tape, signature, slots)
+
+    return run

@@ -1,0 +1,19 @@
+"""Makes this process's torch know device `xla`; runs once, when xla_core is imported by torch_xla or the ABI."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from xla_core.frontend import autocast, device, dynamo, loading, optim
+from xla_core.ops import families
+
+
+@cache
+def activate() -> None:
+    """Register all lowerings and the device. Starts no client, prints nothing, changes no setting."""
+    families.load()
+    device.register()
+    autocast.register()
+    optim.register()
+    loading.register()
+    dynamo.register()

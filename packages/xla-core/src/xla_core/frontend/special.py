@@ -1,0 +1,313 @@
+"""Overloads that are more than one lowering: copies and moves, reads, aliases, metadata changes, devices elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from xla_core import metrics
+from xla_core.errors import DeviceMismatchError, UnsupportedOperationError
+from xla_core.frontend import infer, loading
+from xla_core.frontend.encode import mixed
+from xla_core.frontend.schema import Overload
+from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
+from xla_core.frontend.values import cpu_copies, value_of
+from xla_core.ir.aval import aval_of
+from xla_core.ir.state import note_filled
+from xla_core.ir.tape import Recorder, Value, blank_value, buffer_value
+from xla_core.ops.table import overload_named
+from xla_core.runtime.client import recorder_of
+from xla_core.runtime.sync import compute
+from xla_core.runtime.transfer import put, upload
+
+Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+aten = torch.ops.aten
+
+
+def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same data under another tensor: detach, alias, lift_fresh."""
+    tensor = args[0]
+    same = view_of(tensor._storage, tensor._spec, tensor)
+    same._seen = tensor._seen
+    return same
+
+
+def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Independent data. Values are immutable, so the copy shares the value until one side is written to."""
+    return wrap(value_of(args[0]))
+
+
+def item(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A Python number from a one-element tensor: a value read."""
+    metrics.counter_add("aten::_local_scalar_dense")
+    return cpu_copies(args[:1])[0].item()
+
+
+def equal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether two tensors have the same shape and values."""
+    left, right = args
+    for side in (left, right):
+        if type(side) is not XLATensor:
+            raise mixed(side)
+    if left.shape != right.shape:
+        return False
+    return bool(item((torch.eq(left, right).all(),), {}))
+
+
+def allclose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether two tensors are equal within tolerances: a value read."""
+    close = torch.isclose(*args, **kwargs).all()
+    return bool(cpu_copies([close])[0].item())  # type: ignore[list-item]
+
+
+def moved(value: Value, recorder: Recorder) -> Value:
+    """`value` on another xla device: computed, then copied from device to device."""
+    if value.recorder is recorder:
+        return value
+    compute([value])
+    if value.buffer is None:
+        raise DeviceMismatchError(f"{value.aval} could not be moved to {recorder.device}: it has no value")
+    return buffer_value(recorder, value.aval, put(value.buffer, recorder))
+
+
+def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`target.copy_(source)` across any pair of devices; shares the value when nothing has to change."""
+    from xla_core.frontend.record import write
+
+    target, source = args[0], args[1]
+    if type(target) is not XLATensor:
+        return target.copy_(cpu_copies((source,))[0])
+    recorder = target._storage.value.recorder
+    if type(source) is XLATensor:
+        value = moved(value_of(source), recorder)
+    else:
+        fits = source.shape == target.shape
+        value = upload(source.to("cpu", target.dtype if fits else source.dtype), recorder)
+    if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
+        write(target, value)
+        return target
+    return _recorded_copy((target, wrap(value)), {})
+
+
+def _recorded_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return native_plan(aten.copy_.default)(args, kwargs)
+
+
+def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.to`: another dtype, another device, or both."""
+    tensor = args[0]
+    dtype = kwargs.get("dtype") or tensor.dtype
+    device = kwargs.get("device")
+    target = None if device is None else torch.device(device)
+    if type(tensor) is not XLATensor:
+        return wrap(upload(tensor.to("cpu", dtype), recorder_of(target)))
+    if target is not None and target.type != "xla":
+        if target.type == "meta":
+            return torch.empty(tensor.shape, dtype=dtype, device="meta")
+        return cpu_copies((tensor,))[0].to(device=target, dtype=dtype)
+    if dtype != tensor.dtype:
+        tensor = native_plan(aten._to_copy.default)((tensor,), {"dtype": dtype})
+    value = value_of(tensor)
+    return wrap(value if target is None or target.index is None else moved(value, recorder_of(target)))
+
+
+def copy_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_copy_from(self, dst)`: how torch moves data where it does not call copy_."""
+    return copy_((args[1], args[0]), {})
+
+
+def set_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`target.set_(source)`: the target becomes another name of the source's data."""
+    set_data(args[0], view_of(args[1]._storage, args[1]._spec))
+    return args[0]
+
+
+def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.resize_(shape)`: keeps the leading elements; new ones are zero."""
+    tensor, shape = args[0], tuple(args[1])
+    if tuple(tensor.shape) == shape:
+        return tensor
+    flat = tensor.detach().clone().view(-1)  # below autograd only what is no composite can be called
+    wanted = 1
+    for size in shape:
+        wanted *= size
+    if wanted > flat.numel():
+        flat = torch.cat([flat, flat.new_zeros(wanted - flat.numel())])
+    set_data(tensor, flat[:wanted].view(shape).clone())
+    return tensor
+
+
+def refuse_generator(kwargs: dict[str, Any]) -> None:
+    """xla devices draw from their own state: a generator of another device is an error, as in stock torch."""
+    generator = kwargs.get("generator")
+    if generator is not None:
+        raise RuntimeError(
+            f"Expected a 'xla' device type for generator but found '{generator.device.type}': xla devices keep one random state each; "
+            "set it with torch.manual_seed or torch_xla.core.xla_model.set_rng_state"
+        )
+
+
+def elsewhere(func: Overload, plan: Plan) -> Plan:
+    """`plan`, unless a `device=` argument asks for a result on another device, or a generator is given."""
+    names = {argument.name for argument in func._schema.arguments}
+    if not names & {"device", "generator"}:
+        return plan
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("generator") is not None:
+            refuse_generator(kwargs)
+        device = kwargs.get("device")
+        if device is not None:
+            target = torch.device(device)
+            if target.type != "xla":
+                return func(
+                    *tree_map(lambda item: torch.empty_like(item, device=target) if type(item) is XLATensor else item, args), **kwargs
+                )
+            source = next((arg for arg in args if type(arg) is XLATensor), None)
+            recorder = recorder_of(target)
+            if source is not None and target.index is not None and source._storage.value.recorder is not recorder:
+                return wrap(moved(value_of(plan(args, kwargs)), recorder))
+        return plan(args, kwargs)
+
+    return run
+
+
+def inplace_view(func: Overload) -> Plan:
+    """`t_`, `squeeze_` and the like: the tensor itself becomes the view."""
+    packet = getattr(aten, func._schema.name.removeprefix("aten::")[:-1])
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    overload = next(one for one in overloads if [str(argument.type) for argument in one._schema.arguments] == wanted)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from xla_core.frontend.dispatch import view
+
+        set_data(args[0], view(overload)(args, kwargs))
+        return args[0]
+
+    return run
+
+
+_native: dict[Overload, Plan] = {}
+
+
+def native_plan(func: Overload) -> Plan:
+    """The recording plan of an overload that is also handled here."""
+    plan = _native.get(func)
+    if plan is None:
+        from xla_core.frontend.dispatch import recording_plan
+
+        plan = _native[func] = recording_plan(func)
+    return plan
+
+
+def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`native_batch_norm`: its schema hides that it updates the running statistics, so the functional form is recorded."""
+    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    mean, variance, training = given["running_mean"], given["running_var"], given["training"]
+    if mean is None or variance is None:
+        return aten._native_batch_norm_legit.no_stats(
+            given["input"], given["weight"], given["bias"], training, given["momentum"], given["eps"]
+        )
+    *results, new_mean, new_variance = aten._native_batch_norm_legit_functional.default(*[given[name] for name in names])
+    if training:
+        mean.copy_(new_mean)
+        variance.copy_(new_variance)
+    return tuple(results)
+
+
+# What fills a new tensor with one number: the number, or where the arguments have it.
+_FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
+    "zeros": lambda args: 0,
+    "zeros_like": lambda args: 0,
+    "new_zeros": lambda args: 0,
+    "ones": lambda args: 1,
+    "ones_like": lambda args: 1,
+    "new_ones": lambda args: 1,
+    "full": lambda args: args[1],
+    "full_like": lambda args: args[1],
+    "new_full": lambda args: args[2],
+}
+
+
+def noting(func: Overload, plan: Plan) -> Plan:
+    """`plan`, remembering tensors that it makes by filling: they may turn out to be state (ir/state.py)."""
+    number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
+    if number_of is None or func._schema.overload_name in ("out", "names"):
+        return plan
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = plan(args, kwargs)
+        storage = tensor._storage
+        tape = storage.value.tape
+        if tape is not None:
+            note_filled(tape, storage, number_of(args))
+        return tensor
+
+    return run
+
+
+def blank(func: Overload) -> Plan:
+    """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = args[0] if type(args[0]) is XLATensor else None
+        device = kwargs.get("device")
+        target = None if device is None else torch.device(device)
+        if target is not None and target.type != "xla":
+            return func(*[_like(item, target) for item in args], **kwargs)
+        if source is not None and (target is None or target.index is None):
+            recorder = source._storage.value.recorder
+        else:
+            recorder = recorder_of(target)
+        placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
+        meta = func(*tree_map(infer.meta_of, args), **{name: value for name, value in placed.items() if value is not None})
+        return wrap(blank_value(recorder, aval_of(tuple(meta.shape), meta.dtype)))
+
+    return run
+
+
+def _like(item: Any, device: torch.device) -> Any:
+    return torch.empty(item.shape, dtype=item.dtype, device=device) if type(item) is XLATensor else item
+
+
+_BLANKS = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+HANDLERS: dict[str, Plan] = {
+    "detach": alias,
+    "alias": alias,
+    "lift_fresh": alias,
+    "lift": alias,
+    "clone": clone,
+    "lift_fresh_copy": clone,
+    "alias_copy": clone,
+    "detach_copy": clone,
+    "_local_scalar_dense": item,
+    "equal": equal,
+    "allclose": allclose,
+    "copy_": copy_,
+    "_to_copy": to_copy,
+    "_copy_from": copy_from,
+    "_copy_from_and_resize": copy_from,
+    "set_.source_Tensor": set_source,
+    "set_.source_Storage": loading.take,
+    "set_.source_Storage_storage_offset": loading.take,
+    "resize_": resize_,
+    "native_batch_norm": batch_norm,
+    **{name: blank(overload_named(f"aten::{name}")) for name in _BLANKS},
+}
+
+
+def decomposition(func: Overload) -> Plan | None:
+    """A plan by other recorded operations, for the few overloads where that is as good as a lowering."""
+    if torch.Tag.inplace_view in func.tags:
+        return inplace_view(func)
+    return None
+
+
+def unsupported(what: str, instead: str) -> UnsupportedOperationError:
+    """The error for what cannot be done, with what to do instead."""
+    return UnsupportedOperationError(f"{what} is not supported on xla devices: {instead}")

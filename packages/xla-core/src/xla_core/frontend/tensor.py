@@ -1,0 +1,290 @@
+"""The tensor that users hold: a wrapper subclass on device `xla` that points to a storage, perhaps through a view."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from xla_core._compat import DISABLED_TORCH_FUNCTION, describing, make_wrapper, rebuild_device_tensor, set_conj, set_neg
+from xla_core.errors import UnsupportedOperationError
+from xla_core.ir.aval import Aval
+from xla_core.ir.tape import Value, counted
+
+Plan = Any  # a callable `(args, kwargs) -> result`; see frontend/dispatch.py
+
+
+class Storage:
+    """What a tensor, its aliases and its views share: the current value of the whole base.
+
+    annotations: what siblings attach to the data (a sharding, say), by their own key; None when there is nothing.
+    """
+
+    __slots__ = ("__weakref__", "annotations", "value")
+
+    value: Value
+    annotations: dict[str, Any] | None
+
+
+class XLATensor(torch.Tensor):
+    """A tensor on an `xla` device.
+
+    Its C++ side carries shape, dtype, device, torch's own strides and autograd; `_storage` and `_spec` carry the data: a
+    `_spec` of None means the whole storage, else the view that this tensor is. `_seen` keeps the last value read of a view.
+    """
+
+    __slots__ = ("_seen", "_spec", "_storage")
+
+    _storage: Storage
+    _spec: Any
+    _seen: tuple[Value, Value] | None
+
+    __torch_function__ = DISABLED_TORCH_FUNCTION
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        try:
+            plan = func._xla_plan
+        except AttributeError:
+            plan = plan_for(func)
+        return plan(args, kwargs or {})
+
+    @property
+    def is_xla(self) -> bool:
+        """True: the C++ property only knows torch's own XLA dispatch key."""
+        return True
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same data without autograd history."""
+        return _C_DATA.__get__(self)  # type: ignore[no-any-return]
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        set_data(self, other)
+
+    @property
+    def _xla_alias_id(self) -> int:
+        """Equal for tensors that share data, as long as one of them lives."""
+        return id(self._storage)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Row-major strides in elements: xla tensors have no layout of their own (api.md B10)."""
+        if describing():  # torch.compile computes with torch's own layout
+            return super().stride() if dim is None else super().stride(dim)
+        strides = row_major(self.shape)
+        return strides if dim is None else strides[dim]
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """True (api.md B10)."""
+        return True
+
+    def storage_offset(self) -> int:
+        """Where a view starts in the data that it shares, in elements, as torch counts."""
+        return 0 if self._spec is None else int(self._spec.meta.storage_offset())
+
+    def data_ptr(self) -> int:
+        """Raises RuntimeError: there is no address that the host could use."""
+        raise UnsupportedStorageError(_NO_STORAGE)
+
+    def storage(self) -> Any:
+        """Raises RuntimeError, as `data_ptr`."""
+        raise UnsupportedStorageError(_NO_STORAGE)
+
+    def untyped_storage(self) -> Any:
+        """The same object for tensors that share data; its `data_ptr` raises RuntimeError."""
+        from xla_core.frontend.dynamo import shared_storage
+
+        return shared_storage(self._storage)
+
+    def __coerce_same_metadata_as_tangent__(self, metadata: Any, kind: type | None = None) -> XLATensor | None:
+        """A gradient on its way into a compiled backward graph, which was traced with plain tensors."""
+        return self if kind is torch.Tensor else None
+
+    def tolist(self) -> Any:
+        """The values as Python numbers: a value read."""
+        return self.detach().cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """A NumPy copy if `force`; else raises TypeError, as tensors on any other device than the CPU do."""
+        if force:
+            return self.detach().cpu().numpy(force=True)
+        raise TypeError(f"can't convert a tensor on {self.device} to numpy: copy it to host memory with .cpu() first")
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        """`torch.xla.FloatTensor` and so on, or a cast to `dtype`."""
+        if dtype is None:
+            return f"torch.xla.{torch.empty((), dtype=self.dtype).type().removeprefix('torch.')}"
+        return super().type(dtype, non_blocking, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> XLATensor:
+        if not self.is_leaf:
+            return super().__deepcopy__(memo)  # type: ignore[no-untyped-call,no-any-return]  # raises torch's own error
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        fresh = clone_tensor(self)
+        fresh.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            fresh._is_param = True
+        memo[id(self)] = fresh
+        if self.grad is not None:
+            fresh.grad = copy.deepcopy(self.grad, memo)
+        for name, attribute in self.__dict__.items():
+            if name not in ("_is_param",):
+                setattr(fresh, name, copy.deepcopy(attribute, memo))
+        return fresh
+
+    def __copy__(self) -> XLATensor:
+        return copy.deepcopy(self) if self.is_leaf else clone_tensor(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state = {name: value for name, value in self.__dict__.items() if name != "_is_param"}
+        is_param = getattr(self, "_is_param", False)
+        parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad and not is_param)
+        if not is_param:
+            rebuild = (rebuild_device_tensor, parts)
+            return (torch._tensor._rebuild_from_type_v2, (rebuild[0], XLATensor, parts, state)) if state else rebuild
+        # The device tensor inside is pickled as a plain one: it would find itself a parameter again.
+        inner = _Rebuilt(parts)
+        if state:
+            return (torch._utils._rebuild_parameter_with_state, (inner, self.requires_grad, OrderedDict(), state))
+        return (torch._utils._rebuild_parameter, (inner, self.requires_grad, OrderedDict()))
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return render(self)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of `shape`."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    strides.reverse()
+    return tuple(strides)
+
+
+class _Rebuilt:
+    """Pickles as the plain device tensor inside a parameter."""
+
+    def __init__(self, parts: tuple[torch.Tensor, torch.dtype, str, bool]) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> Any:
+        return (rebuild_device_tensor, self._parts)
+
+
+class UnsupportedStorageError(UnsupportedOperationError):
+    """The data of an xla tensor has no host address."""
+
+
+_NO_STORAGE = "an xla tensor has no storage that the host could address; use .cpu(), or xla_core.abi.buffer_of for its device buffer"
+_C_DATA: Any = torch.Tensor.data
+_STRIDED = torch.strided
+
+
+_made = itertools.count()
+
+
+def made() -> int:
+    """How many tensors `wrap` and `view_of` have made."""
+    return counted(_made)
+
+
+def wrap(value: Value) -> XLATensor:
+    """A new tensor with a storage of its own."""
+    next(_made)
+    storage = Storage()
+    storage.value = value
+    storage.annotations = None
+    aval = value.aval
+    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
+    tensor._storage = storage
+    tensor._spec = None
+    tensor._seen = None
+    return tensor
+
+
+def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLATensor:
+    """A tensor that is view `spec` of a storage (None: all of it), made of `source`, whose kind it keeps in inference mode."""
+    if source is not None and torch.is_inference_mode_enabled() and not source.is_inference():
+        with torch.inference_mode(False):
+            return view_of(storage, spec)
+    next(_made)
+    value = storage.value
+    whole = spec is None or not spec.steps
+    aval = value.aval if whole else spec.aval
+    strides = None if whole else spec.strides
+    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, strides, None, None, aval.dtype, _STRIDED, value.recorder.device)
+    tensor._storage = storage
+    tensor._spec = None if whole else spec
+    tensor._seen = None
+    if not whole and spec.lazy:
+        set_conj(tensor, spec.meta.is_conj())
+        set_neg(tensor, spec.meta.is_neg())
+    return tensor
+
+
+def base_aval(tensor: XLATensor) -> Aval:
+    """Shape and dtype of the whole storage."""
+    return tensor._storage.value.aval
+
+
+def is_view(tensor: XLATensor) -> bool:
+    """Whether the tensor shows its storage through steps."""
+    return tensor._spec is not None
+
+
+def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
+    """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
+    if type(other) is not XLATensor:
+        raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
+    set_conj(tensor, other.is_conj())  # torch wants the same kind of tensor on both sides
+    set_neg(tensor, other.is_neg())
+    _C_DATA.__set__(tensor, other)
+    tensor._storage, tensor._spec, tensor._seen = other._storage, other._spec, None
+
+
+# Filled in by the modules that record (they import this one).
+def plan_for(func: Any) -> Plan:
+    """The plan of an overload that is called for the first time."""
+    from xla_core.frontend.dispatch import plan_for as make
+
+    return make(func)
+
+
+def clone_tensor(tensor: XLATensor) -> XLATensor:
+    """Independent data, no autograd history."""
+    with torch.no_grad():
+        return tensor.detach().clone()  # type: ignore[return-value]
+
+
+def render(tensor: XLATensor) -> str:
+    """The usual text of a tensor, from one read of its values."""
+    cpu = tensor.detach().cpu()
+    body = str(torch._tensor_str._str(cpu)).rstrip()
+    if not body.endswith(")"):
+        return body
+    parts = [f", device='{tensor.device}'"]
+    if tensor.grad_fn is not None:
+        parts.append(f", grad_fn=<{tensor.grad_fn.name()}>" if "Backward" in type(tensor.grad_fn).__name__ else "")
+    elif tensor.requires_grad:
+        parts.append(", requires_grad=True")
+    head, dtype = _split_dtype(body)
+    prefix = "Parameter containing:\n" if getattr(tensor, "_is_param", False) else ""
+    return f"{prefix}{head}{parts[0]}{dtype}{''.join(parts[1:])})"
+
+
+def _split_dtype(body: str) -> tuple[str, str]:
+    """Text without its closing parenthesis, cut before `, dtype=…`, where torch puts the device."""
+    inner = body[:-1]
+    place = inner.rfind(", dtype=")
+    return (inner, "") if place < 0 else (inner[:place], inner[place:])

@@ -1,0 +1,74 @@
+"""Between tensors and values: what a tensor shows now, reading it to the CPU, writing CPU data into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from xla_core.dtypes import natural_dtype
+from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.tape import Value
+from xla_core.runtime.sync import compute, read_many
+from xla_core.runtime.transfer import download, upload
+
+
+def value_of(tensor: XLATensor) -> Value:
+    """The value that `tensor` shows now: its storage's, or that of its view, recorded if need be."""
+    storage_value = tensor._storage.value
+    spec = tensor._spec
+    if spec is None:
+        return storage_value
+    seen = tensor._seen
+    if seen is not None and seen[0] is storage_value:
+        return seen[1]
+    recorder = storage_value.recorder
+    with recorder.lock:
+        tape = recorder.tape
+        slot = tape.read(tape.adopt(storage_value), spec)
+        value = tape.refs[slot]()
+        if value is None:
+            value = tape.define(recorder, slot, spec.aval)
+            value.buffer = tape.feeds.get(slot)  # read before, by a tensor that is gone
+    tensor._seen = (storage_value, value)
+    return value
+
+
+def cpu_copies(tensors: Sequence[XLATensor]) -> list[torch.Tensor]:
+    """CPU copies of what the tensors show, from one execution for each device."""
+    copies = [_cut_on_host(tensor) for tensor in tensors]
+    rest = iter(read_many([value_of(tensor) for tensor, copy in zip(tensors, copies, strict=True) if copy is None]))
+    return [next(rest) if copy is None else copy for copy in copies]
+
+
+# A view of a computed base of at most so many bytes is cut out of it on the host: `x[i].item()` need not compile for every i.
+_CUT_BYTES = 1 << 20
+
+
+def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
+    """A copy of what a view shows, from its whole base; None where running its read on the device is right."""
+    spec, base = tensor._spec, tensor._storage.value
+    if spec is None or base.buffer is None or not spec.strided or base.aval.nbytes > _CUT_BYTES:
+        return None
+    if tensor._seen is not None and tensor._seen[0] is base:
+        return None  # its own value is there, or asked for
+    if base.aval.physical != natural_dtype(base.aval.dtype):
+        return None
+    meta = spec.meta
+    whole = download(base).untyped_storage()
+    part = torch.empty(0, dtype=meta.dtype, device="cpu").set_(whole, meta.storage_offset(), tuple(meta.shape), meta.stride())
+    part = part.clone(memory_format=torch.contiguous_format)
+    part = part.conj_physical() if meta.is_conj() else part
+    return part.neg() if meta.is_neg() else part
+
+
+def materialize(tensors: Sequence[XLATensor]) -> None:
+    """Compute what the tensors show, without reading it."""
+    compute([value_of(tensor) for tensor in tensors])
+
+
+def assign_from_cpu(tensor: XLATensor, source: torch.Tensor) -> None:
+    """Overwrite what `tensor` shows with a CPU tensor's values (shape of `tensor`, or resized to `source`'s)."""
+    from xla_core.frontend.record import write
+
+    write(tensor, upload(source.to(tensor.dtype), tensor._storage.value.recorder))

@@ -1,0 +1,169 @@
+"""Views: a base value and a chain of steps, known once for each kind of base.
+
+A `ViewSpec` says all about one view of bases with one shape and dtype: what torch's own strides would be, how to read it,
+how to write through it. Equal layouts share a spec.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import torch
+
+from xla_core.errors import InternalError, UnsupportedOperationError
+from xla_core.ir.aval import Aval, aval_of
+from xla_core.ir.signature import HOLE, Signature
+from xla_core.ops.table import Context
+from xla_core.ops.views import VIEWS, ViewStep, read_view, write_view
+
+
+class ViewSpec:
+    """A view of any base of one Aval.
+
+    aval: shape and dtype of the view; strides: torch's own, in elements; meta: a meta tensor with exactly that layout.
+    read, write: recorded operations `base -> view` and `(base, new view) -> new base`.
+    strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
+    lazy: torch's conjugate or negative bit is set on it.
+    overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
+    """
+
+    __slots__ = ("__weakref__", "aval", "base", "lazy", "meta", "overlaps", "read", "steps", "strided", "strides", "write")
+
+    def __init__(self, base: Aval, steps: tuple[ViewStep, ...], meta: torch.Tensor, strided: bool = True) -> None:
+        self.base = base
+        self.steps = steps
+        self.meta = meta
+        self.strided = strided
+        self.aval = aval_of(tuple(meta.shape), meta.dtype)
+        self.strides = tuple(meta.stride())
+        self.overlaps = meta.numel() > 0 and any(size > 1 and stride == 0 for size, stride in zip(meta.shape, meta.stride(), strict=True))
+        self.lazy = meta.is_conj() or meta.is_neg()
+
+        def read(context: Context, array: Any) -> Any:
+            return read_view(array, steps)
+
+        def write(context: Context, array: Any, part: Any) -> Any:
+            return write_view(array, part, steps)
+
+        # The chain itself is part of the operations' text, which is their identity on disk.
+        self.read = Signature(f"xla.read{_chain(steps)}", read, (HOLE,), {}, (self.aval,))
+        self.write = Signature(f"xla.write{_chain(steps)}", write, (HOLE, HOLE), {}, (base,))
+
+
+def _chain(steps: tuple[ViewStep, ...]) -> str:
+    return "".join(f".{step.name}{list(step.args)}" for step in steps)
+
+
+# One spec for each layout: t().t() is the base again, whatever the way there. Who makes views keeps the specs that it needs often.
+_LAYOUTS: weakref.WeakValueDictionary[tuple[Any, ...], ViewSpec] = weakref.WeakValueDictionary()
+
+
+def root(base: Aval) -> ViewSpec:
+    """The view of a base that is the base itself."""
+    if base.root is None:
+        found = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
+        base.root = _LAYOUTS.setdefault(_layout(base, found.meta), found)
+    spec: ViewSpec = base.root
+    return spec
+
+
+def _layout(base: Aval, meta: torch.Tensor) -> tuple[Any, ...]:
+    return (base, tuple(meta.shape), tuple(meta.stride()), meta.storage_offset(), meta.dtype, meta.is_conj(), meta.is_neg())
+
+
+def child(parent: ViewSpec, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewSpec | list[ViewSpec]:
+    """The view (or views, for split and unbind) that `func(parent, *args)` gives.
+
+    Raises what torch raises for arguments that make no view.
+    """
+    args, kwargs = _plain(args), {name: value for name, value in kwargs.items() if name != "implicit"}
+    return _derive(parent, func, (*args, *_keywords(func, len(args), kwargs)))
+
+
+def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(int(item) for item in arg) if isinstance(arg, (list, tuple)) else arg for arg in args)
+
+
+def _keywords(func: torch._ops.OpOverload, given: int, kwargs: dict[str, Any]) -> list[Any]:
+    """Keyword arguments in the schema's places, defaults in between."""
+    if not kwargs:
+        return []
+    names = func._schema.arguments[given + 1 :]
+    last = max(number for number, argument in enumerate(names) if argument.name in kwargs)
+    return list(_plain(tuple(kwargs.get(argument.name, argument.default_value) for argument in names[: last + 1])))
+
+
+def _derive(parent: ViewSpec, func: torch._ops.OpOverload, args: tuple[Any, ...]) -> ViewSpec | list[ViewSpec]:
+    name = func._schema.name.removeprefix("aten::") + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    strided = parent.strided
+    try:
+        metas = func(parent.meta, *args)
+    except RuntimeError:
+        # xla tensors promise to look contiguous (api.md B10): what a contiguous tensor can be viewed as, they can.
+        if name not in ("view", "_reshape_alias"):
+            raise
+        metas = func(parent.aval.meta, *args)
+        strided = False
+    if isinstance(metas, torch.Tensor):
+        return _spec(parent, ViewStep(name, args, tuple(metas.shape)), metas, strided)
+    return [_spec(parent, _part(name, args, number, metas), meta, strided) for number, meta in enumerate(metas)]
+
+
+def _part(name: str, args: tuple[Any, ...], number: int, metas: Any) -> ViewStep:
+    """Result `number` of a view with several results, as a view with one."""
+    shape = tuple(metas[number].shape)
+    if name == "unbind.int":
+        return ViewStep("select.int", (args[0] if args else 0, number), shape)
+    if name not in ("split.Tensor", "split_with_sizes"):
+        raise InternalError(f"no single view stands for a result of {name}")
+    dim = args[1] if len(args) > 1 else 0
+    start = sum(meta.shape[dim] for meta in metas[:number])
+    return ViewStep("slice.Tensor", (dim, start, start + shape[dim]), shape)
+
+
+def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -> ViewSpec:
+    if step.name not in VIEWS:
+        raise InternalError(f"no way to read and write the view {step.name}")
+    steps = (*parent.steps, step)
+    if step.name in ("alias", "detach", "lift_fresh"):
+        return parent
+    if step.name == "as_strided":
+        if not strided:
+            raise UnsupportedOperationError("as_strided of a view that strides cannot express: call clone() first")
+        steps = _from_base(parent.base, meta)
+    key = _layout(parent.base, meta) if strided else (parent.base, steps)
+    return _LAYOUTS.setdefault(key, ViewSpec(parent.base, steps, meta, strided))
+
+
+def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
+    """Steps of an as_strided: it counts from the storage, not from the view that it is called on."""
+    _check_bounds(base, meta)
+    steps: list[ViewStep] = []
+    if meta.dtype != base.dtype:
+        count = math.prod(base.shape) * base.dtype.itemsize // meta.dtype.itemsize
+        kept = count * meta.dtype.itemsize // base.dtype.itemsize
+        steps.append(ViewStep("view", ((math.prod(base.shape),),), (math.prod(base.shape),)))
+        steps.append(ViewStep("slice.Tensor", (0, 0, kept), (kept,)))
+        steps.append(ViewStep("view.dtype", (meta.dtype,), (count,)))
+    shape = tuple(meta.shape)
+    steps.append(ViewStep("as_strided", (shape, tuple(meta.stride()), meta.storage_offset()), shape))
+    if meta.is_conj():
+        steps.append(ViewStep("_conj", (), shape))
+    if meta.is_neg():
+        steps.append(ViewStep("_neg_view", (), shape))
+    return tuple(steps)
+
+
+def _check_bounds(base: Aval, meta: torch.Tensor) -> None:
+    """Raise what the CPU raises for a layout that reaches past the storage; meta tensors do not check it."""
+    if meta.numel() == 0:
+        return
+    size, available = meta.dtype.itemsize, math.prod(base.shape) * base.dtype.itemsize
+    last = meta.storage_offset() + sum((length - 1) * stride for length, stride in zip(meta.shape, meta.stride(), strict=True))
+    if (last + 1) * size > available:
+        raise RuntimeError(
+            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.stride())}, storage offset {meta.storage_offset()}, "
+            f"and itemsize {size} requiring a storage size of {(last + 1) * size} are out of bounds for storage of size {available}"
+        )

@@ -1,0 +1,187 @@
+"""A program cut out of a tape: entries in a canonical order, what comes out, what goes in.
+
+A step takes the whole tape as it is, which is why a repeated step needs no walk over its operations. A value read takes the
+ancestors of what is asked for, renumbered, so that equal computations have equal keys whatever else is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xla_core.errors import InternalError
+from xla_core.ir.aval import Aval
+from xla_core.ir.tape import Entry, Feed, FeedKind, Tape, Value, buffers_made
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A program: `entries` by slot, `outs` the slots of its results, `dead` the leaves whose buffers nobody else holds.
+
+    `dead` numbers leaves in order of their slots (0 is the first buffer). `lines` are the user's, where captured; not part of
+    the program.
+    """
+
+    entries: tuple[Entry, ...]
+    outs: tuple[int, ...]
+    dead: tuple[int, ...] = ()
+    lines: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal exactly for equal programs of this process."""
+        return (self.entries, self.outs, self.dead)
+
+    def line(self, slot: int) -> str | None:
+        """The user's line of the operation at `slot`: of this very call if captured, else where its signature was first seen."""
+        entry = self.entries[slot]
+        return self.lines.get(slot) or (entry[0].line if type(entry) is tuple else None)
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What feeds a graph, in slot order within each list. `fixed_*` are compiled in until they vary."""
+
+    buffers: list[Any]
+    floats: list[float]
+    fixed_floats: list[float]
+    ints: list[int]
+    fixed_ints: list[int]
+    seeds: list[int]
+
+
+def inputs_of(entries: list[Entry], feeds: dict[int, Any]) -> Inputs:
+    """Sort the feeds of a tape by kind."""
+    inputs = Inputs([], [], [], [], [], [])
+    buffers = inputs.buffers
+    for slot, payload in feeds.items():
+        entry = entries[slot]
+        if type(entry) is Aval:
+            buffers.append(payload)
+        elif isinstance(entry, Feed):
+            _column(inputs, entry).append(payload)
+    return inputs
+
+
+def _column(inputs: Inputs, feed: Feed) -> list[Any]:
+    if feed.kind is FeedKind.FLOAT:
+        return inputs.fixed_floats if feed.fixed else inputs.floats
+    if feed.kind is FeedKind.INT:
+        return inputs.fixed_ints if feed.fixed else inputs.ints
+    return inputs.seeds
+
+
+def operation_at(entries: Sequence[Entry], slot: int) -> int:
+    """The slot of the operation, leaf or feed that defines the value at `slot`."""
+    if entries[slot] is None:
+        while type(entries[slot]) is not tuple:
+            slot -= 1
+    return slot
+
+
+def ancestors(tape: Tape, slots: Iterable[int]) -> list[int]:
+    """The slots of all leaves, feeds and operations that `slots` need, ascending."""
+    entries = tape.entries
+    seen: set[int] = set()
+    stack = [operation_at(entries, slot) for slot in slots]
+    while stack:
+        slot = stack.pop()
+        if slot in seen:
+            continue
+        seen.add(slot)
+        entry = entries[slot]
+        if type(entry) is tuple:
+            stack.extend(operation_at(entries, operand) for operand in entry[1:])
+    return sorted(seen)
+
+
+def extract(tape: Tape, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
+    """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, feeds."""
+    entries: list[Entry] = []
+    renamed: dict[int, int] = {}
+    feeds: dict[int, Any] = {}
+    for slot in slots:
+        if slot in renamed:
+            continue
+        entry = tape.entries[slot]
+        block = [slot]
+        if type(entry) is tuple and len(entry[0].outs) > 1:
+            block = list(range(slot, slot + len(entry[0].outs) + 1))
+        for old in block:
+            new = renamed[old] = len(entries)
+            copied = tape.entries[old]
+            if type(copied) is tuple:
+                copied = (copied[0], *[renamed[operand] for operand in copied[1:]])
+            elif copied is not None:
+                feeds[new] = tape.feeds[old]
+            entries.append(copied)
+    return entries, renamed, feeds
+
+
+def live_slots(tape: Tape) -> list[int]:
+    """Slots of pending values that somebody still holds, ascending."""
+    feeds = tape.feeds
+    live = [slot for slot, reference in enumerate(tape.refs) if reference() is not None]
+    return [slot for slot in live if slot not in feeds]
+
+
+def dead_leaves(tape: Tape) -> tuple[int, ...]:
+    """Numbers of the leaves whose buffers nobody but the tape holds."""
+    entries, refs = tape.entries, tape.refs
+    leaves = [slot for slot in tape.feeds if type(entries[slot]) is Aval]
+    return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None])
+
+
+def materialize(tape: Tape, slots: list[int], buffers: list[Any]) -> None:
+    """Turn pending results that were computed into leaves; whoever holds them follows."""
+    for slot, buffer in zip(slots, buffers, strict=True):
+        value: Value | None = tape.refs[slot]()
+        if value is None:
+            continue
+        value.buffer = buffer
+        next(buffers_made)
+        tape.entries[slot] = value.aval
+        tape.feeds[slot] = buffer
+    tape.feeds = dict(sorted(tape.feeds.items()))
+
+
+def shrink(tape: Tape, slots: list[int]) -> None:
+    """Drop from `tape` all but `slots` (closed under ancestors, ascending); live values follow to their new places."""
+    entries, renamed, feeds = extract(tape, slots)
+    refs = [tape.refs[old] for old in renamed]
+    for old, new in renamed.items():
+        value: Value | None = tape.refs[old]()
+        if value is not None and value.tape is tape and value.slot == old:
+            value.slot = new
+    reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in tape.reads.items() if base in renamed and slot in renamed}
+    lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+    tape.filled = [(holder, renamed[slot], number) for holder, slot, number in tape.filled if slot in renamed]
+    dropped = [reference() for slot, reference in enumerate(tape.refs) if slot not in renamed]
+    for value in dropped:
+        if value is not None and value.tape is tape:
+            value.tape = None  # a leaf that no pending operation reads
+    tape.entries, tape.refs, tape.feeds, tape.reads, tape.lines = entries, refs, feeds, reads, lines
+
+
+def operation(graph: Graph, slot: int) -> tuple[Any, ...]:
+    """The operation entry at `slot`: its signature, then the slots of its operands."""
+    entry = graph.entries[slot]
+    if type(entry) is not tuple:
+        raise InternalError(f"slot {slot} holds {entry}, not an operation")
+    return entry
+
+
+def aval_at(entries: Sequence[Entry], slot: int) -> Aval | None:
+    """Shape and dtype of the value at `slot`; None for a Python number or an absent result."""
+    entry = entries[slot]
+    if isinstance(entry, Feed):
+        return entry.aval
+    if isinstance(entry, Aval):
+        return entry
+    start = slot
+    while type(entry) is not tuple:
+        start -= 1
+        entry = entries[start]
+    outs: tuple[Aval | None, ...] = entry[0].outs
+    return outs[0] if len(outs) == 1 else outs[slot - start - 1]

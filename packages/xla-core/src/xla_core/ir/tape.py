@@ -1,0 +1,232 @@
+"""What has been recorded and not yet run: one tape per device, in recording order.
+
+A *slot* is a position on the tape. Each slot holds one entry:
+
+* an `Aval`: a leaf, fed with a device buffer;
+* a `Feed`: a host number fed with the program (a Python scalar, a 0-d CPU tensor, a random seed);
+* a tuple `(signature, slot, slot, …)`: an operation over earlier slots. With one result its slot is the result's; with
+  several, the results take the slots behind it;
+* `None`: a result of the nearest operation before it.
+
+Entries hold no tensors and compare by identity and small integers, so `tuple(entries)` is the cache key of the program.
+The tape knows the values it defines by weak reference only: what is dead at a sync is no output.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import torch
+
+from xla_core.errors import ExecutionError
+from xla_core.ir.aval import Aval
+from xla_core.ir.signature import Signature, blank
+
+Entry: TypeAlias = "Aval | Feed | tuple[Any, ...] | None"
+
+
+class FeedKind(Enum):
+    """Which packed host array carries a fed number."""
+
+    FLOAT = "f64"
+    INT = "i64"
+    SEED = "seed"
+
+
+class Feed(NamedTuple):
+    """A number that enters a program from the host.
+
+    fixed: compiled in as a constant until it is seen with a second value; else an input from the start.
+    aval: of a 0-d CPU tensor; None for a Python number, which keeps torch's weak promotion.
+    """
+
+    kind: FeedKind
+    fixed: bool
+    aval: Aval | None = None
+
+
+FLOAT_INPUT = Feed(FeedKind.FLOAT, False)
+FLOAT_FIXED = Feed(FeedKind.FLOAT, True)
+INT_INPUT = Feed(FeedKind.INT, False)
+INT_FIXED = Feed(FeedKind.INT, True)
+SEED = Feed(FeedKind.SEED, False)
+
+
+class Value:
+    """One immutable value: pending at a slot of a tape, or a device buffer, or both (a buffer used by that tape).
+
+    shared: somebody outside holds the buffer, so that it is never donated.
+    """
+
+    __slots__ = ("__weakref__", "aval", "buffer", "recorder", "shared", "slot", "tape")
+
+    aval: Aval
+    recorder: Recorder
+    tape: Tape | None
+    slot: int
+    buffer: jax.Array | None
+    shared: bool
+
+
+buffers_made = itertools.count()
+
+
+def counted(counter: itertools.count[int]) -> int:
+    """How often `next` was called on a counter that started at 0, without calling it."""
+    return int(repr(counter)[6:-1])
+
+
+def buffer_value(recorder: Recorder, aval: Aval, buffer: jax.Array, shared: bool = False) -> Value:
+    """A value that is already on the device."""
+    value = Value()
+    value.aval = aval
+    value.recorder = recorder
+    value.tape = None
+    value.slot = -1
+    value.buffer = buffer
+    value.shared = shared
+    next(buffers_made)
+    return value
+
+
+BLANK = -2  # slot of a value that has no values yet: recorded when somebody uses it
+
+
+def blank_value(recorder: Recorder, aval: Aval) -> Value:
+    """A value with any content: nothing is recorded unless it is used before it is overwritten."""
+    value = Value()
+    value.aval = aval
+    value.recorder = recorder
+    value.tape = None
+    value.slot = BLANK
+    value.buffer = None
+    value.shared = False
+    return value
+
+
+def _nobody() -> weakref.ref[Value]:
+    return weakref.ref(Value())
+
+
+NOBODY = _nobody()
+_FOREVER = Value()
+KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
+
+
+class Tape:
+    """Entries by slot, weak references to the values defined there, and what feeds the leaves."""
+
+    __slots__ = ("entries", "feeds", "filled", "kept", "partly_run", "lines", "reads", "refs")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.refs: list[weakref.ref[Value]] = []
+        self.feeds: dict[int, Any] = {}
+        self.reads: dict[tuple[int, Any], int] = {}
+        self.lines: dict[int, str] = {}
+        self.filled: list[tuple[weakref.ref[Any], int, Any]] = []  # storages made by filling: see ir/state.py
+        self.partly_run = False  # reads have left operations that the step may not need
+        self.kept = 0  # entries left by the last compaction
+
+    def adopt(self, value: Value) -> int:
+        """The slot of `value` on this tape; a value from before enters as a leaf."""
+        if value.tape is self:
+            return value.slot
+        if value.buffer is None:
+            if value.slot == BLANK:
+                return self._fill(value)
+            raise ExecutionError(
+                f"a {value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
+            )
+        slot = len(self.entries)
+        self.entries.append(value.aval)
+        self.refs.append(KEPT if value.shared else weakref.ref(value))
+        self.feeds[slot] = value.buffer
+        value.tape = self
+        value.slot = slot
+        return slot
+
+    def _fill(self, value: Value) -> int:
+        slot = value.slot = self.append(blank(value.aval), [])
+        value.tape = self
+        self.refs[slot] = weakref.ref(value)
+        return slot
+
+    def feed(self, kind: Feed, number: int | float) -> int:
+        """The slot of a new host number."""
+        slot = len(self.entries)
+        self.entries.append(kind)
+        self.refs.append(NOBODY)
+        self.feeds[slot] = number
+        return slot
+
+    def append(self, signature: Signature, slots: list[int]) -> int:
+        """Record an operation whose results nobody holds yet; gives the slot of the first result."""
+        entries = self.entries
+        slot = len(entries)
+        entries.append((signature, *slots))
+        self.refs.append(NOBODY)
+        count = len(signature.outs)
+        if count == 1:
+            return slot
+        entries.extend([None] * count)
+        self.refs.extend([NOBODY] * count)
+        return slot + 1
+
+    def read(self, slot: int, spec: Any) -> int:
+        """The slot of view `spec` of the value at `slot`; recorded once per tape."""
+        if not spec.steps:
+            return slot
+        key = (slot, spec)
+        found = self.reads.get(key)
+        if found is None:
+            found = self.reads[key] = self.append(spec.read, [slot])
+        return found
+
+    def define(self, recorder: Recorder, slot: int, aval: Aval) -> Value:
+        """The value at `slot`, to be held by a storage."""
+        value = Value()
+        value.aval = aval
+        value.recorder = recorder
+        value.tape = self
+        value.slot = slot
+        value.buffer = None
+        value.shared = False
+        self.refs[slot] = weakref.ref(value)
+        return value
+
+
+_MASK = (1 << 64) - 1
+initial_seed = 101  # of devices that start later; torch.manual_seed moves it
+
+
+class Recorder:
+    """One device as recording sees it: its lock, its tape and its random state.
+
+    The random state advances on the host by the generator of api.md C47, so that reading it runs nothing.
+    """
+
+    __slots__ = ("device", "eager", "index", "lock", "seed", "tape")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.device = torch.device("xla", index)
+        self.lock = threading.RLock()
+        self.tape = Tape()
+        self.seed = initial_seed
+        self.eager = False  # each operation runs as soon as it is recorded
+
+    def draw(self) -> int:
+        """The seed of one random operation; the state moves on."""
+        seed = self.seed
+        self.seed = (seed * 214013 + 2531011) & _MASK
+        return seed
+
+    def end_step(self) -> None:
+        """Move the random state past a step."""
+        self.seed = (self.seed * 7012063 + 1012031) & _MASK

@@ -1,0 +1,62 @@
+"""What a graph may look like. Checked before a program is built when `XLA_CORE_VERIFY` is at least 1, and always in our tests."""
+
+from __future__ import annotations
+
+from xla_core.errors import internal
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import Graph, Inputs, operation
+from xla_core.ir.signature import HOLE
+from xla_core.ir.tape import Feed, FeedKind
+
+
+def verify(graph: Graph, inputs: Inputs) -> None:
+    """Raise InternalError naming the slot and the rule that it breaks; nothing if `graph` and `inputs` are legal."""
+    leaves = [entry for entry in graph.entries if type(entry) is Aval]
+    internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves are fed with {len(inputs.buffers)} buffers")
+    for number, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
+        fits = buffer is not None and tuple(buffer.shape) == aval.shape and buffer.dtype == aval.physical
+        internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, fed with {_kind(buffer)}")  # type: ignore[misc]
+    _verify_feeds(graph, inputs)
+    results = 0
+    for slot, entry in enumerate(graph.entries):
+        if type(entry) is tuple:
+            _verify_operation(graph, slot)
+            results = len(entry[0].outs) if len(entry[0].outs) > 1 else 0
+        elif results:
+            results -= 1
+        else:
+            internal(entry is not None, lambda slot=slot: f"slot {slot} is a result of no operation")  # type: ignore[misc]
+    for out in graph.outs:
+        internal(0 <= out < len(graph.entries), lambda out=out: f"result slot {out} is not in the graph")  # type: ignore[misc]
+    internal(set(graph.dead) <= set(range(len(leaves))), lambda: f"dead leaves {graph.dead} of {len(leaves)}")
+
+
+def _kind(buffer: object) -> str:
+    return f"{getattr(buffer, 'dtype', type(buffer).__name__)}{list(getattr(buffer, 'shape', ()))}"
+
+
+def _verify_feeds(graph: Graph, inputs: Inputs) -> None:
+    feeds = [entry for entry in graph.entries if isinstance(entry, Feed)]
+    given = {
+        (FeedKind.FLOAT, False): len(inputs.floats),
+        (FeedKind.FLOAT, True): len(inputs.fixed_floats),
+        (FeedKind.INT, False): len(inputs.ints),
+        (FeedKind.INT, True): len(inputs.fixed_ints),
+        (FeedKind.SEED, False): len(inputs.seeds),
+    }
+    for (kind, fixed), count in given.items():
+        wanted = sum(feed.kind is kind and feed.fixed is fixed for feed in feeds)
+        internal(wanted == count, lambda kind=kind, wanted=wanted, count=count: f"{wanted} numbers of {kind} are fed with {count}")  # type: ignore[misc]
+
+
+def _verify_operation(graph: Graph, slot: int) -> None:
+    signature, *operands = operation(graph, slot)
+    internal(all(0 <= operand < slot for operand in operands), lambda: f"slot {slot} ({signature.name}) reads a later slot: {operands}")
+    holes = _holes(signature.args) + _holes(list(signature.kwargs.values())) + signature.random
+    internal(holes == len(operands), lambda: f"slot {slot} ({signature.name}) has {holes} places for {len(operands)} operands")
+
+
+def _holes(arguments: object) -> int:
+    if isinstance(arguments, (list, tuple)):
+        return sum(_holes(argument) for argument in arguments)
+    return int(arguments is HOLE)

@@ -1,0 +1,260 @@
+"""What the core counts, measures and announces: counters, metrics and typed events. Nothing is named or rendered here.
+
+Counters and metrics are read as a `Snapshot` (api.md §5, M03–M11); events go to subscribers at once, in the thread where
+they happen. A subscriber's exception propagates to the operation that caused the event, so that a subscriber can stop a run.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from xla_core import config
+
+Collector = Callable[[], Mapping[str, int]]
+
+
+class Unit(enum.Enum):
+    """What the values of a metric are."""
+
+    DURATION_NS = "ns"
+    BYTES = "bytes"
+    NUMBER = "number"
+
+
+class Direction(enum.Enum):
+    """Which way a transfer went."""
+
+    TO_DEVICE = "to_device"
+    FROM_DEVICE = "from_device"
+
+
+class SyncKind(enum.Enum):
+    """STEP ran all that was live (api.md B04), READ only what the requested values need (B05)."""
+
+    STEP = "step"
+    READ = "read"
+
+
+class Cause(enum.Enum):
+    """Who asked for a compilation or an execution."""
+
+    USER_SYNC = "user_sync"
+    LOADER = "loader"
+    STEP_TRACE = "step_trace"
+    COMPILE_REGION = "compile_region"
+    DYNAMO_INPUTS = "dynamo_inputs"
+    DYNAMO_COMPILE = "dynamo_compile"
+    DYNAMO_EXECUTE = "dynamo_execute"
+    VALUE_READ = "value_read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that took time on a device.
+
+    device: text such as `xla:0`. start_s: seconds since the epoch. line: the user's `file:line`, None when not captured.
+    """
+
+    device: str
+    start_s: float
+    duration_ns: int
+    line: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEvent(Event):
+    """What CompileEvent and ExecuteEvent share: which graph, how large, and on whose behalf."""
+
+    graph_hash: str
+    num_nodes: int
+    num_inputs: int
+    num_outputs: int
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileEvent(GraphEvent):
+    """A program was compiled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteEvent(GraphEvent):
+    """A program was run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferEvent(Event):
+    """`nbytes` moved between host and device."""
+
+    direction: Direction
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncEvent(Event):
+    """Pending work was handed over; the duration ends when the sync returns."""
+
+    kind: SyncKind
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackEvent(Event):
+    """`operator` (full name, with overload) ran on the CPU."""
+
+    operator: str
+
+
+EVENT_TYPES: tuple[type[Event], ...] = (CompileEvent, ExecuteEvent, TransferEvent, SyncEvent, FallbackEvent)
+Subscriber = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSnapshot:
+    """One metric: totals over all samples ever added, and the newest `(seconds since the epoch, value)`, oldest first."""
+
+    name: str
+    unit: Unit
+    total_samples: int
+    accumulator: float
+    samples: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Active counters (not zero) and active metrics (with samples), each sorted by name."""
+
+    counters: Mapping[str, int]
+    metrics: Mapping[str, MetricSnapshot]
+
+
+@dataclass(slots=True)
+class _Metric:
+    unit: Unit
+    samples: deque[tuple[float, float]]
+    total_samples: int = 0
+    accumulator: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Collecting:
+    collect: Collector
+    baseline: Mapping[str, int] = field(default_factory=dict)
+
+
+class Registry:
+    """Counters, metrics and subscribers of one process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters: dict[str, int] = {}
+        self._metrics: dict[str, _Metric] = {}
+        self._collecting: tuple[_Collecting, ...] = ()
+        self._subscribers: dict[type[Event], tuple[Subscriber, ...]] = {}
+
+    def counter_add(self, name: str, n: int = 1) -> None:
+        """Add `n` to a counter."""
+        with self._lock:
+            self._counters[name] = self._counters.get(name, 0) + n
+
+    def metric_add(self, name: str, value: float, unit: Unit) -> None:
+        """Add one sample, stamped with the present time. Raises: ValueError if the metric already has another unit."""
+        now = time.time()
+        with self._lock:
+            metric = self._metrics.get(name)
+            if metric is None:
+                metric = self._metrics[name] = _Metric(unit, deque(maxlen=config.METRICS_SAMPLES.get()))
+            elif metric.unit is not unit:
+                raise ValueError(f"metric {name} holds {metric.unit.name}, got a sample of {unit.name}")
+            metric.samples.append((now, value))
+            metric.total_samples += 1
+            metric.accumulator += value
+
+    def register_collector(self, collect: Collector) -> Callable[[], None]:
+        """Ask `collect` for counters at each snapshot; its numbers may only grow. Returns a function that ends it."""
+        entry = _Collecting(collect)
+        with self._lock:
+            self._collecting = (*self._collecting, entry)
+
+        def unregister() -> None:
+            with self._lock:
+                self._collecting = tuple(other for other in self._collecting if other is not entry)
+
+        return unregister
+
+    def snapshot(self) -> Snapshot:
+        """Everything active now."""
+        collected = [(entry, entry.collect()) for entry in self._collecting]
+        with self._lock:
+            counters = dict(self._counters)
+            for entry, values in collected:
+                for name, value in values.items():
+                    counters[name] = counters.get(name, 0) + value - entry.baseline.get(name, 0)
+            metrics = {
+                name: MetricSnapshot(name, metric.unit, metric.total_samples, metric.accumulator, tuple(metric.samples))
+                for name, metric in sorted(self._metrics.items())
+            }
+        active = {name: value for name, value in sorted(counters.items()) if value}
+        return Snapshot(MappingProxyType(active), MappingProxyType(metrics))
+
+    def clear_counters(self) -> None:
+        """Restart every counter at zero; collectors count from their present values on."""
+        collected = [(entry, dict(entry.collect())) for entry in self._collecting]
+        with self._lock:
+            self._counters.clear()
+            for entry, values in collected:
+                entry.baseline = values
+
+    def clear_metrics(self) -> None:
+        """Forget all metrics; a new one takes the ring size that XLA_METRICS_SAMPLES then says."""
+        with self._lock:
+            self._metrics.clear()
+
+    def subscribe(self, fn: Subscriber, *event_types: type[Event]) -> Callable[[], None]:
+        """Call `fn(event)` for each event of these types (none given: all types). Returns a function that ends it."""
+        chosen = tuple(dict.fromkeys(event_types)) or EVENT_TYPES
+        for event_type in chosen:
+            if event_type not in EVENT_TYPES:
+                raise ValueError(f"no such event: {event_type!r}; choose from {', '.join(known.__name__ for known in EVENT_TYPES)}")
+
+        def call(event: Event) -> None:
+            fn(event)
+
+        with self._lock:
+            for event_type in chosen:
+                self._subscribers[event_type] = (*self._subscribers.get(event_type, ()), call)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                for event_type in chosen:
+                    self._subscribers[event_type] = tuple(other for other in self._subscribers[event_type] if other is not call)
+
+        return unsubscribe
+
+    def has_subscribers(self, event_type: type[Event]) -> bool:
+        """Whether building an event of this type is worth it."""
+        return bool(self._subscribers.get(event_type))
+
+    def emit(self, event: Event) -> None:
+        """Hand `event` to the subscribers of its type, in the order of their subscription."""
+        for subscriber in self._subscribers.get(type(event), ()):
+            subscriber(event)
+
+
+_PROCESS = Registry()
+counter_add = _PROCESS.counter_add
+metric_add = _PROCESS.metric_add
+register_collector = _PROCESS.register_collector
+snapshot = _PROCESS.snapshot
+clear_counters = _PROCESS.clear_counters
+clear_metrics = _PROCESS.clear_metrics
+subscribe = _PROCESS.subscribe
+has_subscribers = _PROCESS.has_subscribers
+emit = _PROCESS.emit

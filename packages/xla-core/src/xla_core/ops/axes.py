@@ -1,0 +1,65 @@
+"""Count dimensions as torch does (from the end, all of them, the one of a 0-d tensor); shared by op families, registers nothing."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+
+def axis(dim: int, ndim: int) -> int:
+    """`dim` counted from the front; a 0-d tensor counts as one of rank 1. Raises IndexError outside the rank."""
+    rank = max(ndim, 1)
+    if not -rank <= dim < rank:
+        raise IndexError(f"dimension {dim} is outside [{-rank}, {rank - 1}]")
+    return dim + rank if dim < 0 else dim
+
+
+def axes(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """The dimensions to reduce, sorted and counted from the front; None or an empty list means all of them."""
+    if isinstance(dims, int):
+        dims = (dims,)
+    if ndim == 0:
+        return ()
+    return tuple(sorted(axis(dim, ndim) for dim in dims)) if dims else tuple(range(ndim))
+
+
+def at_least_1d(x: jax.Array) -> jax.Array:
+    """`x`, a 0-d one as one element of rank 1."""
+    return x if x.ndim else lax.reshape(x, (1,))
+
+
+def count(shape: Sequence[int], dims: Sequence[int]) -> int:
+    """How many elements one result of a reduction over `dims` sees."""
+    return int(np.prod([shape[dim] for dim in dims], dtype=np.int64))
+
+
+def iota_along(shape: Sequence[int], dim: int, dtype: np.dtype | type[np.generic]) -> jax.Array:
+    """Each element's position along `dim`."""
+    return lax.broadcasted_iota(np.dtype(dtype), tuple(shape), dim)
+
+
+def keep_reduced(x: jax.Array, shape: Sequence[int], dims: Sequence[int]) -> jax.Array:
+    """A reduced array broadcast back over the reduced `dims` of `shape`."""
+    kept = tuple(dim for dim in range(len(shape)) if dim not in dims)
+    return lax.broadcast_in_dim(x, tuple(shape), kept)
+
+
+def moved(x: jax.Array, source: int, target: int) -> jax.Array:
+    """`x` with dimension `source` moved to place `target`."""
+    order = [dim for dim in range(x.ndim) if dim != source]
+    order.insert(target, source)
+    return lax.transpose(x, order)
+
+
+def slice_along(x: jax.Array, dim: int, start: int, stop: int, step: int = 1) -> jax.Array:
+    """`x[start:stop:step]` along `dim`, bounds already inside the dimension."""
+    return lax.slice_in_dim(x, operator.index(start), operator.index(stop), operator.index(step), dim)
+
+
+def with_size(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    """`shape` with another size at `dim`."""
+    return (*shape[:dim], size, *shape[dim + 1 :])

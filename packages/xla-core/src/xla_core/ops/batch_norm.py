@@ -1,0 +1,286 @@
+"""Batch normalisation in all its functional forms, its gradient, and the pieces of SyncBatchNorm.
+
+`native_batch_norm`, `_native_batch_norm_legit` and `_batch_norm_with_update` also change their running statistics. A row cannot:
+the frontend calls the functional form, which returns the new statistics, and writes them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+from xla_core.ops.promote import Number, cast, compute_dtype, full
+from xla_core.ops.table import Context, op, scalar
+
+Real = Number | jax.Array
+Maybe = jax.Array | None
+
+
+def _reduced(x: jax.Array) -> tuple[int, ...]:
+    """All dimensions but the channels'."""
+    return tuple(i for i in range(x.ndim) if i != 1)
+
+
+def _spread(per_channel: jax.Array, like: jax.Array) -> jax.Array:
+    return lax.broadcast_in_dim(per_channel, like.shape, (1,))
+
+
+def _count(x: jax.Array) -> int:
+    """How many values each channel has."""
+    return int(np.prod([x.shape[i] for i in _reduced(x)], dtype=np.int64))
+
+
+def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and sum of squared deviations per channel."""
+    axes = _reduced(x)
+    mean = lax.div(lax.reduce_sum(x, axes), scalar(_count(x), x.dtype))
+    centred = lax.sub(x, _spread(mean, x))
+    return mean, lax.reduce_sum(lax.mul(centred, centred), axes)
+
+
+def _inverse_deviation(variance: jax.Array, eps: Real) -> jax.Array:
+    return lax.rsqrt(lax.add(variance, full(eps, variance.shape, variance.dtype)))
+
+
+def _affine(x: jax.Array, mean: jax.Array, inverse: jax.Array, weight: Maybe, bias: Maybe) -> jax.Array:
+    """(x - mean) * inverse * weight + bias as one multiplication and one addition per value."""
+    slope = inverse if weight is None else lax.mul(inverse, cast(weight, x.dtype))
+    offset = lax.neg(lax.mul(mean, slope))
+    if bias is not None:
+        offset = lax.add(offset, cast(bias, x.dtype))
+    return lax.add(lax.mul(x, _spread(slope, x)), _spread(offset, x))
+
+
+def _blend(running: jax.Array, new: jax.Array, momentum: Real) -> jax.Array:
+    """(1 - momentum) * running + momentum * new, in the dtype of `running`."""
+    share = scalar(momentum, new.dtype)
+    old = lax.mul(lax.sub(lax.full_like(share, 1), share), cast(running, new.dtype))
+    return cast(lax.add(old, lax.mul(share, new)), running.dtype)
+
+
+def _promised(ctx: Context, index: int, value: jax.Array) -> jax.Array:
+    """`value` as the promised result: some forms promise an empty tensor instead."""
+    out = ctx.out[index]
+    if out is None or out.shape == value.shape:
+        return value if out is None else cast(value, np.dtype(out.dtype))
+    return lax.full(out.shape, 0, out.dtype)
+
+
+def _normalise(
+    ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running: tuple[Maybe, Maybe], training: bool, momentum: Real, eps: Real
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Maybe, Maybe]]:
+    """(output, saved mean, saved inverse deviation), and the running statistics after the step."""
+    wide = cast(x, compute_dtype(x.dtype))
+    mean, variance = running
+    if not training and mean is not None and variance is not None:
+        mean, variance = cast(mean, wide.dtype), cast(variance, wide.dtype)
+        inverse = _inverse_deviation(variance, eps)
+        after = running
+    else:
+        mean, squares = moments(wide)
+        inverse = _inverse_deviation(lax.div(squares, scalar(_count(x), wide.dtype)), eps)
+        unbiased = lax.div(squares, scalar(_count(x) - 1, wide.dtype))
+        updates = [None if old is None else _blend(old, new, momentum) for old, new in zip(running, (mean, unbiased), strict=True)]
+        after = (updates[0], updates[1])
+    output = cast(_affine(wide, mean, inverse, weight, bias), ctx.dtype)
+    return (output, _promised(ctx, 1, mean), _promised(ctx, 2, inverse)), after
+
+
+@op("native_batch_norm", scalars=("momentum", "eps"))
+def native_batch_norm(
+    ctx: Context,
+    x: jax.Array,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    training: bool,
+    momentum: Real,
+    eps: Real,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """native_batch_norm(input, weight?, bias?, running_mean?, running_var?, bool training, momentum, eps), without the update"""
+    return _normalise(ctx, x, weight, bias, (running_mean, running_var), training, momentum, eps)[0]
+
+
+@op("_native_batch_norm_legit.no_stats", scalars=("momentum", "eps"))
+def batch_norm_no_stats(
+    ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, training: bool, momentum: Real, eps: Real
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """_native_batch_norm_legit.no_stats(input, weight?, bias?, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
+    return _normalise(ctx, x, weight, bias, (None, None), True, momentum, eps)[0]
+
+
+@op("_native_batch_norm_legit_no_training", scalars=("momentum", "eps"))
+def batch_norm_no_training(
+    ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running_mean: jax.Array, running_var: jax.Array, momentum: Real, eps: Real
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """_native_batch_norm_legit_no_training(input, weight?, bias?, running_mean, running_var, momentum, eps) -> (output, empty, empty)"""
+    return _normalise(ctx, x, weight, bias, (running_mean, running_var), False, momentum, eps)[0]
+
+
+@op("_batch_norm_no_update", scalars=("momentum", "eps"))
+def batch_norm_no_update(
+    ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running_mean: Maybe, running_var: Maybe, momentum: Real, eps: Real
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """_batch_norm_no_update(input, weight?, bias?, running_mean?, running_var?, momentum, eps) -> (output, mean, inverse, reserve)"""
+    results = _normalise(ctx, x, weight, bias, (running_mean, running_var), False, momentum, eps)[0]
+    return *results, _reserve(ctx, 3)
+
+
+def _reserve(ctx: Context, index: int) -> jax.Array:
+    out = ctx.out[index]
+    return lax.full((0,) if out is None else out.shape, 0, np.uint8 if out is None else out.dtype)
+
+
+@op("_native_batch_norm_legit_functional", scalars=("momentum", "eps"))
+def batch_norm_functional(
+    ctx: Context,
+    x: jax.Array,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: jax.Array,
+    running_var: jax.Array,
+    training: bool,
+    momentum: Real,
+    eps: Real,
+) -> tuple[Maybe, ...]:
+    """_native_batch_norm_legit_functional(...) -> (output, mean, inverse, running_mean_out, running_var_out)"""
+    results, after = _normalise(ctx, x, weight, bias, (running_mean, running_var), training, momentum, eps)
+    return *results, *after
+
+
+@op("_batch_norm_with_update_functional", scalars=("momentum", "eps"))
+def batch_norm_with_update_functional(
+    ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running_mean: jax.Array, running_var: jax.Array, momentum: Real, eps: Real
+) -> tuple[Maybe, ...]:
+    """_batch_norm_with_update_functional(...) -> (output, mean, inverse, reserve, running_mean_out, running_var_out)"""
+    results, after = _normalise(ctx, x, weight, bias, (running_mean, running_var), True, momentum, eps)
+    return *results, _reserve(ctx, 3), *after
+
+
+def _gradients(
+    grad: jax.Array, x: jax.Array, mean: jax.Array, inverse: jax.Array, weight: Maybe, train: bool
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Gradients of input, weight and bias, in the compute dtype."""
+    axes, count = _reduced(x), scalar(_count(x), x.dtype)
+    to_bias = lax.reduce_sum(grad, axes)
+    # The deviation, not the value, meets the gradient: means far from zero cancel before anything is summed.
+    centred = lax.sub(x, _spread(mean, x))
+    along = lax.reduce_sum(lax.mul(grad, centred), axes)
+    to_weight = lax.mul(along, inverse)
+    slope = inverse if weight is None else lax.mul(inverse, cast(weight, x.dtype))
+    if not train:
+        return lax.mul(grad, _spread(slope, x)), to_weight, to_bias
+    pull = lax.div(lax.mul(to_weight, inverse), count)
+    level = lax.sub(grad, _spread(lax.div(to_bias, count), x))
+    return lax.mul(lax.sub(level, lax.mul(centred, _spread(pull, x))), _spread(slope, x)), to_weight, to_bias
+
+
+@op("native_batch_norm_backward", scalars=("eps",))
+def native_batch_norm_backward(
+    ctx: Context,
+    grad: jax.Array,
+    x: jax.Array,
+    weight: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    save_mean: Maybe,
+    save_invstd: Maybe,
+    train: bool,
+    eps: Real,
+    output_mask: Sequence[bool],
+) -> tuple[Maybe, ...]:
+    """native_batch_norm_backward(grad_out, input, weight?, running and saved statistics?, bool train, float eps, bool[3] output_mask)"""
+    dtype = compute_dtype(x.dtype)
+    grad, x = cast(grad, dtype), cast(x, dtype)
+    if train and save_mean is not None and save_invstd is not None:
+        mean, inverse = cast(save_mean, dtype), cast(save_invstd, dtype)
+    elif running_mean is not None and running_var is not None:
+        mean, inverse = cast(running_mean, dtype), _inverse_deviation(cast(running_var, dtype), eps)
+    else:
+        mean, squares = moments(x)
+        inverse = _inverse_deviation(lax.div(squares, scalar(_count(x), dtype)), eps)
+    found = _gradients(grad, x, mean, inverse, weight, train)
+    promised = zip(found, ctx.out, output_mask, strict=True)
+    return tuple(cast(g, np.dtype(out.dtype)) if wanted and out is not None else None for g, out, wanted in promised)
+
+
+@op("batch_norm_backward", scalars=("eps",))
+def batch_norm_backward(
+    ctx: Context,
+    grad: jax.Array,
+    x: jax.Array,
+    weight: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    save_mean: Maybe,
+    save_var: Maybe,
+    update: bool,
+    eps: Real,
+    output_mask: Sequence[bool],
+    reserve: jax.Array,
+) -> tuple[Maybe, ...]:
+    """batch_norm_backward(grad_out, input, weight, running and saved statistics?, bool update, eps, output_mask, reserve)"""
+    return native_batch_norm_backward(ctx, grad, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask)
+
+
+@op("batch_norm_stats", scalars=("eps",))
+def batch_norm_stats(ctx: Context, x: jax.Array, eps: Real) -> tuple[jax.Array, jax.Array]:
+    """batch_norm_stats(Tensor input, float eps) -> (mean, inverse deviation)"""
+    wide = cast(x, compute_dtype(x.dtype))
+    mean, squares = moments(wide)
+    return _promised(ctx, 0, mean), _promised(ctx, 1, _inverse_deviation(lax.div(squares, scalar(_count(x), wide.dtype)), eps))
+
+
+@op("batch_norm_elemt", scalars=("eps",))
+def batch_norm_elemt(ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, mean: jax.Array, invstd: jax.Array, eps: Real) -> jax.Array:
+    """batch_norm_elemt(Tensor input, Tensor? weight, Tensor? bias, Tensor mean, Tensor invstd, float eps) -> Tensor"""
+    wide = cast(x, compute_dtype(x.dtype))
+    return cast(_affine(wide, cast(mean, wide.dtype), cast(invstd, wide.dtype), weight, bias), ctx.dtype)
+
+
+@op("batch_norm_backward_reduce")
+def batch_norm_backward_reduce(
+    ctx: Context,
+    grad: jax.Array,
+    x: jax.Array,
+    mean: jax.Array,
+    invstd: jax.Array,
+    weight: Maybe,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> tuple[Maybe, ...]:
+    """batch_norm_backward_reduce(...) -> (sum_dy, sum_dy_xmu, grad_weight, grad_bias)"""
+    dtype = compute_dtype(x.dtype)
+    grad, centred = cast(grad, dtype), lax.sub(cast(x, dtype), _spread(cast(mean, dtype), x))
+    total, along = lax.reduce_sum(grad, _reduced(x)), lax.reduce_sum(lax.mul(grad, centred), _reduced(x))
+    found = (total, along, lax.mul(along, cast(invstd, dtype)), total)
+    wanted = (input_g, input_g, weight_g, bias_g)
+    return tuple(_promised(ctx, i, value) if want else None for i, (value, want) in enumerate(zip(found, wanted, strict=True)))
+
+
+@op("batch_norm_backward_elemt")
+def batch_norm_backward_elemt(
+    ctx: Context,
+    grad: jax.Array,
+    x: jax.Array,
+    mean: jax.Array,
+    invstd: jax.Array,
+    weight: Maybe,
+    sum_dy: jax.Array,
+    sum_dy_xmu: jax.Array,
+    count: jax.Array,
+) -> jax.Array:
+    """batch_norm_backward_elemt(grad_out, input, mean, invstd, weight?, sum_dy, sum_dy_xmu, count): `count` values per process"""
+    dtype = compute_dtype(x.dtype)
+    grad, x, inverse = cast(grad, dtype), cast(x, dtype), cast(invstd, dtype)
+    total = cast(lax.reduce_sum(count, tuple(range(count.ndim))), dtype)
+    centred = lax.sub(x, _spread(cast(mean, dtype), x))
+    pull = lax.div(lax.mul(cast(sum_dy_xmu, dtype), lax.mul(inverse, inverse)), total)
+    level = lax.sub(grad, _spread(lax.div(cast(sum_dy, dtype), total), x))
+    slope = inverse if weight is None else lax.mul(inverse, cast(weight, dtype))
+    return cast(lax.mul(lax.sub(level, lax.mul(centred, _spread(pull, x))), _spread(slope, x)), ctx.dtype)

@@ -1,0 +1,59 @@
+"""Turns elementwise kernels into rows of the op table, so that the same kernel serves one tensor and a list of them.
+
+A kernel is called as `kernel(dtype, *operands)`: `dtype` is the dtype its result must have, operands are arrays, numbers or
+`Weak` scalars of any shapes that broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from xla_core.ops.promote import as_array, cast, expand, operands_as, widened_operands
+from xla_core.ops.table import Context, Lowering, op
+
+Kernel = Callable[..., jax.Array]
+Function = Callable[..., jax.Array]
+
+
+def lowered(kernel: Kernel) -> Lowering:
+    """A lowering that runs `kernel` for the promised dtype and broadcasts its result to the promised shape."""
+
+    def lower(ctx: Context, *args: Any, **kwargs: Any) -> jax.Array:
+        return expand(kernel(ctx.dtype, *args, **kwargs), ctx.shape)
+
+    lower.__doc__ = kernel.__doc__
+    return lower
+
+
+def register_kernel(kernel: Kernel, *names: str, scalars: tuple[str, ...] = (), notes: str = "") -> None:
+    """Register `kernel` for aten overloads `names`."""
+    op(*names, scalars=scalars, notes=notes)(lowered(kernel))
+
+
+def computing(function: Function) -> Kernel:
+    """A kernel that applies `function` to operands in the compute dtype of the result, and rounds once."""
+
+    def kernel(dtype: np.dtype, *operands: Any) -> jax.Array:
+        return cast(function(*widened_operands(dtype, *operands)), dtype)
+
+    kernel.__doc__ = function.__doc__
+    return kernel
+
+
+def exact(function: Function) -> Kernel:
+    """A kernel that applies `function` to operands in the result's own dtype: for functions that only select or round."""
+
+    def kernel(dtype: np.dtype, *operands: Any) -> jax.Array:
+        return cast(function(*operands_as(dtype, *operands)), dtype)
+
+    kernel.__doc__ = function.__doc__
+    return kernel
+
+
+def copied(dtype: np.dtype, x: Any) -> jax.Array:
+    """A kernel that only converts."""
+    return as_array(x, dtype)

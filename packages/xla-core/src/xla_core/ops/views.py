@@ -1,0 +1,332 @@
+"""How each aten view is read from its base, and how a write to it goes back into the base.
+
+A view is a chain of frozen steps over a base value. Reading replays the chain; writing replaces the innermost part and
+rebuilds outwards, so that a write through any view of a view gives the new value of the whole base.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from xla_core.errors import UnsupportedOperationError
+
+Read = Callable[..., jax.Array]
+Write = Callable[..., jax.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operation: its schema name without namespace, its arguments after `self`, the shape that it gives."""
+
+    name: str
+    args: tuple[Any, ...]
+    shape: tuple[int, ...]
+
+    def read(self, base: jax.Array) -> jax.Array:
+        """The viewed part of `base`."""
+        return VIEWS[self.name][0](base, self.shape, *self.args)
+
+    def write(self, base: jax.Array, part: jax.Array) -> jax.Array:
+        """`base` with the viewed part replaced by `part`."""
+        return VIEWS[self.name][1](base, part, *self.args)
+
+
+def read_view(base: jax.Array, steps: tuple[ViewStep, ...]) -> jax.Array:
+    """What a chain of steps shows of `base`."""
+    for step in steps:
+        base = step.read(base)
+    return base
+
+
+def write_view(base: jax.Array, part: jax.Array, steps: tuple[ViewStep, ...]) -> jax.Array:
+    """`base` after `part` was written through a chain of steps."""
+    bases = [base]
+    for step in steps[:-1]:
+        bases.append(step.read(bases[-1]))
+    for step, inner in zip(reversed(steps), reversed(bases), strict=True):
+        part = step.write(inner, part)
+    return part
+
+
+def _dim(x: jax.Array, dim: int, extra: int = 0) -> int:
+    rank = x.ndim + extra
+    return dim + rank if dim < 0 else dim
+
+
+def _reshape(base: jax.Array, shape: tuple[int, ...], *_: Any) -> jax.Array:
+    return lax.reshape(base, shape)
+
+
+def _unreshape(base: jax.Array, part: jax.Array, *_: Any) -> jax.Array:
+    return lax.reshape(part, base.shape)
+
+
+def _permutation(x: jax.Array, dims: Any) -> tuple[int, ...]:
+    return tuple(_dim(x, dim) for dim in dims)
+
+
+def _permute(base: jax.Array, shape: tuple[int, ...], dims: Any) -> jax.Array:
+    return lax.transpose(base, _permutation(base, dims))
+
+
+def _unpermute(base: jax.Array, part: jax.Array, dims: Any) -> jax.Array:
+    return lax.transpose(part, tuple(int(i) for i in np.argsort(_permutation(base, dims))))
+
+
+def _swapped(x: jax.Array, first: int, second: int) -> tuple[int, ...]:
+    order = list(range(x.ndim))
+    if order:
+        a, b = _dim(x, first), _dim(x, second)
+        order[a], order[b] = order[b], order[a]
+    return tuple(order)
+
+
+def _transpose(base: jax.Array, shape: tuple[int, ...], first: int = 0, second: int = 1) -> jax.Array:
+    return base if base.ndim < 2 else lax.transpose(base, _swapped(base, first, second))
+
+
+def _untranspose(base: jax.Array, part: jax.Array, first: int = 0, second: int = 1) -> jax.Array:
+    return part if part.ndim < 2 else lax.transpose(part, _swapped(part, first, second))
+
+
+def _select(base: jax.Array, shape: tuple[int, ...], dim: int, index: int) -> jax.Array:
+    dim = _dim(base, dim)
+    return lax.squeeze(lax.slice_in_dim(base, *_one(base, dim, index), axis=dim), (dim,))
+
+
+def _one(base: jax.Array, dim: int, index: int) -> tuple[int, int]:
+    start = index + base.shape[dim] if index < 0 else index
+    return start, start + 1
+
+
+def _write_select(base: jax.Array, part: jax.Array, dim: int, index: int) -> jax.Array:
+    dim = _dim(base, dim)
+    return lax.dynamic_update_slice_in_dim(base, lax.expand_dims(part, (dim,)), _one(base, dim, index)[0], dim)
+
+
+def slice_bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """Start and end of a slice as torch clamps them, 0 ≤ start ≤ end ≤ size."""
+    start = 0 if start is None else start
+    end = size if end is None else end
+    start = min(max(start + size if start < 0 else start, 0), size)
+    end = min(max(end + size if end < 0 else end, start), size)
+    return start, end
+
+
+def _slice(
+    base: jax.Array, shape: tuple[int, ...], dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> jax.Array:
+    dim = _dim(base, dim)
+    low, high = slice_bounds(base.shape[dim], start, end)
+    return lax.slice_in_dim(base, low, high, step, dim)
+
+
+def _write_slice(
+    base: jax.Array, part: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> jax.Array:
+    dim = _dim(base, dim)
+    low, _ = slice_bounds(base.shape[dim], start, end)
+    if part.size == 0:
+        return base
+    if step == 1:
+        return lax.dynamic_update_slice_in_dim(base, part, low, dim)
+    rows = jax.numpy.asarray(low + step * np.arange(part.shape[dim], dtype=np.int32))
+    return _put_rows(base, part, rows, dim)
+
+
+def _put_rows(base: jax.Array, part: jax.Array, rows: jax.Array, dim: int) -> jax.Array:
+    moved = jax.numpy.moveaxis(base, dim, 0).at[rows].set(jax.numpy.moveaxis(part, dim, 0))
+    return jax.numpy.moveaxis(moved, 0, dim)
+
+
+def _expand(base: jax.Array, shape: tuple[int, ...], *_: Any, **__: Any) -> jax.Array:
+    return lax.broadcast_in_dim(base, shape, tuple(range(len(shape) - base.ndim, len(shape))))
+
+
+def _write_expand(base: jax.Array, part: jax.Array, *_: Any) -> jax.Array:
+    # Where elements repeat, only writes of one number everywhere get here: the others are refused when they are recorded.
+    if not part.size:
+        return base
+    extra = part.ndim - base.ndim
+    ends = (*([1] * extra), *base.shape)
+    return lax.reshape(lax.slice(part, (0,) * part.ndim, ends), base.shape)
+
+
+def _as_strided_indices(shape: Any, stride: Any, offset: int) -> np.ndarray[Any, Any]:
+    flat = np.full(tuple(shape), offset, np.int64)
+    for dim, (size, step) in enumerate(zip(shape, stride, strict=True)):
+        flat += (np.arange(size) * step).reshape([-1 if axis == dim else 1 for axis in range(len(shape))])
+    return flat
+
+
+def _as_strided(base: jax.Array, shape: tuple[int, ...], size: Any, stride: Any, storage_offset: int | None = None) -> jax.Array:
+    indices = _as_strided_indices(size, stride, storage_offset or 0)
+    return lax.reshape(base, (base.size,))[jax.numpy.asarray(indices)] if base.size else lax.reshape(base, shape)
+
+
+def _write_as_strided(base: jax.Array, part: jax.Array, size: Any, stride: Any, storage_offset: int | None = None) -> jax.Array:
+    indices = _as_strided_indices(size, stride, storage_offset or 0)
+    flat = lax.reshape(base, (base.size,)).at[jax.numpy.asarray(indices.reshape(-1))].set(lax.reshape(part, (part.size,)))
+    return lax.reshape(flat, base.shape)
+
+
+def _diagonal_indices(base: jax.Array, offset: int, dim1: int, dim2: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rows, columns = base.shape[_dim(base, dim1)], base.shape[_dim(base, dim2)]
+    count = max(min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns), 0)
+    steps = np.arange(count)
+    return steps + max(-offset, 0), steps + max(offset, 0)
+
+
+def _diagonal(base: jax.Array, shape: tuple[int, ...], offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    rows, columns = _diagonal_indices(base, offset, dim1, dim2)
+    moved = jax.numpy.moveaxis(base, (_dim(base, dim1), _dim(base, dim2)), (-2, -1))
+    return moved[..., rows, columns] if rows.size else lax.full(shape, 0, base.dtype)
+
+
+def _write_diagonal(base: jax.Array, part: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    rows, columns = _diagonal_indices(base, offset, dim1, dim2)
+    if not rows.size or not base.size:
+        return base
+    axes = (_dim(base, dim1), _dim(base, dim2))
+    moved = jax.numpy.moveaxis(base, axes, (-2, -1)).at[..., rows, columns].set(part)
+    return jax.numpy.moveaxis(moved, (-2, -1), axes)
+
+
+def _windows(base: jax.Array, dimension: int, size: int, step: int) -> tuple[int, np.ndarray[Any, Any]]:
+    dim = _dim(base, dimension) if base.ndim else 0
+    length = base.shape[dim] if base.ndim else 1
+    starts = np.arange(0, length - size + 1, step)
+    return dim, starts[:, None] + np.arange(size)[None, :]
+
+
+def _unfold(base: jax.Array, shape: tuple[int, ...], dimension: int, size: int, step: int) -> jax.Array:
+    if not math.prod(shape):
+        return lax.full(shape, 0, base.dtype)
+    if not base.ndim:
+        return lax.reshape(base, (1,))
+    dim, windows = _windows(base, dimension, size, step)
+    return jax.numpy.moveaxis(jax.numpy.take(base, jax.numpy.asarray(windows), axis=dim, mode="clip"), dim + 1, -1)
+
+
+def _write_unfold(base: jax.Array, part: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
+    if not part.size:
+        return base
+    if not base.ndim:
+        return lax.reshape(part, ())
+    dim, windows = _windows(base, dimension, size, step)
+    rows = jax.numpy.moveaxis(part, (dim, -1), (0, 1))  # (window, element, rest)
+    flat = lax.reshape(rows, (windows.size, *rows.shape[2:]))
+    return _put_rows(base, jax.numpy.moveaxis(flat, 0, dim), jax.numpy.asarray(windows.reshape(-1)), dim)
+
+
+def _same(base: jax.Array, shape: tuple[int, ...], *_: Any) -> jax.Array:
+    return base
+
+
+def _whole(base: jax.Array, part: jax.Array, *_: Any) -> jax.Array:
+    return part
+
+
+def _as_real(base: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.numpy.stack([lax.real(base), lax.imag(base)], axis=-1)
+
+
+def _write_as_real(base: jax.Array, part: jax.Array) -> jax.Array:
+    return lax.complex(part[..., 0], part[..., 1])
+
+
+def _as_complex(base: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return lax.complex(base[..., 0], base[..., 1])
+
+
+def _write_as_complex(base: jax.Array, part: jax.Array) -> jax.Array:
+    return _as_real(part, ())
+
+
+def _conj(base: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return lax.conj(base)
+
+
+def _neg(base: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return lax.neg(base)
+
+
+def _bitcast(base: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    from xla_core.dtypes import device_dtype, natural_dtype
+
+    target = device_dtype(dtype)
+    if target != natural_dtype(dtype) or base.size * base.dtype.itemsize != math.prod(shape) * target.itemsize:
+        raise UnsupportedOperationError(
+            f"view({dtype}) needs the natural layout, but this process computes {base.dtype} or {dtype} in another"
+        )
+    return lax.reshape(_from_plain(_same_bits(_to_plain(base), _plain_dtype(target)), target), shape)
+
+
+def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What XLA can reinterpret: complex numbers are pairs, bools are bytes."""
+    if dtype.kind == "c":
+        return np.dtype(np.float32 if dtype == np.complex64 else np.float64)
+    return np.dtype(np.uint8) if dtype == np.bool_ else dtype
+
+
+def _to_plain(array: jax.Array) -> jax.Array:
+    if array.dtype.kind == "c":
+        array = _as_real(array, ())
+    return lax.reshape(lax.convert_element_type(array, _plain_dtype(array.dtype)), (array.size,))
+
+
+def _same_bits(flat: jax.Array, target: np.dtype[Any]) -> jax.Array:
+    wide, narrow = flat.dtype.itemsize, target.itemsize
+    if wide < narrow:
+        flat = lax.reshape(flat, (flat.size * wide // narrow, narrow // wide))
+    result = lax.bitcast_convert_type(flat, target)
+    if wide != narrow:
+        result = lax.optimization_barrier(result)  # XLA merges two of these, whatever their shapes, and then refuses what it made
+    return lax.reshape(result, (result.size,))
+
+
+def _from_plain(flat: jax.Array, target: np.dtype[Any]) -> jax.Array:
+    if target.kind == "c":
+        pairs = lax.reshape(flat, (flat.size // 2, 2))
+        return _as_complex(pairs, ())
+    return lax.convert_element_type(flat, target)
+
+
+def _write_bitcast(base: jax.Array, part: jax.Array, dtype: Any) -> jax.Array:
+    from xla_core.dtypes import torch_dtype
+
+    return _bitcast(part, base.shape, torch_dtype(base.dtype))
+
+
+VIEWS: dict[str, tuple[Read, Write]] = {
+    "view": (_reshape, _unreshape),
+    "_reshape_alias": (_reshape, _unreshape),
+    "squeeze": (_reshape, _unreshape),
+    "squeeze.dim": (_reshape, _unreshape),
+    "squeeze.dims": (_reshape, _unreshape),
+    "unsqueeze": (_reshape, _unreshape),
+    "permute": (_permute, _unpermute),
+    "t": (_transpose, _untranspose),
+    "transpose.int": (_transpose, _untranspose),
+    "select.int": (_select, _write_select),
+    "slice.Tensor": (_slice, _write_slice),
+    "expand": (_expand, _write_expand),
+    "as_strided": (_as_strided, _write_as_strided),
+    "diagonal": (_diagonal, _write_diagonal),
+    "unfold": (_unfold, _write_unfold),
+    "alias": (_same, _whole),
+    "detach": (_same, _whole),
+    "lift_fresh": (_same, _whole),
+    "view_as_real": (_as_real, _write_as_real),
+    "view_as_complex": (_as_complex, _write_as_complex),
+    "_conj": (_conj, lambda base, part: lax.conj(part)),
+    "_neg_view": (_neg, lambda base, part: lax.neg(part)),
+    "view.dtype": (_bitcast, _write_bitcast),
+}

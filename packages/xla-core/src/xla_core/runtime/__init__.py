@@ -1,0 +1,1 @@
+"""Devices, transfers, syncs and executions."""

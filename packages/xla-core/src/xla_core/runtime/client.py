@@ -1,0 +1,185 @@
+"""The PJRT client behind the `xla` device: started at first use, one per process."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import torch
+
+from xla_core import config
+from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
+from xla_core.ir.tape import Recorder
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The devices that this process addresses, and one recorder for each.
+
+    kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
+    """
+
+    kind: str
+    devices: tuple[jax.Device, ...]
+    recorders: tuple[Recorder, ...]
+
+
+_lock = threading.Lock()
+_client: Client | None = None
+_eager: bool | None = None
+
+
+def started() -> bool:
+    """Whether the client runs."""
+    return _client is not None
+
+
+def client() -> Client:
+    """The process's client; starts it if needed. Raises UnknownDeviceError if `PJRT_DEVICE` names no hardware of jaxlib."""
+    global _client
+    found = _client
+    if found is None:
+        with _lock:
+            if _client is None:
+                _client = _start()
+            found = _client
+    return found
+
+
+def eager() -> bool:
+    """Whether operations run as they are recorded."""
+    return config.USE_EAGER_DEBUG_MODE.get() if _eager is None else _eager
+
+
+def set_eager(on: bool) -> None:
+    """Run operations as they are recorded, or record them only; on all devices, started or not."""
+    global _eager
+    with _lock:
+        _eager = on
+        for recorder in () if _client is None else _client.recorders:
+            recorder.eager = on
+
+
+def device_kind() -> str | None:
+    """The hardware kind that is or would be used, without starting the client; None where choosing is switched off."""
+    if _client is not None:
+        return _client.kind
+    chosen = config.PJRT_DEVICE.get()
+    if chosen is None:
+        if not config.PJRT_SELECT_DEFAULT_DEVICE.get():
+            return None
+        chosen = "TPU" if _tpu_present() else "CPU"
+        _logger.warning("PJRT_DEVICE is not set: using %s", chosen)
+        config.PJRT_DEVICE.set(chosen)
+    return chosen.split("_")[0].upper()
+
+
+def _tpu_present() -> bool:
+    """A TPU runtime wheel and a TPU chip are both here."""
+    chips = list(Path("/dev").glob("accel*")) or list(Path("/dev/vfio").glob("[0-9]*"))
+    return bool(chips) and importlib.util.find_spec("libtpu") is not None
+
+
+def _start() -> Client:
+    kind = device_kind()
+    if kind is None:
+        raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
+    platform = {"GPU": "gpu", "CUDA": "cuda", "ROCM": "rocm"}.get(kind, kind.lower())
+    if kind == "CPU":
+        _request_cpu_devices(config.CPU_NUM_DEVICES.get())
+        if not config.PJRT_CPU_ASYNC_CLIENT.get():
+            jax.config.update("jax_cpu_enable_async_dispatch", False)
+    try:
+        devices = tuple(jax.local_devices(backend=platform))
+    except RuntimeError as error:
+        raise UnknownDeviceError(
+            f"PJRT_DEVICE={kind}: jaxlib has no such devices here ({error}). Install the matching plugin or use CPU"
+        ) from error
+    if kind == "CPU":
+        devices = devices[: config.CPU_NUM_DEVICES.get()]
+    recorders = tuple(Recorder(index) for index in range(len(devices)))
+    for recorder in recorders:
+        recorder.eager = eager()
+    return Client(kind, devices, recorders)
+
+
+def _request_cpu_devices(count: int) -> None:
+    if count == 1:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        present = len(jax.local_devices(backend="cpu"))
+        if present < count:
+            raise ExecutionError(
+                f"CPU_NUM_DEVICES={count}, but this process already runs jax with {present} CPU devices: "
+                "use the xla device before other JAX code, or give jax the same number of devices"
+            ) from None
+
+
+def recorder_at(index: int) -> Recorder:
+    """The recorder of device `xla:index`; raises DeviceIndexError past the last device."""
+    recorders = client().recorders
+    if not 0 <= index < len(recorders):
+        raise DeviceIndexError(
+            f"xla:{index} does not exist: this process addresses {len(recorders)} device(s), xla:0 to xla:{len(recorders) - 1}"
+        )
+    return recorders[index]
+
+
+class _Current(threading.local):
+    """The default device of each thread."""
+
+    index = 0
+
+
+_current = _Current()
+
+
+def current_index() -> int:
+    """Index of this thread's default device."""
+    return _current.index
+
+
+def set_current_index(index: int) -> None:
+    """Make `xla:index` this thread's default device; raises DeviceIndexError past the last."""
+    _current.index = recorder_at(index).index
+
+
+def current_recorder() -> Recorder:
+    """The recorder of this thread's default device."""
+    return recorder_at(_current.index)
+
+
+def recorder_of(device: torch.device | str | int | None) -> Recorder:
+    """The recorder behind `xla`, `xla:1`, a torch.device, an index, or (None) the default device.
+
+    Raises UnknownDeviceError for a device that is not `xla` or does not exist, DeviceIndexError for such an integer.
+    """
+    if device is None:
+        return current_recorder()
+    if isinstance(device, int):
+        return recorder_at(device)
+    try:
+        parsed = torch.device(device)
+    except RuntimeError as error:
+        raise UnknownDeviceError(f"{device!r} is no device: {error}") from None
+    if parsed.type != "xla":
+        raise UnknownDeviceError(f"{device} is no xla device; use 'xla' or 'xla:<index>'")
+    if parsed.index is None:
+        return current_recorder()
+    try:
+        return recorder_at(parsed.index)
+    except DeviceIndexError as error:
+        raise UnknownDeviceError(str(error)) from None
+
+
+def jax_device(recorder: Recorder) -> jax.Device:
+    """The jax device that `recorder` records for."""
+    return client().devices[recorder.index]

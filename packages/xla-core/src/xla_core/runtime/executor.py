@@ -1,0 +1,221 @@
+"""Run graphs: find or build the program, call it without waiting, measure it when it is done."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+
+from xla_core import config, metrics
+from xla_core.compile import disk
+from xla_core.compile.cache import Program, ProgramCache
+from xla_core.compile.compiler import donated_arguments, jitted
+from xla_core.compile.emit import arrays_of
+from xla_core.errors import ExecutionError, LoweringError
+from xla_core.ir.graph import Graph, Inputs, operation_at
+from xla_core.ir.tape import Recorder
+from xla_core.ir.text import graph_hash
+from xla_core.ir.verify import verify
+from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
+from xla_core.ops import precision
+from xla_core.runtime.client import client, jax_device
+
+# Hooks of the ABI: passes see and may replace a graph before it is looked up.
+GraphPass = Callable[[Graph], Graph]
+_passes: list[GraphPass] = []
+
+
+def register_pass(graph_pass: GraphPass) -> Callable[[], None]:
+    """Run `graph_pass` on every graph before its look-up; returns a function that removes it."""
+    _passes.append(graph_pass)
+    return lambda: _passes.remove(graph_pass)
+
+
+@cache
+def programs() -> ProgramCache:
+    """The in-memory cache of this process."""
+    return ProgramCache(config.COMPILATION_CACHE_SIZE.get())
+
+
+@dataclass(slots=True)
+class _Launched:
+    """An execution that was handed to the device."""
+
+    token: jax.Array
+    begin_ns: int
+    start_s: float
+    event: dict[str, Any]
+
+
+_last_token: dict[int, jax.Array] = {}
+
+
+def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | None = None) -> list[jax.Array]:
+    """The results of `graph`, perhaps still being computed.
+
+    Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
+    """
+    for graph_pass in _passes:
+        graph = graph_pass(graph)
+    program = programs().program((recorder.index, precision.get(), graph.key), inputs)
+    with program.lock, jax.enable_x64(True):
+        executable = program.executable if program.matches(inputs) else None
+        floats, ints = program.numbers(inputs)
+        arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
+        if executable is None:
+            executable = _build(recorder, graph, inputs, program, arguments, cause)
+        else:
+            metrics.counter_add("CachedCompile")
+        begin = time.perf_counter_ns()
+        results = _call(recorder, graph, executable, arguments)
+    _measure(recorder, graph, program, results[-1], begin, cause)
+    return list(results[:-1])
+
+
+def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
+    try:
+        return executable(*arguments)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ExecutionError(f"a program of {_operations(graph)} operations failed on {recorder.device}: {error}") from error
+
+
+def _build(
+    recorder: Recorder, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], cause: Cause | None
+) -> Callable[..., Any]:
+    """The executable of a program that memory does not hold: loaded from disk, or compiled."""
+    start, begin = time.time(), time.perf_counter_ns()
+    device = jax_device(recorder)
+    if config.CORE_VERIFY.get():
+        verify(graph, inputs)
+    program.graph_hash = graph_hash(graph, program.constants, precision.get())
+    executable = disk.load(program.graph_hash, graph, arguments, device)
+    if executable is None:
+        executable = _compile(recorder, graph, program, arguments)
+        duration = time.perf_counter_ns() - begin
+        metrics.counter_add("UncachedCompile")
+        metrics.counter_add("CreateCompileHandles")
+        metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
+        if metrics.has_subscribers(CompileEvent):
+            line = graph.line(operation_at(graph.entries, graph.outs[-1]))
+            metrics.emit(CompileEvent(**_describe(recorder, graph, program, cause), start_s=start, duration_ns=duration, line=line))
+    metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
+    metrics.metric_add("InputOutputAliasCount", len(donated_arguments(graph)), Unit.NUMBER)
+    program.executable = executable
+    return executable
+
+
+def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list[Any]) -> Callable[..., Any]:
+    """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
+    device = jax_device(recorder)
+    function = jitted(graph, program.constants, device, source_scope if config.HLO_DEBUG.get() else None)
+    lowered = function.lower(*arguments)
+    try:
+        compiled = lowered.compile()
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        raise LoweringError(
+            f"a program of {_operations(graph)} operations could not be compiled for {recorder.device}: {error}{_kept_text(lowered)}"
+        ) from error
+    disk.store(program.graph_hash, compiled, device)
+    called: Callable[..., Any] = function  # the jit function finds what was just compiled, and is called faster than `compiled`
+    return called
+
+
+def _kept_text(lowered: Any) -> str:
+    """Keep the HLO of a program that did not compile where `XLA_SAVE_HLO_FILE` and `XLA_DUMP_HLO_GRAPH` ask for it."""
+    path, shown = config.SAVE_HLO_FILE.get(), config.DUMP_HLO_GRAPH.get()
+    if path is None and not shown:
+        return ""
+    text = str(lowered.as_text(dialect="hlo"))
+    if path is not None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    return f"\n{text}" if shown else ""
+
+
+def _operations(graph: Graph) -> int:
+    return sum(type(entry) is tuple for entry in graph.entries)
+
+
+def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
+    """Names the user's line and the operation in the compiled text (api.md E09)."""
+    return jax.named_scope(f"{name}@{line or 'unknown'}")
+
+
+def _describe(recorder: Recorder, graph: Graph, program: Program, cause: Cause | None) -> dict[str, Any]:
+    leaves = sum(type(entry) is not tuple and entry is not None for entry in graph.entries)
+    return {
+        "device": str(recorder.device),
+        "graph_hash": program.graph_hash,
+        "num_nodes": _operations(graph),
+        "num_inputs": leaves,
+        "num_outputs": len(graph.outs),
+        "cause": cause,
+    }
+
+
+def _measure(recorder: Recorder, graph: Graph, program: Program, token: jax.Array, begin: int, cause: Cause | None) -> None:
+    metrics.counter_add("ExecuteComputation")
+    _last_token[recorder.index] = token
+    event = _describe(recorder, graph, program, cause) if metrics.has_subscribers(ExecuteEvent) else {}
+    launched = _Launched(token, begin, time.time(), event)
+    if token.is_ready():  # type: ignore[attr-defined]
+        _finished(launched)
+    else:
+        _waiter().put(launched)
+
+
+def _finished(launched: _Launched) -> None:
+    duration = time.perf_counter_ns() - launched.begin_ns
+    metrics.metric_add("ExecuteTime", duration, Unit.DURATION_NS)
+    if launched.event:
+        metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=duration))
+
+
+@cache
+def _waiter() -> queue.SimpleQueue[_Launched | None]:
+    """A thread that waits for executions in order, so that their time is the device's and not the queue's."""
+    launched: queue.SimpleQueue[_Launched | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        while (item := launched.get()) is not None:
+            try:
+                item.token.block_until_ready()
+            except RuntimeError:
+                metrics.counter_add("ExecuteError")  # the error itself shows where a result is read
+                continue
+            _finished(item)
+
+    thread = threading.Thread(target=run, name="xla-execution-times", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        launched.put(None)
+        thread.join()
+
+    atexit.register(stop)
+    return launched
+
+
+def wait(recorder: Recorder) -> None:
+    """Block until all that was launched on the device has finished; raises ExecutionError if the last of it failed."""
+    token = _last_token.get(recorder.index)
+    if token is None:
+        return
+    try:
+        token.block_until_ready()
+    except RuntimeError as error:
+        raise ExecutionError(f"an execution on {recorder.device} failed: {error}") from error
+
+
+def wait_all() -> None:
+    """`wait` for every device of this process."""
+    for recorder in client().recorders:
+        wait(recorder)

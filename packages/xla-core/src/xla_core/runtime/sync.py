@@ -1,0 +1,218 @@
+"""What must become real, and when: step syncs run all that is live, value reads only what is asked for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from xla_core import config, metrics
+from xla_core.errors import ExecutionError, GraphBreakError
+from xla_core.ir.graph import Graph, ancestors, dead_leaves, extract, inputs_of, live_slots, materialize, operation_at, shrink
+from xla_core.ir.state import promote_state
+from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
+from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
+from xla_core.runtime import executor
+from xla_core.runtime.transfer import download, filled
+
+# A tape this long is checked for operations that nothing alive needs, and again when it has doubled.
+_COMPACT_FROM = 256
+
+
+class _Region(threading.local):
+    """A part of this thread's program in which no value may be read (`torch_xla.compile(full_graph=True)`)."""
+
+    forbidden: str | None = None
+
+
+_region = _Region()
+
+
+def forbid_reads(reason: str | None) -> str | None:
+    """Make value reads raise GraphBreakError with `reason` (None: allow them again); gives the previous reason."""
+    previous, _region.forbidden = _region.forbidden, reason
+    return previous
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a step sync will run: the graph and the values that take its results."""
+
+    graph: Graph
+    values: list[Value] = field(compare=False)
+
+
+def plan_step(tape: Tape) -> Plan | None:
+    """The program of everything live on `tape`; None if nothing is."""
+    slots = live_slots(tape)
+    if not slots:
+        return None
+    values = [value for slot in slots if (value := tape.refs[slot]()) is not None]
+    outs = tuple(value.slot for value in values)
+    return Plan(Graph(tuple(tape.entries), outs, dead_leaves(tape), tape.lines and dict(tape.lines)), values)
+
+
+def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USER_SYNC) -> None:
+    """Run everything live on one device as one graph and start a new step. Does not wait unless told to.
+
+    A step that fails is lost: its values raise ExecutionError when they are used, later steps are not affected.
+    """
+    start, begin = time.time(), time.perf_counter_ns()
+    with recorder.lock:
+        tape = recorder.tape
+        if tape.entries:
+            try:
+                if tape.partly_run:
+                    keep_live(tape)
+                if tape.filled:
+                    promote_state(tape, partial(filled, recorder))
+                plan = plan_step(tape)
+                if plan is not None:
+                    _run(recorder, tape, plan, cause)
+            finally:
+                retire(recorder)
+        recorder.end_step()
+    metrics.counter_add("MarkStep")
+    if wait:
+        executor.wait(recorder)
+    if metrics.has_subscribers(SyncEvent):
+        metrics.emit(
+            SyncEvent(
+                device=str(recorder.device), start_s=start, duration_ns=time.perf_counter_ns() - begin, kind=SyncKind.STEP, cause=cause
+            )
+        )
+
+
+def _run(recorder: Recorder, tape: Tape, plan: Plan, cause: Cause | None) -> None:
+    begin = time.perf_counter_ns()
+    inputs = inputs_of(tape.entries, tape.feeds)
+    metrics.metric_add("UnwrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+    buffers = executor.execute(recorder, plan.graph, inputs, cause)
+    begin = time.perf_counter_ns()
+    for value, buffer in zip(plan.values, buffers, strict=True):
+        value.buffer = buffer
+        value.tape = None
+        next(buffers_made)
+    metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+
+
+def retire(recorder: Recorder) -> None:
+    """Empty the tape: leaves that outlive it forget it, and it lets go of their buffers."""
+    old = recorder.tape
+    recorder.tape = Tape()
+    for entries in (old.entries, old.refs, old.feeds, old.reads, old.lines, old.filled):
+        entries.clear()
+
+
+def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
+    """Make buffers for `values`, running only what they need; all else stays pending."""
+    by_recorder: dict[int, list[Value]] = {}
+    for value in values:
+        if value.buffer is None:
+            by_recorder.setdefault(value.recorder.index, []).append(value)
+    for group in by_recorder.values():
+        recorder = group[0].recorder
+        with recorder.lock:
+            _compute_on(recorder, [value for value in group if value.buffer is None], cause)
+
+
+def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
+    if not values:
+        return
+    if _region.forbidden is not None and cause is Cause.VALUE_READ:
+        raise GraphBreakError(_region.forbidden)
+    tape = recorder.tape
+    for value in values:
+        if value.slot == BLANK:
+            tape.adopt(value)
+    lost = next((value for value in values if value.tape is not tape), None)
+    if lost is not None:
+        raise ExecutionError(f"{lost.aval} on {recorder.device} has no value: the execution that should have computed it failed")
+    needed = ancestors(tape, [value.slot for value in values])
+    entries, renamed, feeds = extract(tape, needed)
+    slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
+    lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=lines)
+    buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause)
+    materialize(tape, slots, buffers)
+    if live_slots(tape):
+        tape.partly_run = True
+        compact(tape)
+    else:
+        retire(recorder)  # what is left would only make the next step another program
+
+
+def compact(tape: Tape) -> None:
+    """Drop what nothing alive needs, if the tape has grown enough since the last time to be worth the walk."""
+    if len(tape.entries) >= max(_COMPACT_FROM, 2 * tape.kept):
+        keep_live(tape)
+        tape.kept = len(tape.entries)
+
+
+def keep_live(tape: Tape) -> None:
+    """Drop what nothing alive needs."""
+    shrink(tape, ancestors(tape, [operation_at(tape.entries, slot) for slot in live_slots(tape)]))
+
+
+def read(value: Value) -> torch.Tensor:
+    """A CPU copy of `value`, computed first if it is pending."""
+    return read_many([value])[0]
+
+
+def read_many(values: Sequence[Value]) -> list[torch.Tensor]:
+    """CPU copies of `values`; what is pending is computed in one execution for each device."""
+    start, begin = time.time(), time.perf_counter_ns()
+    pending = [value for value in values if value.buffer is None]
+    compute(pending)
+    tensors = [download(value) for value in values]
+    if pending and metrics.has_subscribers(SyncEvent):
+        duration = time.perf_counter_ns() - begin
+        metrics.emit(
+            SyncEvent(
+                device=str(pending[0].recorder.device), start_s=start, duration_ns=duration, kind=SyncKind.READ, cause=Cause.VALUE_READ
+            )
+        )
+    return tensors
+
+
+def block(values: Iterable[Value]) -> None:
+    """Compute `values` and wait for them."""
+    wanted = list(values)
+    compute(wanted)
+    for value in wanted:
+        if value.buffer is not None:
+            value.buffer.block_until_ready()
+
+
+StepHook = Callable[[Recorder], None]
+_before_step: list[StepHook] = []
+_after_step: list[StepHook] = []
+
+
+def before_step(hook: StepHook) -> Callable[[], None]:
+    """Call `hook(recorder)` before each user-visible step; returns a function that ends it."""
+    _before_step.append(hook)
+    return lambda: _before_step.remove(hook)
+
+
+def after_step(hook: StepHook) -> Callable[[], None]:
+    """Call `hook(recorder)` after each user-visible step; returns a function that ends it."""
+    _after_step.append(hook)
+    return lambda: _after_step.remove(hook)
+
+
+def user_step(recorder: Recorder, wait: bool, log: str, cause: Cause = Cause.USER_SYNC) -> None:
+    """A step sync as the user's API promises it: log line, run, then hooks (metrics file, step closures)."""
+    if config.EMIT_STEPLOG.get():
+        print(log, file=sys.stderr, flush=True)
+    for hook in tuple(_before_step):
+        hook(recorder)
+    forced = config.SYNC_WAIT.get()
+    step(recorder, wait if forced is None else forced, cause)
+    for hook in tuple(_after_step):
+        hook(recorder)

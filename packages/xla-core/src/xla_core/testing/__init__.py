@@ -1,0 +1,5 @@
+"""What the tests of this package, of siblings and of integrators share."""
+
+from xla_core.testing.lowering import check_lowering, lower_once
+
+__all__ = ["check_lowering", "lower_once"]

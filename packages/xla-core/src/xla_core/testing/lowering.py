@@ -1,0 +1,62 @@
+"""Check one lowering against stock torch on the CPU, without devices, recording or caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from xla_core.dtypes import natural_dtype
+from xla_core.ops.table import TABLE, Context
+
+_PLACEMENT = ("device", "layout", "pin_memory", "memory_format")
+
+
+def to_array(tensor: torch.Tensor) -> jax.Array:
+    """A jax array with a copy of a CPU tensor's values."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().clone()
+    array: jax.Array = jax.dlpack.from_dlpack(plain)
+    return array
+
+
+def to_tensor(array: jax.Array) -> torch.Tensor:
+    """A CPU tensor with a copy of an array's values."""
+    return torch.utils.dlpack.from_dlpack(array).clone()
+
+
+def lower_once(func: torch._ops.OpOverload, expected: Any, *args: Any, seed: int | None = None, **kwargs: Any) -> list[Any]:
+    """The results of `func`'s lowering under `jax.jit`, as CPU tensors; `expected` gives the promised shapes and dtypes."""
+    name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    spec = TABLE[name]
+    leaves = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in tree_flatten(expected)[0]]
+    out = tuple(None if leaf is None else jax.ShapeDtypeStruct(leaf.shape, natural_dtype(leaf.dtype)) for leaf in leaves)
+    kwargs = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+    flat, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: x is None)
+    with jax.enable_x64(True):
+        arrays = [to_array(leaf) for leaf in flat if isinstance(leaf, torch.Tensor)]
+
+        def run(arrays: list[jax.Array], key: jax.Array) -> list[jax.Array | None]:
+            rest = iter(arrays)
+            new_args, new_kwargs = jax.tree.unflatten(tree, [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat])
+            result = spec.lower(Context(out, key if spec.random else None), *new_args, **new_kwargs)
+            return list(result) if isinstance(result, (tuple, list)) else [result]
+
+        results = jax.jit(run)(arrays, np.array([seed or 0, 7], np.uint32))
+    for got, promised in zip(results, out, strict=True):
+        if (got is None) != (promised is None):
+            raise AssertionError(f"{name}: returned {got}, promised {promised}")
+        if got is not None and promised is not None and (got.shape != promised.shape or got.dtype != promised.dtype):
+            raise AssertionError(f"{name}: returned {got.dtype}{list(got.shape)}, promised {promised.dtype}{list(promised.shape)}")
+    return [None if result is None else to_tensor(result) for result in results]
+
+
+def check_lowering(func: torch._ops.OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
+    """Assert that the lowering of `func` gives what CPU torch gives: values, shapes and dtypes (NaN equals NaN)."""
+    expected = func(*tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, args), **kwargs)
+    got = lower_once(func, expected, *args, **kwargs)
+    for mine, theirs in zip(got, tree_flatten(expected)[0], strict=True):
+        if isinstance(theirs, torch.Tensor):
+            torch.testing.assert_close(mine, theirs.resolve_conj().resolve_neg(), rtol=rtol, atol=atol, equal_nan=True)

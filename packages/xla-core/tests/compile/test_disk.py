@@ -1,0 +1,144 @@
+"""C18, W13: programs on disk. Second processes load them; whatever is wrong with an entry costs one warning and one compile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import json, sys, warnings
+import torch
+from xla_core import abi
+from xla_core.compile import disk
+
+folder, readonly, scale = sys.argv[1], sys.argv[2] == "readonly", float(sys.argv[3])
+disk.configure(folder, readonly)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    x = torch.arange(12.0).reshape(3, 4).to("xla")
+    y = torch.tanh(x @ x.t()) * scale
+    abi.sync(wait=True)
+    values = y.cpu().tolist()
+counters = dict(abi.snapshot().counters)
+names = ("PersistentCacheHit", "PersistentCacheMiss", "UncachedCompile")
+print(json.dumps({"values": values, "warnings": [str(w.message) for w in caught], **{n: counters.get(n, 0) for n in names}}))
+"""
+
+
+def run(folder: Path, mode: str = "write", scale: float = 2.0, **environment: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", SCRIPT, str(folder), mode, str(scale)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PJRT_DEVICE": "CPU", **environment}, check=True)
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A cache folder with one program, made by another process."""
+    folder = tmp_path / "cache"
+    first = run(folder)
+    assert (first["PersistentCacheHit"], first["PersistentCacheMiss"], first["UncachedCompile"]) == (0, 1, 1)
+    assert first["warnings"] == []
+    return folder
+
+
+def entry(folder: Path) -> Path:
+    (only,) = folder.glob("*.xla")
+    return only
+
+
+def test_a_second_process_loads_instead_of_compiling(filled: Path) -> None:
+    again = run(filled)
+    assert (again["PersistentCacheHit"], again["PersistentCacheMiss"], again["UncachedCompile"]) == (1, 0, 0)
+    expected = [[pytest.approx(2.0, abs=1e-3)] * 3] * 3
+    assert again["values"] == expected
+    assert again["warnings"] == []
+
+
+def test_another_constant_is_another_program(filled: Path) -> None:
+    other = run(filled, scale=3.0)
+    assert (other["PersistentCacheHit"], other["PersistentCacheMiss"]) == (0, 1)
+    assert other["values"][0][0] == pytest.approx(3.0, abs=1e-3)
+
+
+def test_other_conversion_variables_are_another_program(filled: Path) -> None:
+    assert run(filled, XLA_DOWNCAST_BF16="1")["PersistentCacheMiss"] == 1
+
+
+def test_folder_and_entries_are_private(filled: Path) -> None:
+    assert filled.stat().st_mode & 0o777 == 0o700
+    assert entry(filled).stat().st_mode & 0o077 == 0
+    assert [path.name for path in filled.iterdir()] == [entry(filled).name], "no temporary file is left"
+
+
+def test_readonly_looks_up_and_writes_nothing(filled: Path) -> None:
+    assert run(filled, "readonly")["PersistentCacheHit"] == 1
+    run(filled, "readonly", scale=5.0)
+    entry(filled)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign", "empty", "pickle"])
+def test_a_damaged_entry_is_compiled_again_and_replaced(filled: Path, damage: str) -> None:
+    path = entry(filled)
+    content = path.read_bytes()
+    path.write_bytes(
+        {
+            "truncated": content[: len(content) // 2],
+            "flipped": content[:-100] + bytes([content[-100] ^ 1]) + content[-99:],
+            "foreign": b"not a program of ours",
+            "empty": b"",
+            "pickle": b"cos\nsystem\n(S'exit 3'\ntR.",
+        }[damage]
+    )
+    recovered = run(filled)
+    assert (recovered["PersistentCacheHit"], recovered["PersistentCacheMiss"], recovered["UncachedCompile"]) == (0, 1, 1)
+    assert len(recovered["warnings"]) == 1
+    assert path.name in recovered["warnings"][0]
+    assert run(filled)["PersistentCacheHit"] == 1
+
+
+def test_an_intact_envelope_around_rubbish_is_compiled_again(filled: Path) -> None:
+    import hashlib
+
+    from xla_core.compile.disk import MAGIC
+
+    rubbish = b"\x80\x04]."  # a harmless pickle that is no program
+    entry(filled).write_bytes(MAGIC + hashlib.sha256(rubbish).digest() + rubbish)
+    recovered = run(filled)
+    assert recovered["UncachedCompile"] == 1
+    assert len(recovered["warnings"]) == 1
+
+
+def test_what_others_can_write_is_not_loaded(filled: Path) -> None:
+    entry(filled).chmod(0o666)
+    refused = run(filled)
+    assert refused["PersistentCacheHit"] == 0
+    assert "writable by others" in refused["warnings"][0]
+
+
+def test_a_folder_that_others_can_write_is_not_used(filled: Path) -> None:
+    filled.chmod(0o777)
+    refused = run(filled)
+    assert refused["PersistentCacheHit"] == 0
+    assert "writable by others" in refused["warnings"][0]
+
+
+def test_links_are_not_followed(filled: Path, tmp_path: Path) -> None:
+    path = entry(filled)
+    elsewhere = tmp_path / "elsewhere.xla"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert run(filled, "readonly")["PersistentCacheHit"] == 0
+
+
+def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("a file where the folder should be")
+    result = run(occupied)
+    assert result["UncachedCompile"] == 1
+    assert len(result["warnings"]) == 1

@@ -1,0 +1,87 @@
+"""What the tests of the core share: counting what happened, and a process of its own for what belongs to a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla
+from xla_core import abi, metrics
+from xla_core.ops.table import TABLE
+from xla_core.runtime.executor import wait_all
+
+Run = Callable[..., str]
+
+
+class Counts:
+    """How often things happened since this was made: `counts.MarkStep`, `counts["aten::nonzero"]`."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from now."""
+        wait_all()
+        self._before = dict(metrics.snapshot().counters)
+
+    def __getitem__(self, name: str) -> int:
+        return metrics.snapshot().counters.get(name, 0) - self._before.get(name, 0)
+
+    def __getattr__(self, name: str) -> int:
+        return self[name]
+
+
+@pytest.fixture
+def counts() -> Iterator[Counts]:
+    """Counted from a step's start, with nothing pending."""
+    torch_xla.sync()
+    yield Counts()
+    torch_xla.sync()
+
+
+@pytest.fixture
+def run() -> Run:
+    """`run(code, VARIABLE="value", …)`: stdout of a new interpreter, on CPU unless told otherwise; None removes a variable.
+
+    The process must exit with `code_wanted`; its stderr is asked for with `stderr=True`.
+    """
+
+    def start(code: str, stderr: bool = False, code_wanted: int = 0, **variables: str | None) -> str:
+        settings: dict[str, str | None] = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
+        environment = {name: text for name, text in settings.items() if text is not None}
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == code_wanted, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stderr if stderr else done.stdout
+
+    return start
+
+
+@pytest.fixture
+def custom_op() -> Iterator[Callable[..., Any]]:
+    """`custom_op(schema, cpu_kernel, lowering=None, **row)` gives a new operation `torch.ops.xla_core_tests.<name>`.
+
+    A lowering makes it a row of the op table; without one it runs on the CPU.
+    """
+    library = torch.library.Library("xla_core_tests", "DEF")
+    rows = []
+
+    def make(schema: str, cpu_kernel: Callable[..., Any], lowering: Callable[..., Any] | None = None, **row: Any) -> Any:
+        name = schema.partition("(")[0]
+        library.define(schema)
+        library.impl(name, cpu_kernel, "CPU")
+        if lowering is not None:
+            rows.append(abi.register_op(abi.OpSpec(f"xla_core_tests::{name}", lowering, **row)).name)
+        return getattr(torch.ops.xla_core_tests, name)
+
+    yield make
+    for name in rows:
+        del TABLE[name]
+    library._destroy()

@@ -1,0 +1,232 @@
+"""StableHLO of pending work and of exported programs (api.md C41, C42, E09, §10.1 Export)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as dialect
+from torch import nn
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla import stablehlo
+from xla_core import metrics
+from xla_core.errors import GraphBreakError, UnsupportedOperationError
+
+
+@pytest.fixture(autouse=True)
+def nothing_pending() -> None:
+    """Each test starts with an empty step."""
+    torch_xla.sync()
+
+
+def counter(name: str) -> int:
+    return metrics.snapshot().counters.get(name, 0)
+
+
+def data(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers).to("xla")
+
+
+def parsed(bytecode: bytes) -> str:
+    """The text of an artifact; raises if it is none."""
+    context = ir.Context()
+    return str(dialect.deserialize_portable_artifact(context, bytecode))
+
+
+def test_c41_the_given_tensors_are_the_results_and_stay_pending() -> None:
+    tensor = data(1.0, 2.0)
+    wanted, other = tensor * 3, tensor.exp()
+    before = counter("ExecuteComputation"), counter("UncachedCompile")
+    text = xm.get_stablehlo([wanted])
+    assert "stablehlo.multiply" in text and "exponential" not in text
+    assert "-> (tensor<2xf32>" in text or "-> tensor<2xf32>" in text
+    everything = xm.get_stablehlo()
+    assert "stablehlo.multiply" in everything and "stablehlo.exponential" in everything
+    assert xm.get_stablehlo([]) == everything
+    assert (counter("ExecuteComputation"), counter("UncachedCompile")) == before
+    torch_xla.sync()
+    assert counter("ExecuteComputation") == before[0] + 1
+    assert wanted.tolist() == [3.0, 6.0] and other[0].item() == pytest.approx(2.7182817)
+
+
+def test_c41_asking_does_not_change_the_next_program() -> None:
+    def step(ask: bool) -> torch.Tensor:
+        result = (data(1.0, 2.0, 5.0) - 1).square().sum()
+        if ask:
+            xm.get_stablehlo([result])
+            xm.get_stablehlo()
+        torch_xla.sync()
+        return result
+
+    step(False)
+    compiled = counter("UncachedCompile")
+    assert step(True).item() == 17.0
+    assert counter("UncachedCompile") == compiled
+
+
+def test_c41_computed_tensors_pass_through_and_nothing_pending_is_a_module_too() -> None:
+    tensor = data(1.0, 2.0)
+    assert "return %arg0" in xm.get_stablehlo([tensor])
+    assert "module @" in xm.get_stablehlo()
+
+
+def test_c42_bytecode_is_the_same_module() -> None:
+    tensor = data(1.0, 2.0) * 3
+    bytecode = xm.get_stablehlo_bytecode([tensor])
+    assert isinstance(bytecode, bytes) and "stablehlo.multiply" in parsed(bytecode)
+
+
+def test_e09_locations_name_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = data(1.0, 2.0, 3.0, 4.0, 5.0)
+    pending = tensor.sinh()  # this line
+    assert "test_stablehlo.py" not in xm.get_stablehlo([pending])
+    monkeypatch.setenv("XLA_HLO_DEBUG", "1")
+    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# this line"))
+    assert f"test_stablehlo.py:{line}" in xm.get_stablehlo([pending])
+
+
+class Several(nn.Module):
+    """Constants, nested results, an unused argument, a number."""
+
+    def forward(self, x: torch.Tensor, unused: torch.Tensor, scale: int = 2) -> dict[str, Any]:
+        constant = torch.arange(3.0) + torch.tensor([1.0, 2.0, 3.0])
+        return {"a": x * scale + constant, "b": [x.sum(), x.to(torch.float64)]}
+
+
+def small_model() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    return model, torch.arange(8.0).reshape(2, 4)
+
+
+def test_export_runs_and_survives_a_folder(tmp_path: Path) -> None:
+    model, inputs = small_model()
+    before = counter("ExecuteComputation")
+    exported = stablehlo.exported_program_to_stablehlo(torch.export.export(model, (inputs,)))
+    assert counter("ExecuteComputation") == before, "exporting runs nothing"
+    expected = model(inputs).detach()
+    torch.testing.assert_close(exported(inputs).cpu(), expected)
+    torch.testing.assert_close(exported.evaluate("forward", [inputs.to("xla")])[0].cpu(), expected)
+    assert "stablehlo.dot_general" in str(exported.get_stablehlo_text())
+    exported.save(str(tmp_path))
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == [
+        *(f"data/{name}" for name in ("0.bias", "0.weight", "2.bias", "2.weight")),
+        *(f"functions/forward.{kind}" for kind in ("bytecode", "meta", "mlir")),
+    ]
+    loaded = stablehlo.StableHLOGraphModule.load(str(tmp_path))
+    torch.testing.assert_close(loaded(inputs).cpu(), expected)
+    assert loaded.bundle.stablehlo_funcs == exported.bundle.stablehlo_funcs
+    assert "dot_general" in parsed(loaded.get_stablehlo_bytecode("forward"))
+
+
+def test_export_meta_says_where_inputs_come_from() -> None:
+    model, inputs = small_model()
+    meta = stablehlo.exported_program_to_stablehlo(torch.export.export(model, (inputs,))).bundle.stablehlo_funcs[0].meta
+    found = {
+        (location.type_, location.name or location.position): signature
+        for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
+    }
+    parameter, argument = stablehlo.VariableType.PARAMETER, stablehlo.VariableType.INPUT_ARG
+    assert found == {
+        (argument, 0): stablehlo.VariableSignature([2, 4], "float32"),
+        (parameter, "0.weight"): stablehlo.VariableSignature([8, 4], "float32"),
+        (parameter, "0.bias"): stablehlo.VariableSignature([8], "float32"),
+        (parameter, "2.weight"): stablehlo.VariableSignature([3, 8], "float32"),
+        (parameter, "2.bias"): stablehlo.VariableSignature([3], "float32"),
+    }
+    assert meta.output_signature == [stablehlo.VariableSignature([2, 3], "float32")]
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_export_keeps_nesting_constants_and_unused_arguments(inline: bool, tmp_path: Path) -> None:
+    model, x, unused = Several(), torch.arange(6.0).reshape(2, 3), torch.ones(1, dtype=torch.bfloat16)
+    options = stablehlo.StableHLOExportOptions(inline_all_constant=inline, include_human_readable_text=False)
+    stablehlo.save_as_stablehlo(torch.export.export(model, (x, unused), {"scale": 3}), str(tmp_path), options)
+    loaded = stablehlo.StableHLOGraphModule.load(str(tmp_path))
+    result, expected = loaded(x, unused, scale=3), model(x, unused, scale=3)
+    torch.testing.assert_close(result["a"].cpu(), expected["a"])
+    assert result["b"][0].item() == 15.0 and result["b"][1].dtype is torch.float64
+    assert len(loaded.bundle.additional_constants) == (0 if inline else 1)
+    assert loaded.get_stablehlo_text() is None
+    ((location, _),) = [entry for entry in loaded.bundle.stablehlo_funcs[0].meta.unused_inputs if entry[0].position == 1]
+    assert location == stablehlo.InputLocation.input_arg(1)
+    with pytest.raises(ValueError, match="nested"):
+        loaded(x)
+    with pytest.raises(ValueError, match="argument 0"):
+        loaded(x[:1], unused, scale=3)
+
+
+def test_export_of_a_module_and_of_bfloat16_weights(tmp_path: Path) -> None:
+    model, inputs = small_model()
+    model, inputs = model.to(torch.bfloat16), inputs.to(torch.bfloat16)
+    torch_xla.save_torch_model_as_stablehlo(model, (inputs,), str(tmp_path))
+    result = stablehlo.StableHLOGraphModule.load(str(tmp_path))(inputs)
+    torch.testing.assert_close(result.cpu(), model(inputs).detach(), rtol=2e-2, atol=2e-2)
+
+
+def test_export_leaves_pending_work_alone() -> None:
+    pending = data(1.0, 2.0) * 3
+    model, inputs = small_model()
+    text = xm.get_stablehlo()
+    stablehlo.exported_program_to_stablehlo(torch.export.export(model, (inputs,)))
+    assert xm.get_stablehlo() == text and pending.tolist() == [3.0, 6.0]
+
+
+class Writes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return x + self.seen
+
+
+def _dynamic() -> Any:
+    return torch.export.export(nn.ReLU(), (torch.ones(4, 3),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
+
+
+@pytest.mark.parametrize(
+    ("export", "match"),
+    [
+        (lambda: torch.export.export(Writes(), (torch.ones(2),)), "seen"),
+        (_dynamic, "dynamic"),
+    ],
+    ids=["writes", "dynamic"],
+)
+def test_what_cannot_be_exported_is_refused(export: Callable[[], Any], match: str) -> None:
+    with pytest.raises(UnsupportedOperationError, match=match):
+        stablehlo.exported_program_to_stablehlo(export())
+
+
+def test_a_value_read_while_exporting_is_refused() -> None:
+    program = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    node = next(node for node in program.graph.nodes if node.op == "call_function")
+    for function in (torch.ops.aten.sum.default, torch.ops.aten.item.default):
+        with program.graph.inserting_after(node):
+            node = program.graph.call_function(function, (node,))
+    program.graph_module.recompile()
+    with pytest.raises(GraphBreakError, match="exporting needs a value"):
+        stablehlo.exported_program_to_stablehlo(program)
+
+
+def test_options_that_do_nothing_here_are_refused() -> None:
+    with pytest.raises(UnsupportedOperationError, match="register_op"):
+        stablehlo.StableHLOExportOptions(custom_ops_allowed_in_graph={"mine"})
+    with pytest.raises(UnsupportedOperationError, match="XLA_HLO_DEBUG"):
+        stablehlo.StableHLOExportOptions(export_node_metadata=True)
+
+
+def test_a_folder_without_functions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no exported functions"):
+        stablehlo.StableHLOGraphModule.load(str(tmp_path))
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "forward.meta").write_text("{}")
+    with pytest.raises(ValueError, match="meta"):
+        stablehlo.StableHLOGraphModule.load(str(tmp_path))

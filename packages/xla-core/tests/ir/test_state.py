@@ -1,0 +1,82 @@
+"""Optimizer state that its first step creates: one program for the first and all later steps (design.md §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from xla_core import abi
+
+OPTIMIZERS: list[Callable[..., torch.optim.Optimizer]] = [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop]
+
+
+def compiles() -> int:
+    return abi.snapshot().counters.get("UncachedCompile", 0)
+
+
+def train(device: str, make: Callable[..., torch.optim.Optimizer], steps: int) -> tuple[list[torch.Tensor], list[int]]:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 2)).to(device)
+    optimizer = make(model.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)
+    data = torch.linspace(-1, 1, 30).reshape(6, 5).to(device)
+    seen = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        if device == "xla":
+            abi.sync()
+        schedule.step()
+        seen.append(compiles())
+    return [parameter.detach().cpu() for parameter in model.parameters()], seen
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS, ids=lambda make: make.__name__)
+def test_one_program_for_all_steps_with_a_schedule(make: Callable[..., torch.optim.Optimizer]) -> None:
+    before = compiles()
+    expected, _ = train("cpu", make, 4)
+    got, seen = train("xla", make, 4)
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert seen[-1] - before <= 1, seen  # 0 when an earlier test of the process compiled the same program
+
+
+def test_state_is_right_after_its_first_step() -> None:
+    state = torch.zeros(3, device="xla")
+    state.add_(torch.arange(3.0).to("xla"))
+    kept = torch.ones_like(state)
+    abi.sync()
+    assert state.tolist() == [0.0, 1.0, 2.0]
+    assert kept.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_filled_value_itself_may_also_be_kept() -> None:
+    state = torch.full((2,), 7.0, device="xla")
+    before = state.clone()
+    state.mul_(2)
+    view = state[1:]
+    abi.sync()
+    assert (before.tolist(), state.tolist(), view.tolist()) == ([7.0, 7.0], [14.0, 14.0], [14.0])
+
+
+def test_views_read_before_the_state_is_written() -> None:
+    state = torch.zeros(2, 3, device="xla")
+    row = state[0] + 5
+    state.t().copy_(torch.arange(6.0).reshape(3, 2).to("xla"))
+    total = (state.t() + row.sum()).sum(0)
+    abi.sync()
+    assert row.tolist() == [5.0, 5.0, 5.0]
+    assert state.tolist() == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
+    assert total.tolist() == [51.0, 54.0]
+
+
+def test_reads_in_between_do_not_lose_state() -> None:
+    state = torch.zeros(3, device="xla")
+    state.add_(1)
+    assert state.sum().item() == 3.0
+    state.add_(1)
+    abi.sync()
+    assert state.tolist() == [2.0, 2.0, 2.0]

@@ -1,0 +1,25 @@
+"""A graph of 20,000 operations: recorded, compiled and read without a recursion limit in the way."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+import torch_xla
+from xla_core.runtime.client import current_recorder
+
+OPERATIONS = 20_000
+
+
+def test_twenty_thousand_operations_in_one_graph() -> None:
+    torch_xla.sync()
+    limit = sys.getrecursionlimit()
+    value = torch.zeros(4).to("xla")
+    one = torch.ones(4).to("xla")
+    for _ in range(OPERATIONS):
+        value = value + one
+    assert len(current_recorder().tape.entries) >= OPERATIONS
+    assert value.tolist() == [float(OPERATIONS)] * 4
+    assert sys.getrecursionlimit() == limit
+    torch_xla.sync()

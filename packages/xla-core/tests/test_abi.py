@@ -1,0 +1,156 @@
+"""The door: its names, its locked signatures, its version check, and what comes through it."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from xla_core import abi, errors
+from xla_core.ir.text import graph_text
+
+LOCK = Path(__file__).parent.parent / "abi.lock.json"
+
+
+def describe(thing: Any) -> Any:
+    """What a user of a name relies on, as text."""
+    if isinstance(thing, type) and issubclass(thing, enum.Enum):
+        return sorted(f"{member.name}={member.value!r}" for member in thing)
+    if is_dataclass(thing):
+        return [f"{field.name}: {field.type}" for field in fields(thing)]
+    if callable(thing) and not isinstance(thing, type) and not hasattr(thing, "__origin__"):
+        return str(inspect.signature(thing))
+    return repr(thing)
+
+
+def current() -> dict[str, Any]:
+    return {name: describe(getattr(abi, name)) for name in abi.__all__}
+
+
+def test_signatures_are_those_of_the_lock() -> None:
+    """A change needs a new ABI_VERSION (a minor for an addition, a major otherwise) and a new lock, in the same commit."""
+    locked = json.loads(LOCK.read_text())
+    assert current() == locked, "write the new lock with: python packages/xla-core/tests/test_abi.py"
+
+
+def test_the_door_holds_exactly_what_it_lists() -> None:
+    public = {name for name in vars(abi) if not name.startswith("_")} - {"annotations", "activate"}
+    assert public == set(abi.__all__)
+
+
+def test_require_names_the_wheel_to_change() -> None:
+    major, minor = abi.ABI_VERSION
+    abi.require((major, minor), "xla-spmd")
+    with pytest.raises(errors.AbiVersionError, match="upgrade xla-core"):
+        abi.require((major, minor + 1), "xla-spmd")
+    with pytest.raises(ImportError, match="upgrade xla-spmd"):
+        abi.require((major - 1, 0), "xla-spmd")
+
+
+def test_buffers_come_and_go_without_a_copy_and_stay_valid() -> None:
+    tensor = torch.arange(4.0).to("xla") + 1
+    buffer = abi.buffer_of(tensor)
+    tensor.mul_(10)
+    abi.sync(wait=True)
+    np.testing.assert_array_equal(np.asarray(buffer), [1, 2, 3, 4])
+    mine = jax.numpy.asarray(np.arange(3, dtype=np.float32))
+    other = abi.tensor_from_buffer(mine)
+    other.add_(5)
+    abi.sync(wait=True)
+    assert other.tolist() == [5.0, 6.0, 7.0]
+    np.testing.assert_array_equal(np.asarray(mine), [0, 1, 2])
+
+
+def test_buffer_of_wants_an_xla_tensor() -> None:
+    with pytest.raises(RuntimeError, match=r"Input tensor is not an XLA tensor: torch\.FloatTensor"):
+        abi.buffer_of(torch.zeros(2))
+
+
+def test_tensor_from_buffer_checks_dtype() -> None:
+    with pytest.raises(TypeError, match="cannot stand for"):
+        abi.tensor_from_buffer(jax.numpy.zeros(2, np.float32), torch.int32)
+
+
+def test_annotations_belong_to_the_data() -> None:
+    tensor = torch.zeros(2, 2, device="xla")
+    abi.annotate(tensor, "test.mark", "here")
+    assert abi.annotation(tensor.detach()[0], "test.mark") == "here"
+    assert abi.annotation(tensor.clone(), "test.mark") is None
+    abi.annotate(tensor, "test.mark", None)
+    assert abi.annotation(tensor, "test.mark") is None
+
+
+def test_graph_of_shows_the_pending_program_and_leaves_it_pending() -> None:
+    abi.sync()
+    x = torch.arange(6.0).reshape(2, 3).to("xla")
+    y = (x + x).relu()
+    before = abi.snapshot().counters.get("ExecuteComputation", 0)
+    lines = [line.split("  #")[0] for line in graph_text(abi.graph_of([y])).splitlines()]
+    assert lines == [
+        "%0 = input : f32[2,3]",
+        "%1 = aten.add.Tensor(%0, %0) : f32[2,3]",
+        "%2 = aten.relu(%1) : f32[2,3]",
+        "return %2",
+    ]
+    assert abi.snapshot().counters.get("ExecuteComputation", 0) == before
+    assert y.sum().item() == 30.0
+
+
+def test_a_registered_operation_is_recorded_and_differentiable() -> None:
+    library = torch.library.Library("xla_core_test", "DEF")
+    library.define("scaled_square(Tensor x, float factor) -> Tensor")
+    library.impl("scaled_square", lambda x, factor: x * x * factor, "CompositeExplicitAutograd")
+    library.impl("scaled_square", lambda x, factor: torch.empty_like(x), "Meta")
+    func = torch.ops.xla_core_test.scaled_square
+
+    def lower(context: abi.Context, x: jax.Array, factor: Any) -> jax.Array:
+        """scaled_square(Tensor x, float factor) -> Tensor"""
+        return x * x * abi.scalar(factor, context.dtype)
+
+    abi.register_op(abi.OpSpec("xla_core_test::scaled_square", lower, frozenset({"factor"})))
+    before = abi.snapshot().counters
+    x = torch.tensor([1.0, 2.0, 3.0]).to("xla")
+    assert func(x, 0.5).tolist() == [0.5, 2.0, 4.5]
+    after = abi.snapshot().counters
+    assert after["xla::scaled_square"] == before.get("xla::scaled_square", 0) + 1
+    with pytest.raises(errors.RegistrationError, match="already registered"):
+        abi.register_op(abi.OpSpec("xla_core_test::scaled_square", lower))
+    with pytest.raises(errors.RegistrationError, match="no operation named"):
+        abi.register_op(abi.OpSpec("xla_core_test::nothing", lower))
+
+
+def test_a_pass_sees_every_graph() -> None:
+    seen: list[abi.Graph] = []
+
+    def watch(graph: abi.Graph) -> abi.Graph:
+        seen.append(graph)
+        return graph
+
+    remove = abi.register_pass(watch)
+    try:
+        (torch.ones(3, device="xla") * 3).tolist()
+    finally:
+        remove()
+    assert len(seen) == 1
+    assert "aten.mul.Tensor" in graph_text(seen[0])
+
+
+def test_topology_is_checked_and_restored() -> None:
+    with pytest.raises(ValueError, match="process 2 is not one of 2"):
+        abi.Topology(process_index=2, process_count=2)
+    previous = abi.set_topology(abi.Topology(process_index=1, process_count=2, replicas=True))
+    assert abi.topology().process_index == 1
+    abi.set_topology(previous)
+    assert abi.topology() == abi.Topology()
+
+
+if __name__ == "__main__":
+    LOCK.write_text(json.dumps(current(), indent=2) + "\n")

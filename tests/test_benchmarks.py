@@ -1,0 +1,84 @@
+"""The benchmark scripts run in their tiny form, write their JSON, and their numbers find the way into a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("mlp", "cnn", "resnet18", "gpt", "decode")
+
+
+def run_script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A script of the benchmarks folder in a process of its own."""
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
+    return subprocess.run(command, env={**os.environ, "PJRT_DEVICE": "CPU"}, capture_output=True, text=True, check=False)
+
+
+def results(name: str, target: Path, *options: str) -> dict[str, Any]:
+    """What a tiny run of a script writes."""
+    done = run_script(name, "--quick", "--json", str(target), *options)
+    assert done.returncode == 0, done.stderr
+    content: dict[str, Any] = json.loads(target.read_text())
+    assert {"command", "date", "machine", "rows"} <= content.keys()
+    assert "/" not in content["command"].replace("benchmarks/", "")
+    return content
+
+
+def test_trace_times_every_case(tmp_path: Path) -> None:
+    rows = {row["case"]: row for row in results("trace.py", tmp_path / "trace.json")["rows"]}
+    wanted = {"bare wrapper", "add", "add, autograd", "matmul", "in-place add", "view", "view of a view", "reduction", "empty sync"}
+    assert wanted <= rows.keys()
+    assert any(case.startswith("Adam") for case in rows) and any(case.startswith("SGD") for case in rows)
+    assert rows["bare wrapper"]["ratio"] == 1.0
+    for case, row in rows.items():
+        assert math.isfinite(row["us"]) and (row["us"] > 0 or case.startswith("sync per operation"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
+    rows = {row["on"]: row for row in results("steps.py", tmp_path / "steps.json", "--models", model, "--rounds", "2")["rows"]}
+    assert list(rows) == ["xla", "torch", "jax"]
+    assert rows["jax"]["wall_vs_jax"] == 1.0
+    assert all(row["wall_ms"] > 0 and row["steps"] > 0 for row in rows.values())
+    assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
+
+
+def test_numbers_find_their_place_in_a_page(tmp_path: Path) -> None:
+    content = results("steps.py", tmp_path / "steps.json", "--models", "mlp", "--rounds", "1", "--contenders", "torch,jax")
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin machine -->\nold\n<!-- end machine -->\n<!-- begin steps -->\n<!-- end steps -->\nafter\n")
+    done = run_script("render.py", str(tmp_path / "steps.json"), "--into", str(page))
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert content["date"] in text
+    assert "| mlp | torch |" in text and "| mlp | jax |" in text
+
+
+def test_the_performance_page_has_the_places() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    assert all(f"<!-- {edge} {block} -->" in text for block in ("machine", "trace", "steps") for edge in ("begin", "end"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "named"),
+    [
+        ("steps.py", ("--models", "mlp,vgg"), "vgg"),
+        ("steps.py", ("--contenders", "inductor"), "inductor"),
+        ("steps.py", ("--rounds", "0"), "--rounds"),
+        ("trace.py", ("--repeats", "0"), "--repeats"),
+        ("render.py", ("no-such-file.json",), "no-such-file.json"),
+    ],
+)
+def test_a_wrong_option_is_named(name: str, options: tuple[str, ...], named: str) -> None:
+    done = run_script(name, *options)
+    assert done.returncode == 2
+    assert named in done.stderr

@@ -1,0 +1,99 @@
+"""The one door: a package beside the core imports `xla_core.abi` and `xla_core.testing`, nothing else of it; the core imports no sibling.
+
+Import-linter checks the layers inside the core. This rule is over folders, so that a package holds to it from its first day.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = "xla-core"
+DOORS = ("xla_core.abi", "xla_core.testing")
+PACKAGES = sorted(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of each absolute import, and of each literal given to import_module or __import__."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+            if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def through_the_door(name: str) -> bool:
+    """Whether a sibling may import this name."""
+    if name.partition(".")[0] != "xla_core":
+        return True
+    return any(name == door or name.startswith(f"{door}.") for door in DOORS)
+
+
+def breaches(source: str) -> list[tuple[int, str]]:
+    """Line and name of each import in a sibling's source that goes past the door."""
+    return [(line, name) for line, name in imported(ast.parse(source)) if not through_the_door(name)]
+
+
+def imports_of(folder: Path) -> Iterator[tuple[str, str]]:
+    """`file:line` and name of each import below a folder."""
+    for file in sorted(folder.rglob("*.py")):
+        for line, name in imported(ast.parse(file.read_text(encoding="utf-8"))):
+            yield f"{file.relative_to(ROOT)}:{line}", name
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_imports_stay_within_bounds(package: Path) -> None:
+    if package.name == CORE:
+        siblings = {other.name.replace("-", "_") for other in PACKAGES if other.name != CORE}
+        wrong = [(place, name) for place, name in imports_of(package / "src") if name.partition(".")[0] in siblings]
+        reason = "the core finds its siblings by entry point and imports none"
+    else:
+        wrong = [(place, name) for place, name in imports_of(package) if not through_the_door(name)]
+        reason = f"{package.name} may import {' and '.join(DOORS)} only"
+    assert not wrong, f"{reason}: {wrong}"
+
+
+def test_the_core_is_here() -> None:
+    assert CORE in {package.name for package in PACKAGES}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import xla_core",
+        "import xla_core.ir.graph as graph",
+        "from xla_core import ir",
+        "from xla_core.runtime.sync import sync",
+        "from xla_core import abi, ir",
+        "from xla_core.abi_private import thing",
+        "def late():\n    from xla_core.config import flag",
+        "import importlib\nimportlib.import_module('xla_core.ir')",
+        "__import__('xla_core')",
+    ],
+)
+def test_a_way_past_the_door_is_seen(source: str) -> None:
+    assert len(breaches(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from xla_core import abi",
+        "from xla_core import abi, testing",
+        "import xla_core.abi",
+        "from xla_core.abi import register_op, sync",
+        "from xla_core.testing import check_lowering",
+        "import torch_xla.core.xla_model as xm",
+        "from . import ir",
+        "import xla_corelike",
+    ],
+)
+def test_the_door_is_open(source: str) -> None:
+    assert breaches(source) == []

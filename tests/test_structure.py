@@ -1,0 +1,105 @@
+"""The repository keeps its shape: the tour names every file, files and functions stay small, set-up stays two commands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "packages/xla-core/src/xla_core"
+TOUR = ROOT / "docs/internals/tour.md"
+PACKAGES = sorted(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))
+SOURCES = sorted(file for package in PACKAGES for file in package.glob("src/**/*.py"))
+
+FILE_LINES, FUNCTION_LINES = 400, 60
+# Where more lines make the better code: path below packages/ (with `::function` for one function), and why.
+LARGER: dict[str, str] = {}
+
+DEMO = "python -m pip install hatch && hatch run demo"
+TEST = "python -m pip install hatch && hatch run test"
+
+
+def named_in_tour() -> set[str]:
+    """The files that the tour names in backticks, by their path below src/xla_core."""
+    return set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", TOUR.read_text(encoding="utf-8")))
+
+
+def core_files() -> set[str]:
+    """The files of the core that hold code of their own, by their path below src/xla_core."""
+    return {file.relative_to(CORE).as_posix() for file in CORE.rglob("*.py") if file.name != "__init__.py"}
+
+
+def too_large(path: Path, label: str) -> Iterator[str]:
+    """Each excess over the budgets in one file, `label` being its name in LARGER."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.count("\n")
+    if lines > FILE_LINES and label not in LARGER:
+        yield f"{label}: {lines} lines, at most {FILE_LINES}"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            if size > FUNCTION_LINES and f"{label}::{node.name}" not in LARGER:
+                yield f"{label}::{node.name}: {size} lines, at most {FUNCTION_LINES}"
+
+
+def test_the_tour_names_every_core_file() -> None:
+    assert core_files() - named_in_tour() == set(), "add these to docs/internals/tour.md"
+
+
+def test_the_tour_names_no_file_that_is_gone() -> None:
+    assert named_in_tour() - core_files() == set(), "docs/internals/tour.md names these; files elsewhere are named by a link"
+
+
+def test_files_and_functions_stay_small() -> None:
+    excess = [line for file in SOURCES for line in too_large(file, file.relative_to(ROOT / "packages").as_posix())]
+    assert not excess, excess
+
+
+def test_a_large_file_is_seen(tmp_path: Path) -> None:
+    body = "\n".join(f"    x = {number}" for number in range(FUNCTION_LINES))
+    (tmp_path / "long.py").write_text(f"def long():\n{body}\n" + "\n" * FILE_LINES, encoding="utf-8")
+    assert [line.partition(" ")[0] for line in too_large(tmp_path / "long.py", "long.py")] == ["long.py:", "long.py::long:"]
+
+
+def test_exceptions_to_the_budgets_are_still_needed() -> None:
+    for label, reason in LARGER.items():
+        assert (ROOT / "packages" / label.partition("::")[0]).is_file(), f"{label} is gone"
+        assert reason
+
+
+def test_every_source_file_says_its_job() -> None:
+    silent = [file.relative_to(ROOT).as_posix() for file in SOURCES if not ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))]
+    assert not silent, f"no module docstring: {silent}"
+
+
+def test_set_up_is_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^python -m pip install .*$", readme, re.M) == [DEMO, TEST]
+    assert readme.index(TEST) < readme.index("\n## "), "both commands stand on the first screen"
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    run = ROOT / ".ci/run"
+    commands = [line for line in run.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    install, test = TEST.split(" && ")
+    assert commands[0] == "set -euo pipefail"
+    assert commands.index(install) < commands.index("hatch run lint") < commands.index(test)
+    assert run.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_package_folder_is_complete(package: Path) -> None:
+    for name in ("README.md", "CHANGELOG.md", "LICENSE", "tests", f"src/{package.name.replace('-', '_')}/py.typed"):
+        assert (package / name).exists(), f"{package.name} lacks {name}"
+    assert (package / "LICENSE").read_text(encoding="utf-8") == (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_package_readme_is_short_and_starts_with_an_example(package: Path) -> None:
+    lines = (package / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert "```python" in lines[:24]
