@@ -33,6 +33,11 @@ class _DeviceModule(types.ModuleType):
         """Whether the client runs."""
         return client.started()
 
+    @property
+    def _initialized(self) -> bool:
+        """Asked by `torch.utils.checkpoint` before it keeps random states; without it, dropout would differ in the repetition."""
+        return client.started()
+
     def _is_in_bad_fork(self) -> bool:
         return False
 
