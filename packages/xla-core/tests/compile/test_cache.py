@@ -17,7 +17,9 @@ from xla_core.runtime import executor
 Counts = Any
 
 
-def inputs(floats: list[float] | None = None, fixed: list[float] | None = None, ints: list[int] | None = None, fixed_ints: list[int] | None = None) -> Inputs:
+def inputs(
+    floats: list[float] | None = None, fixed: list[float] | None = None, ints: list[int] | None = None, fixed_ints: list[int] | None = None
+) -> Inputs:
     return Inputs([], floats or [], fixed or [], ints or [], fixed_ints or [], [])
 
 
@@ -74,7 +76,9 @@ def test_the_least_recently_used_goes_first() -> None:
 def test_threads_get_the_same_program() -> None:
     cache = ProgramCache(8)
     found: list[Program] = []
-    threads = [threading.Thread(target=lambda: found.extend(cache.program(number % 3, inputs()) for number in range(300))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.extend(cache.program(number % 3, inputs()) for number in range(300))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

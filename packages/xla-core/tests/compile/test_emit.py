@@ -1,4 +1,4 @@
-"""From a graph to one function: numbers compiled in or fed, seeds, several results, results that share nothing, and errors that name their cause."""
+"""Emission: programs as text, aliases of parameters and results, results that share nothing, errors that name their cause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def x64() -> Iterator[None]:
         yield
 
 
-def op(lower: Any, *args: Any, outs: tuple[Aval | None, ...] = (F32,), holds: tuple[Aval | None, ...] | None = None, **options: Any) -> Signature:
+def op(
+    lower: Any, *args: Any, outs: tuple[Aval | None, ...] = (F32,), holds: tuple[Aval | None, ...] | None = None, **options: Any
+) -> Signature:
     return Signature("test.op", lower, args, options.pop("kwargs", {}), outs, holds, **options)
 
 
@@ -126,7 +128,7 @@ def test_no_two_results_share_a_buffer_with_each_other_or_an_input() -> None:
 def test_arguments_are_nested_as_they_were_given() -> None:
     def lower(context: Any, arrays: Any, order: Any, *, scale: Any, also: Any) -> Any:
         assert type(arrays) is list and order == (1, None, "x") and also == [[2]]
-        return sum(arrays[1:], arrays[0]) * scale
+        return sum(arrays[1:], arrays[0]) * scalar(scale, context.dtype)
 
     signature = op(lower, [HOLE, HOLE], (1, None, "x"), kwargs={"scale": HOLE, "also": [[2]]})
     (result,) = outcome(Graph((F32, F32, FLOAT_INPUT, (signature, 0, 1, 2)), (3,)), X, X, *arrays_of([10.0], [], []))
@@ -135,7 +137,10 @@ def test_arguments_are_nested_as_they_were_given() -> None:
 
 
 WRONG: dict[str, tuple[Signature, str]] = {
-    "raises": (op(lambda context, x: {}["key"], HOLE, line="train.py:3"), r"test\.op over \(float32\[3\]\), recorded at train\.py:3, could not be lowered: KeyError: 'key'"),
+    "raises": (
+        op(lambda context, x: {}["key"], HOLE, line="train.py:3"),
+        r"test\.op over \(float32\[3\]\), recorded at train\.py:3, could not be lowered: KeyError: 'key'",
+    ),
     "shape": (op(lambda context, x: x[:2], HOLE), r"result 0 is float32\[2\], inferred was f32\[3\]"),
     "dtype": (op(lambda context, x: lax.convert_element_type(x, np.float64), HOLE), r"result 0 is float64\[3\], inferred was f32\[3\]"),
     "too_many": (op(lambda context, x: (x, x), HOLE), "gave 2 results where 1 were inferred"),

@@ -12,7 +12,20 @@ from xla_core.errors import ExecutionError, UnsupportedDtypeError
 from xla_core.frontend import views
 from xla_core.ir.aval import aval_of
 from xla_core.ir.signature import HOLE, Signature
-from xla_core.ir.tape import BLANK, FLOAT_FIXED, FLOAT_INPUT, INT_INPUT, KEPT, Feed, FeedKind, Recorder, Tape, Value, blank_value, buffer_value
+from xla_core.ir.tape import (
+    BLANK,
+    FLOAT_FIXED,
+    FLOAT_INPUT,
+    INT_INPUT,
+    KEPT,
+    Feed,
+    FeedKind,
+    Recorder,
+    Tape,
+    Value,
+    blank_value,
+    buffer_value,
+)
 
 AVAL = aval_of((2, 3), torch.float32)
 PAIR = aval_of((3,), torch.int64)
@@ -101,7 +114,12 @@ def test_a_result_is_known_as_long_as_somebody_holds_it() -> None:
 
 def test_numbers_are_fed_by_kind() -> None:
     tape = Tape()
-    slots = [tape.feed(FLOAT_INPUT, 0.5), tape.feed(FLOAT_FIXED, 0.5), tape.feed(INT_INPUT, 3), tape.feed(Feed(FeedKind.INT, False, PAIR), 4)]
+    slots = [
+        tape.feed(FLOAT_INPUT, 0.5),
+        tape.feed(FLOAT_FIXED, 0.5),
+        tape.feed(INT_INPUT, 3),
+        tape.feed(Feed(FeedKind.INT, False, PAIR), 4),
+    ]
     assert slots == [0, 1, 2, 3] and list(tape.feeds.values()) == [0.5, 0.5, 3, 4]
     assert tape.entries == [FLOAT_INPUT, FLOAT_FIXED, INT_INPUT, Feed(FeedKind.INT, False, PAIR)]
     assert all(reference() is None for reference in tape.refs)
