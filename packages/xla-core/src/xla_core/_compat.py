@@ -10,10 +10,14 @@ import functools
 import threading
 from collections.abc import Callable
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
+import jax
 import torch
+from jaxlib import xla_client
+from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
+from torch.utils import _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 try:
@@ -23,18 +27,35 @@ except ImportError as error:
         f"xla-core needs torch 2.10 or newer (found {torch.__version__}): older ones cannot add a device from Python"
     ) from error
 
+jaxlib_version = _jaxlib_version
+OpOverload: TypeAlias = torch._ops.OpOverload
+# Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
+TreeSpec: TypeAlias = _pytree.TreeSpec
+tree_flatten = _pytree.tree_flatten
+tree_leaves = _pytree.tree_leaves
+tree_map = _pytree.tree_map
+tree_unflatten = _pytree.tree_unflatten
+treespec_dumps = _pytree.treespec_dumps
+treespec_loads = _pytree.treespec_loads
 # A wrapper tensor without storage: (cls, size, strides, storage_offset, memory_format, dtype, layout, device).
 make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 # Keeps torch functions from re-entering Python for our subclass.
 DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 # What torch itself pickles tensors of storage-less devices with; allowed under weights_only.
 rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
+# And with what it pickles subclasses that have attributes, and parameters; pickles name these functions.
+rebuild_subclass: Any = torch._tensor._rebuild_from_type_v2
+rebuild_parameter: Any = torch._utils._rebuild_parameter
+rebuild_parameter_with_state: Any = torch._utils._rebuild_parameter_with_state
+# The text of a CPU tensor as torch prints it.
+tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
 # The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 # Whether a dispatch key has a kernel for an operation.
 has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
-private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
+# False inside a backward pass for chosen inputs only, which reentrant checkpoints cannot serve.
+backward_is_whole: Callable[[], bool] = torch.autograd._is_checkpoint_valid
 
 
 def register_device(name: str, module: ModuleType) -> None:
@@ -177,3 +198,10 @@ def trace_constants_on_the_host() -> None:
 def describing() -> bool:
     """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
     return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+
+
+def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device) -> list[jax.Array]:
+    """The results of a StableHLO module on the buffers of one device; jax itself only runs what it has traced."""
+    executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), xla_client.CompileOptions())
+    results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
+    return [result[0] for result in results]

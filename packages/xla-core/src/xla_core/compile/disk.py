@@ -24,10 +24,10 @@ from typing import Any
 import jax
 import torch
 from jax.experimental import serialize_executable
-from jaxlib.version import __version__ as jaxlib_version
 
 import xla_core
 from xla_core import config, metrics
+from xla_core._compat import jaxlib_version
 from xla_core._version import __version__
 from xla_core.dtypes import conversions
 from xla_core.ir.graph import Graph

@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 from torch.utils import checkpoint as torch_checkpoint
+
+from xla_core._compat import backward_is_whole, tree_flatten, tree_leaves, tree_unflatten
 
 
 def _model() -> Any:
@@ -99,7 +100,7 @@ class CheckpointFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Repeat the function behind a barrier that also holds the incoming gradients, and go back through it."""
-        if not torch.autograd._is_checkpoint_valid():
+        if not backward_is_whole():
             raise RuntimeError(
                 "checkpoint(use_reentrant=True) needs a backward() without `inputs`, and does not work with torch.autograd.grad; "
                 "pass use_reentrant=False"
@@ -136,8 +137,8 @@ class _Repeatable:
         if not self._has_run:
             self._has_run = True
             return self._function(*args, **kwargs)
-        leaves, tree = _pytree.tree_flatten((args, kwargs))
-        args, kwargs = _pytree.tree_unflatten(_behind_barrier(leaves), tree)
+        leaves, tree = tree_flatten((args, kwargs))
+        args, kwargs = tree_unflatten(_behind_barrier(leaves), tree)
         with self._surroundings.random():  # torch restores autocast
             return self._function(*args, **kwargs)
 
@@ -151,7 +152,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = T
     """
     preserve_rng_state = kwargs.pop("preserve_rng_state", True)
     if not use_reentrant:
-        repeatable = _Repeatable(function, preserve_rng_state, _pytree.tree_leaves((args, kwargs)))
+        repeatable = _Repeatable(function, preserve_rng_state, tree_leaves((args, kwargs)))
         return torch_checkpoint.checkpoint(repeatable, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
     if kwargs:
         raise ValueError(

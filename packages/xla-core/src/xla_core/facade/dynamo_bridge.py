@@ -15,9 +15,9 @@ import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.utils._pytree import tree_map
 
 from xla_core import config
+from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import GraphBreakError
 from xla_core.facade.dynamo_capture import Captured, NotOneProgram, Recording, StandIns, capture, on_a_tape_of_its_own, recorder_among
 from xla_core.frontend.tensor import XLATensor
@@ -158,7 +158,7 @@ def _functional(model: fx.GraphModule) -> bool:
             return False
         if node.op == "call_function" and not _unpacks(node):
             target = node.target
-            if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+            if not isinstance(target, OpOverload) or target._schema.is_mutable:
                 return False
     return True
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from xla_core import metrics
+from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_unflatten
 from xla_core.errors import ExecutionError, GraphBreakError
 from xla_core.facade import dynamo_config
 from xla_core.frontend.tensor import Storage, XLATensor, view_of
@@ -115,7 +115,7 @@ class Recording(fx.Interpreter):
 def _constant(node: fx.Node) -> bool:
     """Whether a CPU result of this node is the same at each call."""
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in target.tags
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def recorder_among(args: Sequence[Any]) -> Recorder:

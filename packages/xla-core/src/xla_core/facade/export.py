@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
-from torch.utils._pytree import tree_flatten, tree_map
 
+from xla_core._compat import tree_flatten, tree_map
 from xla_core.errors import UnsupportedOperationError
 from xla_core.facade.conversion import plain
 from xla_core.facade.export_bundle import (

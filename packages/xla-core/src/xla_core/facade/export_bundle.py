@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
+from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 from xla_core.dtypes import natural_dtype
 from xla_core.facade.stablehlo import run_stablehlo
 from xla_core.runtime.client import current_recorder

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jaxlib import xla_client
 
 from xla_core import config
+from xla_core._compat import run_module
 from xla_core.compile.emit import Constants, arrays_of, program
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
@@ -143,8 +143,7 @@ def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torc
     buffers = [buffer_of(plain(tensor)) for tensor in tensors]
     try:
         with jax.enable_x64(True):
-            executable = device.client.compile_and_load(bytecode, xla_client.DeviceList((device,)), xla_client.CompileOptions())
-            results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
+            results = run_module(bytecode, buffers, device)
     except (RuntimeError, ValueError, TypeError) as error:
         raise ExecutionError(f"the StableHLO module did not run on {device}: {error}") from error
-    return [tensor_from_buffer(result[0], torch_dtype(result[0].dtype)) for result in results]
+    return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from xla_core._compat import excluding_key
-from xla_core.frontend.schema import Convention, Overload, calling
+from xla_core._compat import OpOverload, excluding_key
+from xla_core.frontend.schema import Convention, calling
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.tape import Value
 
@@ -112,7 +112,7 @@ def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
     return _all_to(common, args, kwargs)
 
 
-def _kernel(func: Overload, caster: Caster) -> Callable[..., Any]:
+def _kernel(func: OpOverload, caster: Caster) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with excluding_key(_KEY):
             args, kwargs = caster(args, kwargs)
@@ -121,14 +121,14 @@ def _kernel(func: Overload, caster: Caster) -> Callable[..., Any]:
     return run
 
 
-def _overloads(name: str) -> list[Overload]:
+def _overloads(name: str) -> list[OpOverload]:
     """The overloads of an operation that make new tensors (names of dimensions aside, which xla tensors do not carry)."""
     packet = getattr(torch.ops.aten, name)
     found = [getattr(packet, overload) for overload in packet.overloads()]
     return [func for func in found if calling(func).convention is Convention.FUNCTIONAL and not _named(func)]
 
 
-def _named(func: Overload) -> bool:
+def _named(func: OpOverload) -> bool:
     return "Dimname" in str(func._schema)
 
 

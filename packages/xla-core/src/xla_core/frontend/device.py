@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from xla_core import _compat
+from xla_core._compat import OpOverload
 from xla_core.frontend import dispatch
-from xla_core.frontend.schema import Overload, is_factory
+from xla_core.frontend.schema import is_factory
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ops.table import TABLE, overload_named
 from xla_core.runtime import client, rng
@@ -106,7 +107,7 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     return plan(args, kwargs)
 
 
-def _direct(func: Overload) -> Any:
+def _direct(func: OpOverload) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return _fallback(func, *args, **kwargs)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from xla_core import config
-from xla_core._compat import has_kernel
+from xla_core._compat import OpOverload, has_kernel
 from xla_core.frontend import accounting, fallback, special, views
 from xla_core.frontend.encode import Call, mixed, recorder_among, remember
 from xla_core.frontend.lines import user_line
 from xla_core.frontend.record import Plan, factory, functional, mutating
-from xla_core.frontend.schema import Convention, Overload, calling, full_name, functional_of, is_factory, short_name
+from xla_core.frontend.schema import Convention, calling, full_name, functional_of, is_factory, short_name
 from xla_core.frontend.tensor import XLATensor, view_of
 from xla_core.ops.table import TABLE, OpSpec, register
 from xla_core.runtime.client import current_recorder
@@ -18,7 +18,7 @@ from xla_core.runtime.client import current_recorder
 _COUNTS: dict[str, Call] = {}
 
 
-def view(func: Overload) -> Plan:
+def view(func: OpOverload) -> Plan:
     """Plan of a view: no entry on the tape, only a longer chain of steps."""
     child, root = views.child, views.root
     known: dict[Any, Any] = {}
@@ -42,7 +42,7 @@ def view(func: Overload) -> Plan:
     return run
 
 
-def make_plan(func: Overload) -> Plan:
+def make_plan(func: OpOverload) -> Plan:
     """How `func` is served: by hand, as a view, natively, or on the CPU."""
     handler = special.HANDLERS.get(short_name(func))
     if handler is not None:
@@ -55,7 +55,7 @@ def make_plan(func: Overload) -> Plan:
     return recording_plan(func)
 
 
-_on_cpu: set[Overload] = set()
+_on_cpu: set[OpOverload] = set()
 
 
 def register_op(spec: OpSpec) -> OpSpec:
@@ -68,7 +68,7 @@ def register_op(spec: OpSpec) -> OpSpec:
     return spec
 
 
-def recording_plan(func: Overload) -> Plan:
+def recording_plan(func: OpOverload) -> Plan:
     """The plan that records `func` by its row in the op table, or runs it on the CPU if it has none."""
     convention = calling(func).convention
     functional_form = func if convention is Convention.FUNCTIONAL else functional_of(func)
@@ -88,7 +88,7 @@ def recording_plan(func: Overload) -> Plan:
     return special.elsewhere(func, special.noting(func, plan))
 
 
-_planned: set[Overload] = set()
+_planned: set[OpOverload] = set()
 _capture = config.IR_DEBUG.get()
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from xla_core import config
+from xla_core._compat import OpOverload
 from xla_core.errors import DeviceMismatchError
-from xla_core.frontend.schema import Overload, calling, dotted_name
+from xla_core.frontend.schema import calling, dotted_name
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.aval import aval_of
 from xla_core.ir.signature import Signature
@@ -47,7 +48,7 @@ class Call:
         "spec",
     )
 
-    def __init__(self, func: Overload, functional: Overload, spec: OpSpec) -> None:
+    def __init__(self, func: OpOverload, functional: OpOverload, spec: OpSpec) -> None:
         self.func = func
         self.functional = functional
         self.spec = spec

@@ -7,9 +7,9 @@ import warnings
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
 
 from xla_core import config, metrics
+from xla_core._compat import OpOverload, tree_flatten, tree_map
 from xla_core.config import FallbackPolicy
 from xla_core.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
 from xla_core.frontend.lines import user_line
@@ -24,7 +24,7 @@ from xla_core.runtime.transfer import upload
 _warned: set[str] = set()
 
 
-def run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder | None = None) -> Any:
+def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder | None = None) -> Any:
     """`func` by stock torch on the CPU. Raises FallbackError if `XLA_FALLBACK=error`, else what torch raises.
 
     recorder: where results go when no argument is an xla tensor.
@@ -61,7 +61,7 @@ def run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _back(
-    func: torch._ops.OpOverload,
+    func: OpOverload,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     host_args: tuple[Any, ...],
@@ -94,7 +94,7 @@ def _back(
     return tree_map(to_xla, results)
 
 
-def _account(func: torch._ops.OpOverload, recorder: Recorder, start_s: float, duration_ns: int) -> None:
+def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: int) -> None:
     name = full_name(func)
     metrics.counter_add(name if name.startswith("aten::") else f"aten::{name}" if "::" not in name else name)
     line = user_line()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.errors import InternalError, internal
 from xla_core.frontend.lines import user_line
 from xla_core.frontend.tensor import XLATensor, wrap
@@ -145,7 +145,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`func` on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
 
     NotImplemented if the shape depends on data: zeros tell nothing of it.
@@ -168,7 +168,7 @@ _SMALL = 1 << 16
 _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 
 
-def _ask_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Raise what the CPU raises for a small call that meta tensors let pass: they check less, dtypes in particular."""
     sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
     if not sizes or sum(sizes) > _SMALL:
@@ -187,15 +187,13 @@ def _has_masks(args: tuple[Any, ...]) -> bool:
     return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for items in lists for item in items)
 
 
-def _on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Any:
+def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Any:
     """`func` on CPU tensors in place of xla ones; random operations leave the CPU's own state alone."""
     with torch.random.fork_rng(devices=[]):
         return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "cpu"))
 
 
-def _refusal(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]
-) -> Exception | None:
+def _refusal(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Exception | None:
     try:
         _on_cpu(func, args, kwargs, stand_in)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -206,7 +204,7 @@ def _refusal(
     return None
 
 
-def _placed(func: torch._ops.OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
+def _placed(func: OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
     """kwargs with the inferring device where the schema takes one: factories and `*_like` must not come back to xla."""
     kwargs.pop("device", None)
     if any(argument.name == "device" for argument in func._schema.arguments):

@@ -7,7 +7,7 @@ from enum import Enum
 
 import torch
 
-Overload = torch._ops.OpOverload
+from xla_core._compat import OpOverload
 
 
 class Convention(Enum):
@@ -31,24 +31,24 @@ class Calling:
     fresh: int = 0
 
 
-def short_name(func: Overload) -> str:
+def short_name(func: OpOverload) -> str:
     """`add.Tensor`, or `relu` for the default overload; other namespaces keep theirs."""
     name = full_name(func)
     return name.removeprefix("aten::")
 
 
-def full_name(func: Overload) -> str:
+def full_name(func: OpOverload) -> str:
     """`aten::add.Tensor`."""
     schema = func._schema
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
-def dotted_name(func: Overload) -> str:
+def dotted_name(func: OpOverload) -> str:
     """`aten.add.Tensor`, as printed in graphs."""
     return full_name(func).replace("::", ".")
 
 
-def calling(func: Overload) -> Calling:
+def calling(func: OpOverload) -> Calling:
     """The calling convention that the alias annotations of `func` spell."""
     schema = func._schema
     mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
@@ -63,11 +63,11 @@ def calling(func: Overload) -> Calling:
 _OPTIONS = ("dtype", "layout", "device", "pin_memory")
 
 
-def _types(func: Overload, leave_out: tuple[str, ...]) -> list[tuple[str, str]]:
+def _types(func: OpOverload, leave_out: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in func._schema.arguments if a.name not in leave_out]
 
 
-def functional_of(func: Overload) -> Overload | None:
+def functional_of(func: OpOverload) -> OpOverload | None:
     """The overload that computes what `func` writes: `add.Tensor` for `add_.Tensor` and `add.out`; None if torch has none."""
     schema = func._schema
     namespace, _, op = schema.name.partition("::")
@@ -85,7 +85,7 @@ def functional_of(func: Overload) -> Overload | None:
         preferred = [schema.overload_name, *packet.overloads()]
         for overload in dict.fromkeys(preferred):
             found = getattr(packet, overload or "default", None)
-            if not isinstance(found, Overload) or calling(found).convention is not Convention.FUNCTIONAL:
+            if not isinstance(found, OpOverload) or calling(found).convention is not Convention.FUNCTIONAL:
                 continue
             # A factory also says where and of what dtype its result is; for out= the given tensor says so.
             if _types(found, ()) == wanted or (outs and _types(found, _OPTIONS) == wanted):
@@ -93,7 +93,7 @@ def functional_of(func: Overload) -> Overload | None:
     return None
 
 
-def is_factory(func: Overload) -> bool:
+def is_factory(func: OpOverload) -> bool:
     """Whether `func` makes a tensor from no tensor."""
     arguments = func._schema.arguments
     return any(a.name == "device" for a in arguments) and not any("Tensor" in str(a.type) for a in arguments)

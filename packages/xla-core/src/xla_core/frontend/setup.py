@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core.frontend import autocast, device, dynamo, loading, optim
+from xla_core.frontend import attention, autocast, device, dynamo, loading, optim
 from xla_core.ops import families
 
 
@@ -13,6 +13,7 @@ def activate() -> None:
     """Register all lowerings and the device. Starts no client, prints nothing, changes no setting."""
     families.load()
     device.register()
+    attention.register()
     autocast.register()
     optim.register()
     loading.register()

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from xla_core import metrics
+from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import DeviceMismatchError, UnsupportedOperationError
-from xla_core.frontend import infer, loading
+from xla_core.frontend import attention, infer, loading
 from xla_core.frontend.encode import mixed
-from xla_core.frontend.schema import Overload
 from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
 from xla_core.frontend.values import cpu_copies, value_of
 from xla_core.ir.aval import aval_of
@@ -150,7 +149,7 @@ def refuse_generator(kwargs: dict[str, Any]) -> None:
         )
 
 
-def elsewhere(func: Overload, plan: Plan) -> Plan:
+def elsewhere(func: OpOverload, plan: Plan) -> Plan:
     """`plan`, unless a `device=` argument asks for a result on another device, or a generator is given."""
     names = {argument.name for argument in func._schema.arguments}
     if not names & {"device", "generator"}:
@@ -175,7 +174,7 @@ def elsewhere(func: Overload, plan: Plan) -> Plan:
     return run
 
 
-def inplace_view(func: Overload) -> Plan:
+def inplace_view(func: OpOverload) -> Plan:
     """`t_`, `squeeze_` and the like: the tensor itself becomes the view."""
     packet = getattr(aten, func._schema.name.removeprefix("aten::")[:-1])
     wanted = [str(argument.type) for argument in func._schema.arguments]
@@ -191,10 +190,10 @@ def inplace_view(func: Overload) -> Plan:
     return run
 
 
-_native: dict[Overload, Plan] = {}
+_native: dict[OpOverload, Plan] = {}
 
 
-def native_plan(func: Overload) -> Plan:
+def native_plan(func: OpOverload) -> Plan:
     """The recording plan of an overload that is also handled here."""
     plan = _native.get(func)
     if plan is None:
@@ -234,7 +233,7 @@ _FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 }
 
 
-def noting(func: Overload, plan: Plan) -> Plan:
+def noting(func: OpOverload, plan: Plan) -> Plan:
     """`plan`, remembering tensors that it makes by filling: they may turn out to be state (ir/state.py)."""
     number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
     if number_of is None or func._schema.overload_name in ("out", "names"):
@@ -251,7 +250,7 @@ def noting(func: Overload, plan: Plan) -> Plan:
     return run
 
 
-def blank(func: Overload) -> Plan:
+def blank(func: OpOverload) -> Plan:
     """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -297,11 +296,12 @@ HANDLERS: dict[str, Plan] = {
     "set_.source_Storage_storage_offset": loading.take,
     "resize_": resize_,
     "native_batch_norm": batch_norm,
+    "scaled_dot_product_attention": lambda args, kwargs: attention.scaled_dot_product_attention(*args, **kwargs),  # in inference mode
     **{name: blank(overload_named(f"aten::{name}")) for name in _BLANKS},
 }
 
 
-def decomposition(func: Overload) -> Plan | None:
+def decomposition(func: OpOverload) -> Plan | None:
     """A plan by other recorded operations, for the few overloads where that is as good as a lowering."""
     if torch.Tag.inplace_view in func.tags:
         return inplace_view(func)

@@ -10,7 +10,18 @@ from typing import Any
 
 import torch
 
-from xla_core._compat import DISABLED_TORCH_FUNCTION, describing, make_wrapper, rebuild_device_tensor, set_conj, set_neg
+from xla_core._compat import (
+    DISABLED_TORCH_FUNCTION,
+    describing,
+    make_wrapper,
+    rebuild_device_tensor,
+    rebuild_parameter,
+    rebuild_parameter_with_state,
+    rebuild_subclass,
+    set_conj,
+    set_neg,
+    tensor_text,
+)
 from xla_core.errors import UnsupportedOperationError
 from xla_core.ir.aval import Aval
 from xla_core.ir.tape import Value, counted
@@ -150,12 +161,12 @@ class XLATensor(torch.Tensor):
         parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad and not is_param)
         if not is_param:
             rebuild = (rebuild_device_tensor, parts)
-            return (torch._tensor._rebuild_from_type_v2, (rebuild[0], XLATensor, parts, state)) if state else rebuild
+            return (rebuild_subclass, (rebuild[0], XLATensor, parts, state)) if state else rebuild
         # The device tensor inside is pickled as a plain one: it would find itself a parameter again.
         inner = _Rebuilt(parts)
         if state:
-            return (torch._utils._rebuild_parameter_with_state, (inner, self.requires_grad, OrderedDict(), state))
-        return (torch._utils._rebuild_parameter, (inner, self.requires_grad, OrderedDict()))
+            return (rebuild_parameter_with_state, (inner, self.requires_grad, OrderedDict(), state))
+        return (rebuild_parameter, (inner, self.requires_grad, OrderedDict()))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return render(self)
@@ -270,7 +281,7 @@ def clone_tensor(tensor: XLATensor) -> XLATensor:
 def render(tensor: XLATensor) -> str:
     """The usual text of a tensor, from one read of its values."""
     cpu = tensor.detach().cpu()
-    body = str(torch._tensor_str._str(cpu)).rstrip()
+    body = str(tensor_text(cpu)).rstrip()
     if not body.endswith(")"):
         return body
     parts = [f", device='{tensor.device}'"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from xla_core._compat import OpOverload
 from xla_core.errors import InternalError, UnsupportedOperationError
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
@@ -73,7 +74,7 @@ def _layout(base: Aval, meta: torch.Tensor) -> tuple[Any, ...]:
     return (base, tuple(meta.shape), tuple(meta.stride()), meta.storage_offset(), meta.dtype, meta.is_conj(), meta.is_neg())
 
 
-def child(parent: ViewSpec, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewSpec | list[ViewSpec]:
+def child(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewSpec | list[ViewSpec]:
     """The view (or views, for split and unbind) that `func(parent, *args)` gives.
 
     Raises what torch raises for arguments that make no view.
@@ -86,7 +87,7 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple(int(item) for item in arg) if isinstance(arg, (list, tuple)) else arg for arg in args)
 
 
-def _keywords(func: torch._ops.OpOverload, given: int, kwargs: dict[str, Any]) -> list[Any]:
+def _keywords(func: OpOverload, given: int, kwargs: dict[str, Any]) -> list[Any]:
     """Keyword arguments in the schema's places, defaults in between."""
     if not kwargs:
         return []
@@ -95,7 +96,7 @@ def _keywords(func: torch._ops.OpOverload, given: int, kwargs: dict[str, Any]) -
     return list(_plain(tuple(kwargs.get(argument.name, argument.default_value) for argument in names[: last + 1])))
 
 
-def _derive(parent: ViewSpec, func: torch._ops.OpOverload, args: tuple[Any, ...]) -> ViewSpec | list[ViewSpec]:
+def _derive(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...]) -> ViewSpec | list[ViewSpec]:
     name = func._schema.name.removeprefix("aten::") + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     strided = parent.strided
     try:

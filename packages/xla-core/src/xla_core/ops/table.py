@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import torch
 
+from xla_core._compat import OpOverload
 from xla_core.errors import RegistrationError
 
 Lowering = Callable[..., Any]
@@ -79,7 +80,7 @@ TABLE: dict[str, OpSpec] = {}
 _TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
-def overload_named(name: str) -> torch._ops.OpOverload:
+def overload_named(name: str) -> OpOverload:
     """The torch overload called `namespace::op[.overload]`; raises RegistrationError when torch has none."""
     qualified, _, overload = name.partition(".")
     namespace, _, op = qualified.partition("::")
@@ -87,7 +88,7 @@ def overload_named(name: str) -> torch._ops.OpOverload:
         found = getattr(getattr(getattr(torch.ops, namespace), op), overload or "default")
     except AttributeError:
         raise RegistrationError(f"torch {torch.__version__} has no operation named {name!r}") from None
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(found, OpOverload):
         raise RegistrationError(f"{name!r} names no single overload; write namespace::op.overload")
     return found
 

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
 
+from xla_core._compat import OpOverload, tree_flatten, tree_map
 from xla_core.dtypes import natural_dtype
 from xla_core.ops.table import TABLE, Context
 
@@ -27,7 +27,7 @@ def to_tensor(array: jax.Array) -> torch.Tensor:
     return torch.utils.dlpack.from_dlpack(array).clone()
 
 
-def lower_once(func: torch._ops.OpOverload, expected: Any, *args: Any, seed: int | None = None, **kwargs: Any) -> list[Any]:
+def lower_once(func: OpOverload, expected: Any, *args: Any, seed: int | None = None, **kwargs: Any) -> list[Any]:
     """The results of `func`'s lowering under `jax.jit`, as CPU tensors; `expected` gives the promised shapes and dtypes."""
     name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     spec = TABLE[name]
@@ -53,7 +53,7 @@ def lower_once(func: torch._ops.OpOverload, expected: Any, *args: Any, seed: int
     return [None if result is None else to_tensor(result) for result in results]
 
 
-def check_lowering(func: torch._ops.OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
+def check_lowering(func: OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
     """Assert that the lowering of `func` gives what CPU torch gives: values, shapes and dtypes (NaN equals NaN)."""
     expected = func(*tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, args), **kwargs)
     got = lower_once(func, expected, *args, **kwargs)

@@ -1,0 +1,153 @@
+"""Every private name of torch and jax that the core uses still does what it is used for: after an upgrade, look here first."""
+
+from __future__ import annotations
+
+import ast
+import re
+import weakref
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+import xla_core
+from xla_core import _compat
+from xla_core.frontend.tensor import XLATensor
+
+SOURCES = Path(xla_core.__file__).parent
+PRIVATE = re.compile(r"^(jax\._(?!_)|jaxlib\.|torch\.(\w+\.)*_(?!foreach_|_version__))")
+
+
+def private_names(source: str) -> list[str]:
+    """Dotted private names of torch and jax that Python code reaches for."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [f"{alias.name}." for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        else:
+            continue
+        found += [name for name in names if PRIVATE.match(name) and not name.startswith("torch.ops.")]
+    return found
+
+
+@pytest.mark.parametrize("source", ["import jaxlib", "from torch.utils import _pytree", "torch._C.x()", "from jax._src import core"])
+def test_private_names_are_seen(source: str) -> None:
+    assert private_names(source)
+
+
+def test_private_names_stay_in_one_module() -> None:
+    strays = {
+        str(path.relative_to(SOURCES)): names
+        for path in SOURCES.rglob("*.py")
+        if path.name != "_compat.py" and (names := private_names(path.read_text(encoding="utf-8")))
+    }
+    assert strays == {}
+
+
+def test_a_wrapper_has_the_device_shape_and_strides_it_is_told() -> None:
+    wrapper = _compat.make_wrapper(XLATensor, (2, 3), (1, 2), None, None, torch.int64, torch.strided, torch.device("xla", 0))
+    assert (type(wrapper), wrapper.shape, wrapper.dtype, str(wrapper.device)) == (XLATensor, (2, 3), torch.int64, "xla:0")
+    assert torch.Tensor.stride(wrapper) == (1, 2)
+
+
+def test_lazy_bits() -> None:
+    wrapper = torch.zeros(2, dtype=torch.complex64, device="xla").detach()
+    _compat.set_conj(wrapper, True)
+    _compat.set_neg(wrapper, True)
+    assert wrapper.is_conj() and wrapper.is_neg()
+
+
+def test_pickles_name_functions_that_torch_loads_safely() -> None:
+    for function in (
+        _compat.rebuild_device_tensor,
+        _compat.rebuild_subclass,
+        _compat.rebuild_parameter,
+        _compat.rebuild_parameter_with_state,
+    ):
+        module = __import__(function.__module__, fromlist=["name"])
+        assert getattr(module, function.__name__) is function
+    assert torch.equal(_compat.rebuild_device_tensor(torch.ones(2), torch.float32, "cpu", False), torch.ones(2))
+
+
+def test_text_of_a_tensor() -> None:
+    assert _compat.tensor_text(torch.tensor([1.0, 2.0])) == "tensor([1., 2.])"
+
+
+def test_kernels_are_found() -> None:
+    assert _compat.has_kernel("aten::add.Tensor", "CPU") and not _compat.has_kernel("aten::add.Tensor", "CompositeImplicitAutograd")
+
+
+def test_whole_backward_passes_are_told_from_partial_ones() -> None:
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    for run in (lambda out: out.backward(), lambda out: torch.autograd.grad(out, x)):
+        middle = x * 2
+        middle.register_hook(lambda grad: seen.append(_compat.backward_is_whole()))
+        run(middle.sum())
+    assert seen == [True, False]
+
+
+def test_trees() -> None:
+    leaves, spec = _compat.tree_flatten({"a": [1, (2,)]})
+    assert leaves == _compat.tree_leaves({"a": [1, (2,)]}) == [1, 2] and isinstance(spec, _compat.TreeSpec)
+    assert _compat.tree_unflatten(leaves, _compat.treespec_loads(_compat.treespec_dumps(spec))) == {"a": [1, (2,)]}
+    assert _compat.tree_map(lambda leaf: -leaf, [1, (2,)]) == [-1, (-2,)]
+
+
+def test_overloads_are_of_one_type() -> None:
+    assert isinstance(torch.ops.aten.add.Tensor, _compat.OpOverload)
+
+
+def test_a_key_can_be_excluded() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), _compat.excluding_key("AutocastCPU"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_lists_of_types_are_those_that_torch_asks() -> None:
+    from torch.optim import optimizer
+
+    for supported in _compat.foreach_types():
+        assert torch.Tensor in supported and XLATensor in supported
+    assert optimizer._default_to_fused_or_foreach([torch.ones(1, device="xla")], False)[1] is True
+
+
+def test_errors_leave_a_backward_pass() -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            raise LookupError("on purpose")
+
+    x = torch.ones(2, device="xla", requires_grad=True)
+    with pytest.raises(LookupError, match="on purpose"):
+        Fails.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_modules_run_outside_a_trace() -> None:
+    device = jax.local_devices()[0]
+    module = str(jax.jit(lambda x: x + 1).lower(jnp.ones(2)).compiler_ir())
+    (result,) = _compat.run_module(module, [jax.device_put(jnp.ones(2), device)], device)
+    assert result.tolist() == [2, 2]
+
+
+def test_versions() -> None:
+    import importlib.metadata
+
+    assert _compat.jaxlib_version == importlib.metadata.version("jaxlib")
+
+
+def test_wrappers_can_be_referred_to_weakly() -> None:
+    tensor = torch.ones(2, device="xla")
+    reference = weakref.ref(tensor)
+    del tensor
+    assert reference() is None
