@@ -24,6 +24,8 @@ from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import retire, step
 
 activate()
+# Said once in a process, so by whichever side comes first.
+pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values to real")
 
 Tensor = torch.Tensor
 Do = Callable[[Tensor], Any]

@@ -145,6 +145,23 @@ def test_dtypes_that_xla_lacks_are_named(dtype: torch.dtype) -> None:
     assert isinstance(caught.value, TypeError)
 
 
+@pytest.mark.parametrize("cast", ["x.to(torch.float32)", "torch.zeros(1, device='xla').copy_(x)"])
+def test_lost_imaginary_parts_are_said_as_on_the_cpu(cast: str, run: Run) -> None:
+    output = run(
+        f"""
+        import warnings
+        import torch, torch_xla
+        x = torch.ones(1, dtype=torch.complex64, device="xla")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                {cast}
+        print(len(said), said[0].message)
+        """
+    )
+    assert output.startswith("1 Casting complex values to real discards the imaginary part")
+
+
 def test_default_dtype_is_followed() -> None:
     torch.set_default_dtype(torch.float64)
     try:

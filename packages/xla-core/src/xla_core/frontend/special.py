@@ -77,6 +77,7 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from xla_core.frontend.record import write
 
     target, source = args[0], args[1]
+    _warn_of_lost_parts(source.dtype, target.dtype)
     if type(target) is not XLATensor:
         return target.copy_(cpu_copies((source,))[0])
     recorder = target._storage.value.recorder
@@ -89,6 +90,12 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         write(target, value)
         return target
     return _recorded_copy((target, wrap(value)), {})
+
+
+def _warn_of_lost_parts(source: torch.dtype, target: torch.dtype) -> None:
+    """torch's own warning for a copy of complex numbers to real ones; it appears once in a process."""
+    if source.is_complex and not target.is_complex:
+        torch.zeros(1, dtype=source, device="cpu").to(target)
 
 
 def _recorded_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -108,6 +115,7 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return torch.empty(tensor.shape, dtype=dtype, device="meta")
         return cpu_copies((tensor,))[0].to(device=target, dtype=dtype)
     if dtype != tensor.dtype:
+        _warn_of_lost_parts(tensor.dtype, dtype)
         tensor = native_plan(aten._to_copy.default)((tensor,), {"dtype": dtype})
     value = value_of(tensor)
     return wrap(value if target is None or target.index is None else moved(value, recorder_of(target)))
