@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 from array import array
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ class Program:
     varying_ints: tuple[int, ...] = ()
     executable: Executable | None = None
     graph_hash: str = ""
+    last_use: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def matches(self, inputs: Inputs) -> bool:
@@ -69,12 +70,16 @@ class Program:
 
 
 class ProgramCache:
-    """Programs by key, at most `size` of them; thread-safe."""
+    """Programs by key, at most `size` of them; thread-safe.
+
+    A look-up hashes its key, a tuple of all operations, once: the order of use is kept in the programs, not in the dictionary.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._programs: dict[Any, Program] = {}
+        self._uses = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -84,12 +89,10 @@ class ProgramCache:
         with self._lock:
             found = self._programs.get(key)
             if found is None:
-                found = Program(inputs.fixed_floats, inputs.fixed_ints, _bits(inputs.fixed_floats))
-                self._programs[key] = found
-                while len(self._programs) > self._size:
-                    self._programs.popitem(last=False)
-            else:
-                self._programs.move_to_end(key)
+                if len(self._programs) >= self._size:
+                    del self._programs[min(self._programs, key=lambda known: self._programs[known].last_use)]
+                found = self._programs[key] = Program(inputs.fixed_floats, inputs.fixed_ints, _bits(inputs.fixed_floats))
+            found.last_use = next(self._uses)
             return found
 
     def clear(self) -> None:
