@@ -140,6 +140,28 @@ def guard_engine(is_ours: Callable[[Any], bool]) -> None:
     torch.autograd._engine_run_backward = guarded_engine  # type: ignore[assignment,attr-defined]
 
 
+def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -> None:
+    """Call `opened` before forward-mode differentiation begins and `closed` after it has ended."""
+    from torch.autograd import forward_ad
+
+    enter, leave = forward_ad.enter_dual_level, forward_ad.exit_dual_level
+
+    @functools.wraps(enter)
+    def enter_dual_level() -> int:
+        if forward_ad._current_level < 0:
+            opened()
+        return int(enter())  # type: ignore[no-untyped-call]
+
+    @functools.wraps(leave)
+    def exit_dual_level(*, level: int | None = None) -> None:
+        leave(level=level)  # type: ignore[no-untyped-call]
+        if forward_ad._current_level < 0:
+            closed()
+
+    forward_ad.enter_dual_level = enter_dual_level
+    forward_ad.exit_dual_level = exit_dual_level
+
+
 def excluding_key(key: str) -> Any:
     """A context manager inside which the dispatcher of this thread passes over a dispatch key."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))

@@ -137,11 +137,18 @@ def _gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple
     return gates, gates, grad, bias, bias
 
 
-# Operations that torch has neither on meta tensors (in all their forms) nor on the CPU.
+def _linear_backward(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> Any:
+    """As asked for; torch's own promises a gradient of the bias with every one of the weight."""
+    shapes = (x.shape, weight.shape, weight.shape[:1])
+    return tuple(grad.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
+
+
+# Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
 _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "aten::linear_backward": _linear_backward,
 }
 
 

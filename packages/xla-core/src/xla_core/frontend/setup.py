@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core.frontend import attention, autocast, device, dynamo, loading, optim
+from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim
 from xla_core.ops import families
 
 
@@ -16,5 +16,6 @@ def activate() -> None:
     attention.register()
     autocast.register()
     optim.register()
+    linear.register()
     loading.register()
     dynamo.register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,17 @@ def allclose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether two tensors are equal within tolerances: a value read."""
     close = torch.isclose(*args, **kwargs).all()
     return bool(cpu_copies([close])[0].item())  # type: ignore[list-item]
+
+
+def is_same_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether two tensors have the same shape."""
+    return bool(args[0].shape == args[1].shape)
+
+
+def has_same_storage_numel(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the data behind two tensors has as many elements (forward mode asks)."""
+    left, right = (math.prod(arg._storage.value.aval.shape) if type(arg) is XLATensor else arg.numel() for arg in args)
+    return left == right
 
 
 def moved(value: Value, recorder: Recorder) -> Value:
@@ -294,6 +306,8 @@ HANDLERS: dict[str, Plan] = {
     "detach_copy": clone,
     "_local_scalar_dense": item,
     "equal": equal,
+    "is_same_size": is_same_size,
+    "_has_same_storage_numel": has_same_storage_numel,
     "allclose": allclose,
     "copy_": copy_,
     "_to_copy": to_copy,

@@ -1,0 +1,38 @@
+"""`linear` as one recorded operation and one in its gradient, where torch would split it into four and seven.
+
+A kernel for our own key is all it takes: torch then uses its gradient for the whole instead of splitting. That gradient knows no
+forward mode, so the kernel is taken away as long as a forward-mode level is open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from xla_core import _compat
+from xla_core.frontend import dispatch
+
+_linear = torch.ops.aten.linear.default
+_registered: list[torch.library.Library] = []
+
+
+def _kernel(*args: Any, **kwargs: Any) -> Any:
+    """Reached where subclass dispatch is excluded."""
+    return dispatch.plan_for(_linear)(args, kwargs)
+
+
+def _keep_whole() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("linear", _kernel, "PrivateUse1")
+    _registered.append(library)
+
+
+def _let_split() -> None:
+    _registered.pop()._destroy()
+
+
+def register() -> None:
+    """Keep `linear` whole but in forward mode."""
+    _keep_whole()
+    _compat.watch_forward_mode(_let_split, _keep_whole)
