@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ Model = Callable[[Params, Params, Array], tuple[Array, Params]]
 """(weights, buffers, inputs) → (logits, new buffers)."""
 Update = Callable[[Params, Params, State], tuple[Params, State]]
 """(weights, gradients, state) → (weights, state)."""
+Steps = tuple[Callable[[], Array], Callable[[], object]]
+"""What launches a step, and what blocks until all that was launched is done."""
 
 
 def linear(params: Params, name: str, value: Array) -> Array:
@@ -158,8 +160,8 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     return -jnp.take_along_axis(logarithms, labels.reshape(-1, 1), axis=1).mean()
 
 
-def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inputs: Array, labels: Array) -> Callable[[], Array]:
-    """A call runs one jitted step (weights and state donated), blocks, and returns the loss."""
+def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inputs: Array, labels: Array) -> Steps:
+    """A step is jitted, with weights and state donated, and returns the loss."""
 
     def loss_of(weights: Params, buffers: Params, batch: Array, targets: Array) -> tuple[Array, Params]:
         logits, updated = model(weights, buffers, batch)
@@ -175,16 +177,13 @@ def training_step(model: Model, rule: Rule, params: Params, buffers: Params, inp
 
     def step() -> Array:
         held[0], held[1], loss = jitted(held[0], held[1], inputs, labels)
-        for part in jax.tree.leaves(held):
-            part.block_until_ready()
-        done: Array = loss.block_until_ready()
-        return done
+        return cast(Array, loss)
 
-    return step
+    return step, lambda: jax.block_until_ready(held)
 
 
-def decoding_step(model: Model, params: Params, window: Array) -> Callable[[], Array]:
-    """A call appends the likeliest next token to a window of fixed length, blocks, and returns that token [batch, 1]."""
+def decoding_step(model: Model, params: Params, window: Array) -> Steps:
+    """A step appends the likeliest next token to a window of fixed length and returns that token [batch, 1]."""
 
     def whole(weights: Params, tokens: Array) -> tuple[Array, Array]:
         logits, _ = model(weights, {}, tokens)
@@ -196,8 +195,6 @@ def decoding_step(model: Model, params: Params, window: Array) -> Callable[[], A
 
     def step() -> Array:
         held[0], token = jitted(params, held[0])
-        held[0].block_until_ready()
-        done: Array = token.block_until_ready()
-        return done
+        return cast(Array, token)
 
-    return step
+    return step, lambda: jax.block_until_ready(held)

@@ -130,7 +130,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def training_step(
     model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, close: Callable[[], None]
 ) -> Callable[[], Tensor]:
-    """A call runs forward, backward and the optimizer, blocks by `close`, and returns the loss (not read)."""
+    """A call runs forward, backward and the optimizer, ends the step by `close`, and returns the loss (not read)."""
 
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)

@@ -34,14 +34,15 @@ def trace_table(results: Results) -> str:
 
 def steps_table(results: Results) -> str:
     """Milliseconds per step and ratios, a model and contender a row."""
-    keys = ("wall_ms", "cpu_ms", "wall_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
+    keys = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
     rows = []
     for row in results["rows"]:
         late = row.get("late_compiles")
         rows.append(
             [row["model"], row["on"], *(number(row.get(key)) for key in keys), "" if late is None else str(late), row.get("goal", "")]
         )
-    headings = ["model", "on", "ms", "CPU ms", "× jax", "× jax, CPU time", "× torch", "first step, s", "late compiles", "goal, × jax"]
+    headings = ["model", "on", "ms", "ms, blocked", "CPU ms", "× jax", "× jax, blocked", "× jax, CPU time", "× torch", "first step, s"]
+    headings += ["late compiles", "goal, × jax"]
     return table(headings, rows, right_from=2)
 
 

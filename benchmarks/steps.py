@@ -1,6 +1,7 @@
 """Whole training steps: the median steady step on `xla`, in plain torch and in hand-written, jitted JAX, interleaved in one run.
 
 All contenders start from the same weights on the same batch; before the clock starts their first losses (or decoded tokens) must agree.
+Steps run back to back, as in a training loop, and once more with a wait after each.
 """
 
 import math
@@ -46,13 +47,18 @@ class Workload:
 
 @dataclass(slots=True)
 class Contender:
-    """One implementation: a blocking step and what has been measured of it, milliseconds per step by round."""
+    """One implementation, and what has been measured of it: milliseconds per step by round.
+
+    step launches a step, finish blocks until all that was launched is done.
+    """
 
     name: str
     step: Callable[[], Any]
+    finish: Callable[[], object]
     first_s: float = 0.0
     checked: list[float] = field(default_factory=list)
     wall_ms: list[float] = field(default_factory=list)
+    blocked_ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
     steps: int = 0
     late_compiles: int | None = None
@@ -97,7 +103,7 @@ def workloads(quick: bool) -> dict[str, Workload]:
 
 
 def torch_step(work: Workload, device: torch.device, close: Callable[[], None], compiled: bool = False) -> Callable[[], Tensor]:
-    """The step on one torch device; `close` blocks until it is done."""
+    """The step on one torch device; `close` ends it."""
     torch.manual_seed(0)
     model = work.model()
     batch = work.batch()
@@ -109,7 +115,7 @@ def torch_step(work: Workload, device: torch.device, close: Callable[[], None], 
     return models_torch.training_step(called, work.optimizer(model.parameters()), inputs, labels, close)
 
 
-def jax_step(work: Workload) -> Callable[[], Any]:
+def jax_steps(work: Workload) -> models_jax.Steps:
     """The step in JAX, from the weights and the batch that `torch_step` makes."""
     torch.manual_seed(0)
     model = work.model()
@@ -121,26 +127,17 @@ def jax_step(work: Workload) -> Callable[[], Any]:
     return models_jax.training_step(work.in_jax, work.rule, params, buffers, inputs, labels)
 
 
-def xla_step(work: Workload) -> Callable[[], Tensor]:
-    """The step on the XLA device, ended by a blocking sync."""
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
-    def close() -> None:
-        torch_xla.sync(wait=True)
-        xm.wait_device_ops()
-
-    return torch_step(work, torch_xla.device(), close)
-
-
 def build(name: str, work: Workload, kind: str) -> Contender:
     """The contender of that name."""
     if name == "xla":
-        return Contender(name, xla_step(work))
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        return Contender(name, torch_step(work, torch_xla.device(), torch_xla.sync), xm.wait_device_ops)
     if name == "jax":
-        return Contender(name, jax_step(work))
-    close = torch.cuda.synchronize if kind == "cuda" else (lambda: None)
-    return Contender(name, torch_step(work, torch.device(kind), close, compiled=name == "inductor"))
+        return Contender(name, *jax_steps(work))
+    finish: Callable[[], object] = torch.cuda.synchronize if kind == "cuda" else lambda: None
+    return Contender(name, torch_step(work, torch.device(kind), lambda: None, compiled=name == "inductor"), finish)
 
 
 def check(work: Workload, contenders: list[Contender], tolerance: float) -> None:
@@ -163,20 +160,26 @@ def check(work: Workload, contenders: list[Contender], tolerance: float) -> None
 
 
 def turn(contender: Contender, budget_s: float) -> None:
-    """One contender's part of a round: as many steps as fit the budget, one at least, after one that refills the caches."""
+    """One contender's part of a round: as many steps as fit the budget back to back, and as many blocked, each after its like."""
     start = time.perf_counter()
     contender.step()
-    one = time.perf_counter() - start
-    count = max(1, min(200, int(budget_s / one)))
+    contender.finish()
+    count = max(1, min(200, int(budget_s / 2 / (time.perf_counter() - start))))
+    compiled = compiles(contender)
+    start, busy = time.perf_counter(), time.process_time()
+    for _ in range(count):
+        contender.step()
+    contender.finish()
+    contender.wall_ms.append(1e3 * (time.perf_counter() - start) / count)
+    contender.cpu_ms.append(1e3 * (time.process_time() - busy) / count)
     walls = []
-    compiled, busy = compiles(contender), time.process_time()
     for _ in range(count):
         start = time.perf_counter()
         contender.step()
+        contender.finish()
         walls.append(time.perf_counter() - start)
-    contender.cpu_ms.append(1e3 * (time.process_time() - busy) / count)
-    contender.wall_ms.append(1e3 * statistics.median(walls))
-    contender.steps += count
+    contender.blocked_ms.append(1e3 * statistics.median(walls))
+    contender.steps += 2 * count
     if contender.name == "xla":
         contender.late_compiles = (contender.late_compiles or 0) + compiles(contender) - compiled
 
@@ -212,6 +215,7 @@ def row_of(work: Workload, contender: Contender, by_name: dict[str, Contender]) 
         "model": work.name,
         "on": contender.name,
         "wall_ms": statistics.median(contender.wall_ms),
+        "blocked_ms": statistics.median(contender.blocked_ms),
         "cpu_ms": statistics.median(contender.cpu_ms),
         "first_s": contender.first_s,
         "steps": contender.steps,
@@ -220,6 +224,7 @@ def row_of(work: Workload, contender: Contender, by_name: dict[str, Contender]) 
     for other in ("jax", "torch"):
         if other in by_name:
             row[f"wall_vs_{other}"] = ratio(contender.wall_ms, by_name[other].wall_ms)
+            row[f"blocked_vs_{other}"] = ratio(contender.blocked_ms, by_name[other].blocked_ms)
             row[f"cpu_vs_{other}"] = ratio(contender.cpu_ms, by_name[other].cpu_ms)
     if contender.name == "xla" and "jax" in by_name:
         reached = float(row["wall_vs_jax"] or 0)
@@ -228,13 +233,16 @@ def row_of(work: Workload, contender: Contender, by_name: dict[str, Contender]) 
     return row
 
 
+COLUMNS = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
+
+
 def show(rows: list[Row], console: Console) -> None:
     """The rich table."""
-    table = Table(title="Median steady step: forward, backward, optimizer (decode: one token)")
-    for heading in ("model", "on", "ms", "CPU ms", "× jax", "× jax CPU", "× torch", "first step s", "goal × jax", "goals met"):
+    table = Table(title="Median steady step, back to back: forward, backward, optimizer (decode: one token)")
+    for heading in ("model", "on", "ms", "blocked", "CPU ms", "× jax", "blocked", "CPU", "× torch", "first s", "goal × jax", "met"):
         table.add_column(heading, justify="left" if heading in ("model", "on") else "right")
     for row in rows:
-        cells = [row.get(key) for key in ("wall_ms", "cpu_ms", "wall_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")]
+        cells = [row.get(key) for key in COLUMNS]
         numbers = [f"{cell:,.2f}" if isinstance(cell, float) else "" for cell in cells]
         met = row.get("met")
         table.add_row(
