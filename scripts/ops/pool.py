@@ -25,10 +25,9 @@ START_S = 180
 class Worker:
     """One process and its pipes."""
 
-    def __init__(self, arguments: list[str]) -> None:
-        here = Path(__file__).resolve().parent
-        environment = {"XLA_COMPILATION_CACHE_SIZE": "64", "PJRT_DEVICE": "CPU", **os.environ, "PYTHONPATH": str(here)}
-        command = [sys.executable, str(here / "worker.py"), *arguments]
+    def __init__(self, script: Path, arguments: list[str]) -> None:
+        environment = {"XLA_COMPILATION_CACHE_SIZE": "64", "PJRT_DEVICE": "CPU", **os.environ}
+        command = [sys.executable, str(script), *arguments]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
         )
@@ -69,8 +68,15 @@ def _lost(outcome: Outcome, detail: str) -> dict[str, Any]:
     return {"seconds": 0.0, "found": {"any": {"forward": Result(outcome, 0, detail).as_json()}}}
 
 
-def run(tasks: list[Task], arguments: list[str], workers: int, limit_s: float, done: Callable[[Task, dict[str, Any]], None]) -> None:
-    """Do all tasks in `workers` processes; `done` is called in their threads, one at a time."""
+def run(
+    tasks: list[Task],
+    arguments: list[str],
+    workers: int,
+    limit_s: float,
+    done: Callable[[Task, dict[str, Any]], None],
+    script: Path = Path(__file__).with_name("worker.py"),
+) -> None:
+    """Do all tasks in `workers` processes that run `script`; `done` is called in their threads, one at a time."""
     waiting: SimpleQueue[Task] = SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -86,7 +92,7 @@ def run(tasks: list[Task], arguments: list[str], workers: int, limit_s: float, d
             if worker is None or worker.tasks >= LIFE or worker.process.poll() is not None:
                 if worker is not None:
                     worker.stop()
-                worker = Worker(arguments)
+                worker = Worker(script, arguments)
             answer = worker.ask(task, limit_s)
             with lock:
                 done(task, answer)

@@ -123,13 +123,15 @@ GOLDEN: dict[str, tuple[Callable[[], Any], str]] = {
         """
         %0 = input : f32[4,3]
         %1 = input : f32[2,3]
-        %2 = xla.read.t[](%1) : f32[3,2]
-        %3 = aten.mm(%0, %2) : f32[4,2]
-        %4 = aten.sum(%3) : f32[]
-        %5 = aten.ones_like(%4) : f32[]
-        %6 = xla.read.expand[(4, 2)].t[](%5) : f32[2,4]
-        %7 = aten.mm(%6, %0) : f32[2,3]
-        return %7
+        %2 = aten.linear(%0, %1) : f32[4,2]
+        %3 = aten.sum(%2) : f32[]
+        %4 = aten.ones_like(%3) : f32[]
+        %5 = xla.read.expand[(4, 2)](%4) : f32[4,2]
+        %6 = aten.linear_backward(%0, %5, %1, [False, True, False]) : 3 results
+        %7 = result : None
+        %8 = result : f32[2,3]
+        %9 = result : None
+        return %8
         """,
     ),
 }

@@ -1,0 +1,81 @@
+"""The script that measures operators can be trusted: it finds nothing on the CPU, everything that is damaged, and outlives its workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Some of everything: arithmetic, a factorisation, a reduction, random numbers, a data-dependent shape, a loss.
+SOME = "=add,=linalg.eigh,=amax,=bernoulli,=nonzero,=nn.functional.huber_loss,=nn_BatchNorm1d,=SGD"
+
+
+def outcomes(tmp_path: Path, *options: str) -> dict[str, dict[str, Any]]:
+    """The findings of a run of the script, by suite and name."""
+    target = tmp_path / "ops.json"
+    command = [sys.executable, str(ROOT / "scripts" / "ops"), "--json", str(target), "--samples", "4", "--workers", "1", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {f"{row['suite']}:{row['name']}": row["found"] for row in json.loads(target.read_text())["rows"]}
+
+
+def flat(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Outcome by suite, name, dtype and pass."""
+    return {
+        f"{entry}:{key}:{kind}": result["outcome"]
+        for entry, row in found.items()
+        for key, passes in row.items()
+        for kind, result in passes.items()
+    }
+
+
+def test_on_the_cpu_all_is_right(tmp_path: Path) -> None:
+    found = flat(outcomes(tmp_path, "--device", "cpu", "--only", SOME))
+    assert len(found) > 40 and set(found.values()) == {"native"}
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    found = flat(outcomes(tmp_path, "--device", "cpu", "--damage", "--only", SOME))
+    unseen = {name for name, outcome in found.items() if outcome != "wrong"}
+    assert all("bernoulli" in name for name in unseen), "random results have no values to compare"
+
+
+def test_the_device_is_compared(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "--only", "=add,=nonzero", "--suite", "ops")
+    assert flat(found)["ops:add:float32:forward"] == flat(found)["ops:add:float32:gradient"] == "native"
+    assert found["ops:add"]["float32"]["forward"]["samples"] == 4
+
+
+WORKER = """
+import json, os, signal, sys, time
+for line in sys.stdin:
+    name = json.loads(line)["name"]
+    if name == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if name == "hangs":
+        signal.pause()
+    print(json.dumps({"seconds": 0.0, "found": {"any": {"forward": {"outcome": "native", "samples": 1}}}}), flush=True)
+"""
+
+
+def test_workers_that_crash_or_hang_cost_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "ops"))
+    import pool
+    from entries import Suite, Task
+
+    monkeypatch.setattr(pool, "START_S", 0)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    names = ["one", "crashes", "two", "hangs", "three"]
+    found: dict[str, str] = {}
+
+    def done(task: Task, answer: dict[str, Any]) -> None:
+        found[task.name] = answer["found"]["any"]["forward"]["outcome"]
+
+    pool.run([Task(Suite.OPS, number, name) for number, name in enumerate(names)], [], 2, 5.0, done, script)
+    assert found == {"one": "native", "crashes": "crash", "two": "native", "hangs": "time-out", "three": "native"}
