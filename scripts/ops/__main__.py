@@ -40,6 +40,13 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
+def write(target: Path, content: dict[str, Any]) -> None:
+    """The results as JSON, whole or not at all."""
+    temporary = target.with_suffix(".part")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    temporary.replace(target)
+
+
 @click.command(help=__doc__)
 @click.option("--device", type=click.Choice(["xla", "cpu"]), default="xla", show_default=True)
 @click.option("--suite", "suites", type=click.Choice([suite.value for suite in Suite]), multiple=True, help="Default: all.")
@@ -73,6 +80,8 @@ def main(
         def done(task: Task, answer: dict[str, Any]) -> None:
             rows.append({"suite": task.suite.value, "number": task.number, "name": task.name, **answer})
             progress.advance(bar)
+            if target is not None:  # a run takes long: what is known survives its end
+                write(target, {"device": device, "samples": samples, "damage": damage, "rows": rows})
 
         pool.run(todo, [device, str(samples), "damage" if damage else "-"], workers, limit, done)
     order = list(Suite)
@@ -80,7 +89,7 @@ def main(
     show(rows, Console(width=None if sys.stdout.isatty() else 200))
     console.print(f"{len(rows)} entries in {time.perf_counter() - start:.0f} s")
     if target is not None:
-        target.write_text(json.dumps({"device": device, "samples": samples, "damage": damage, "rows": rows}, indent=1), encoding="utf-8")
+        write(target, {"device": device, "samples": samples, "damage": damage, "rows": rows})
     if docs is not None:
         docs.write_text(report.markdown(rows, HEADER), encoding="utf-8")
 

@@ -33,10 +33,11 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Result:
-    """The worst outcome over all samples."""
+    """The worst outcome over all samples. refused: samples that CPU torch itself cannot do, which are not asked of the device."""
 
     outcome: Outcome = Outcome.NATIVE
     samples: int = 0
+    refused: int = 0
     detail: str = ""
     fallbacks: set[str] = field(default_factory=set)
 
@@ -50,6 +51,7 @@ class Result:
         return {
             "outcome": self.outcome.value,
             "samples": self.samples,
+            "refused": self.refused,
             "detail": self.detail,
             "fallbacks": sorted(self.fallbacks),
         }
@@ -138,10 +140,7 @@ def agree(actions: list[tuple[Action, bool]], name: str, settings: Settings, res
         done.clear()
         try:
             for action, values in actions:
-                try:
-                    expected = action("cpu")
-                except Exception:
-                    continue  # what the CPU cannot do is not asked of the device
+                expected = action("cpu")
                 try:
                     mine = action(settings.device)
                     if alone:
@@ -190,6 +189,7 @@ def forward(entry: Any, dtype: torch.dtype, settings: Settings) -> Result:
         try:
             values = entry.name not in compare.UNINITIALISED and not is_random(entry.op, sample, action("cpu"))
         except Exception:
+            result.refused += 1
             continue
         actions.append((action, values))
     with watching(result, settings):
@@ -210,7 +210,7 @@ def gradient(entry: Any, dtype: torch.dtype, settings: Settings) -> Result:
             expected = action("cpu")
             actions.append((action, entry.name not in compare.UNINITIALISED and not _other_gradients(entry, sample, expected)))
         except Exception:
-            continue
+            result.refused += 1
     with watching(result, settings):
         agree(actions, "", settings, result)
     return result
@@ -294,16 +294,15 @@ def module(entry: Any, settings: Settings) -> dict[str, Any]:
                 return passes(copy.deepcopy(built).to(device), given.forward_input, device, seed)
 
             try:
-                compare_random = action("cpu", 8)
-                expected = action("cpu")
+                other_seed, expected = action("cpu", 8), action("cpu")
             except Exception:
+                result.refused += 1
                 continue
             try:
-                compare.check(compare_random, expected, "cpu", True)
-                values = True
+                compare.check(other_seed, expected, "cpu", True)
+                actions.append((action, True))
             except Difference:
-                values = False
-            actions.append((action, values))
+                actions.append((action, False))
         with watching(result, settings):
             agree(actions, "", settings, result)
     return {"train": {"forward": ways[True].as_json()}, "eval": {"forward": ways[False].as_json()}}
@@ -342,7 +341,6 @@ def optimizer(entry: Any, settings: Settings) -> dict[str, Any]:
         result = Result()
         with watching(result, settings):
             for given in entry.optim_inputs_func("cpu"):
-                result.samples += 1
                 check_optimizer(entry, {**given.kwargs, **extra}, given.params, settings, result)
         found[way] = {"forward": result.as_json()}
     return found
@@ -354,8 +352,10 @@ def check_optimizer(entry: Any, kwargs: dict[str, Any], params: Any, settings: S
     try:
         expected, _ = trained(entry, on_cpu, "cpu", settings)
     except Exception:
+        result.refused += 1
         return
     try:
+        result.samples += 1
         mine, late = trained(entry, kwargs, settings.device, settings)
         if settings.damage:
             mine = compare.damaged(mine)

@@ -22,6 +22,9 @@ START_S = 180
 """Seconds that a worker may take more for its first task: it imports torch's test suite."""
 
 
+WORKER = Path(__file__).with_name("worker.py")
+
+
 class Worker:
     """One process and its pipes."""
 
@@ -74,7 +77,7 @@ def run(
     workers: int,
     limit_s: float,
     done: Callable[[Task, dict[str, Any]], None],
-    script: Path = Path(__file__).with_name("worker.py"),
+    script: Path = WORKER,
 ) -> None:
     """Do all tasks in `workers` processes that run `script`; `done` is called in their threads, one at a time."""
     waiting: SimpleQueue[Task] = SimpleQueue()

@@ -41,12 +41,12 @@ class Share:
 
 
 def outcomes(row: Row, kind: str, dtypes: Iterable[str] | None = None) -> list[str]:
-    """Outcomes of one pass of an entry over some dtypes; a crash or time-out, which belongs to no dtype, is always among them."""
+    """Outcomes of one pass of an entry over those dtypes of which the CPU could do a sample; a crash belongs to all of them."""
     found: dict[str, Any] = row["found"]
     if "any" in found and found["any"]["forward"]["outcome"] not in RIGHT:
         return [found["any"]["forward"]["outcome"]]
-    keys = found if dtypes is None else [*dtypes, "any"]
-    return [found[key][kind]["outcome"] for key in keys if key in found and kind in found[key]]
+    results = [found[key][kind] for key in (found if dtypes is None else dtypes) if key in found and kind in found[key]]
+    return [result["outcome"] for result in results if result["samples"] or result["outcome"] not in RIGHT]
 
 
 def share(title: str, goal: str, rows: Iterable[Row], pick: Callable[[Row], list[str]]) -> Share:

@@ -1,0 +1,38 @@
+"""A sample of torch's database of operators on device `xla`, and every entry that ever failed; `hatch run ops` runs all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "ops"))
+
+import checks
+import report
+from entries import Suite, Task, tasks
+
+EVERY = 12
+ALL = {suite: tasks([suite], None) for suite in Suite}
+# Entries that were wrong, failed or fell back once.
+ONCE: dict[Suite, tuple[str, ...]] = {
+    Suite.OPS: (),
+    Suite.ERRORS: (),
+    Suite.MODULES: (),
+    Suite.OPTIMIZERS: (),
+}
+SAMPLE = [task for every in ALL.values() for task in every[::EVERY]]
+CHOSEN = [*SAMPLE, *(task for suite, every in ALL.items() for task in every if task.name in ONCE[suite] and task not in SAMPLE)]
+
+
+@pytest.mark.parametrize("task", CHOSEN, ids=lambda task: f"{task.suite.value}-{task.name}")
+def test_entry(task: Task) -> None:
+    found = checks.run(task, checks.Settings("xla", 6, False))
+    row = {"suite": task.suite.value, "name": task.name, "found": found}
+    assert [failure for failure in report.failures([row]) if failure[2] not in report.RIGHT] == []
+
+
+def test_names_are_those_of_entries() -> None:
+    for suite, names in ONCE.items():
+        assert set(names) <= {task.name for task in ALL[suite]}
