@@ -1,7 +1,8 @@
 """Which lowering a convolution gets: one XLA convolution, a product per tap, or blocks of merged groups.
 
-Only XLA:CPU needs the choice; elsewhere the compiler's own convolution is used. The numbers below come from timing both ways on the
-layers of ResNet-18 and small CNNs, on two x86-64 cores. Operands are channels-last (N, *spatial, C), weights as torch has them, (O, I, *kernel).
+Only XLA:CPU needs the choice; elsewhere the compiler's own convolution is used. The numbers below come from timing both ways on
+the layers of ResNet-18 and small CNNs, on two x86-64 cores. Operands are channels-last (N, *spatial, C), weights as torch has them,
+(O, I, *kernel).
 """
 
 from __future__ import annotations
