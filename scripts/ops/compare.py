@@ -20,6 +20,11 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
 }
 # The content of these is whatever memory held.
 UNINITIALISED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+# These project on random vectors: another seed gives nearly the same values, up to signs and beyond our tolerance.
+RANDOM_INSIDE = ("svd_lowrank", "pca_lowrank")
+# Which of several equal values is named by these is up to the implementation: what they point to is compared instead.
+# Beside it the place of `dim` among the arguments after the input.
+INDEXED = {"argsort": 0, "sort": 0, "mode": 0, "topk": 1, "kthvalue": 1}
 
 
 class Difference(Exception):
@@ -53,6 +58,39 @@ def check(mine: Any, expected: Any, device: str, values: bool) -> None:
                 raise Difference(f"{one}, expected {other}")
         elif isinstance(other, torch.device) or (values and not _equal(one, other)):
             raise Difference(f"{one!r}, expected {other!r}")
+
+
+def with_picked(name: str, given: tuple[Any, tuple[Any, ...], dict[str, Any]], result: Any) -> Any:
+    """(values, indices) of a selection along a dimension, the indices replaced by what they point to."""
+    x, args, kwargs = given
+    *values, indices = (result,) if isinstance(result, torch.Tensor) else result
+    dim = kwargs.get("dim", args[INDEXED[name]] if len(args) > INDEXED[name] else -1)
+    if not x.dim():
+        return values, x.reshape(1).take_along_dim(indices.reshape(1), 0)
+    return values, x.take_along_dim(indices if indices.dim() == x.dim() else indices.unsqueeze(dim), dim)
+
+
+def no_worse(mine: Any, expected: Any, truth: Any) -> bool:
+    """Whether results are as near to those computed in double precision as the CPU's are: it rounds too, and overflows."""
+    for one, other, exact in zip(tensors_of(mine), tensors_of(expected), tensors_of(truth), strict=True):
+        one, other, exact = plain(one), plain(other), plain(exact)
+        if one.shape != exact.shape or one.dtype != other.dtype:
+            return False
+        if one.dtype not in TOLERANCES:
+            if not torch.equal(one, other):
+                return False
+            continue
+        relative, absolute = TOLERANCES[one.dtype]
+        wide = torch.complex128 if exact.is_complex() else torch.float64
+        one, other, exact = one.to(wide), other.to(wide), exact.to(wide)
+        sizes = exact.abs()
+        finite = sizes[torch.isfinite(sizes)]
+        allowed = relative * sizes + absolute * max(1.0, float(finite.max()) if finite.numel() else 1.0)
+        off = (other - exact).abs()
+        good = ((one - exact).abs() <= allowed + 2 * off.nan_to_num(0.0)) | torch.isclose(one, exact, rtol=relative, equal_nan=True)
+        if not bool(good.all()):
+            return False
+    return True
 
 
 def _equal(one: Any, other: Any) -> bool:

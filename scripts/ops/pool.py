@@ -50,7 +50,8 @@ class Worker:
         with selectors.DefaultSelector() as ready:
             ready.register(self.process.stdout, selectors.EVENT_READ)
             if not ready.select(allowed):
-                self.stop()
+                self.process.kill()
+                self.process.wait()
                 return _lost(Outcome.TIMEOUT, f"no result after {limit_s:.0f} s")
         line = self.process.stdout.readline()
         if not line:
@@ -62,9 +63,12 @@ class Worker:
         return _lost(Outcome.CRASH, f"the process ended with code {self.process.wait()}")
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, if it has not ended, and close its pipes."""
         self.process.kill()
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def _lost(outcome: Outcome, detail: str) -> dict[str, Any]:

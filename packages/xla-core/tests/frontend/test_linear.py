@@ -52,6 +52,15 @@ def test_values_and_gradients(lead: tuple[int, ...], bias: bool) -> None:
     on_both(action, rtol=1e-5, atol=1e-5)
 
 
+def test_complex_gradients_are_conjugated() -> None:
+    def action(device: str) -> Any:
+        made = [each for each in inputs(device, dtype=torch.complex64) if each is not None]
+        cotangent = torch.full((5, 2, 3), 1 - 2j).to(device)
+        return torch.autograd.grad(F.linear(made[0] * 1j, made[1], made[2] * 1j), made, cotangent)
+
+    on_both(action, rtol=1e-5, atol=1e-5)
+
+
 def test_some_gradients_only() -> None:
     for chosen in ([0], [1], [2], [0, 2], [1, 2]):
 

@@ -164,6 +164,16 @@ def test_checkpointing_repeats_the_same_numbers(use_reentrant: bool, synced: boo
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize(
+    "drop", [nn.Dropout2d(), nn.Dropout3d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()], ids=lambda drop: type(drop).__name__
+)
+def test_dropout_with_its_default_probability(drop: nn.Module) -> None:
+    """torch leaves a probability of 0.5 out of the call, because that is the default of `bernoulli_`."""
+    shape = (2, 64, 3, 3) if isinstance(drop, nn.Dropout2d) else (2, 64, 3, 3, 3)
+    out = drop(torch.ones(shape, device="xla"))
+    assert 0.2 < (out == out.max()).float().mean().item() < 0.8
+
+
 def test_generators_of_other_devices_are_refused() -> None:
     with pytest.raises(RuntimeError, match="Expected a 'xla' device type for generator but found 'cpu'"):
         torch.rand(2, device="xla", generator=torch.Generator())

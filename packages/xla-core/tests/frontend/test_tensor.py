@@ -424,3 +424,21 @@ def test_copy_between_devices_and_dtypes() -> None:
     assert xla.tolist() == [[3.5, 4.5], [0, 7]]
     with pytest.raises(RuntimeError):
         xla.copy_(torch.ones(3))
+
+
+def test_resize_as() -> None:
+    assert torch.zeros(2, device="xla").resize_as_(torch.zeros(3, 2, device="xla")).shape == (3, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_one_dtype(dtype: torch.dtype, training: bool) -> None:
+    """Statistics and weights in the dtype of the input too; nothing is saved when not training."""
+    found = []
+    for device in ("xla", "cpu"):
+        x, weight, bias = (torch.linspace(-1, 2, size).to(device, dtype) for size in (24, 3, 3))
+        mean, variance = torch.zeros(3, device=device, dtype=dtype), torch.ones(3, device=device, dtype=dtype)
+        out, *saved = torch.native_batch_norm(x.view(4, 3, 2), weight, bias, mean, variance, training, 0.1, 1e-5)
+        found.append([each.cpu().float() for each in (out, mean, variance)])
+        assert all(each.numel() == (3 if training else 0) for each in saved)
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)

@@ -85,7 +85,7 @@ def recording_plan(func: OpOverload) -> Plan:
         plan = functional(call)
     else:
         plan = mutating(call)
-    return special.elsewhere(func, special.noting(func, plan))
+    return special.elsewhere(func, special.noting(func, special.filling(func, functional_form, plan)))
 
 
 _planned: set[OpOverload] = set()

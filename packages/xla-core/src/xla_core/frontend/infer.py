@@ -143,11 +143,17 @@ def _linear_backward(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, 
     return tuple(grad.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
 
 
+def _batch_norm_no_training(x: torch.Tensor, *_: Any) -> Any:
+    """Nothing is saved on the CPU; torch's own promises statistics on other devices."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
+
+
 # Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
 _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
     "aten::linear_backward": _linear_backward,
 }
 

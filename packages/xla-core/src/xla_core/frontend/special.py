@@ -159,6 +159,11 @@ def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tensor
 
 
+def resize_as_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.resize_as_(template)`."""
+    return resize_((args[0], args[1].shape), {})
+
+
 def refuse_generator(kwargs: dict[str, Any]) -> None:
     """xla devices draw from their own state: a generator of another device is an error, as in stock torch."""
     generator = kwargs.get("generator")
@@ -190,6 +195,23 @@ def elsewhere(func: OpOverload, plan: Plan) -> Plan:
             if source is not None and target.index is not None and source._storage.value.recorder is not recorder:
                 return wrap(moved(value_of(plan(args, kwargs)), recorder))
         return plan(args, kwargs)
+
+    return run
+
+
+def filling(func: OpOverload, functional: OpOverload, plan: Plan) -> Plan:
+    """`plan`, given the default values that `func` has and its functional form has not: torch leaves them out of a call."""
+    needed = {argument.name for argument in functional._schema.arguments if not argument.has_default_value()}
+    arguments = func._schema.arguments
+    defaults = [(place, argument.default_value) for place, argument in enumerate(arguments) if argument.has_default_value()]
+    missing = [(place, value) for place, value in defaults if arguments[place].name in needed and not arguments[place].kwarg_only]
+    if not missing:
+        return plan
+    names = [argument.name for argument in arguments]
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args + tuple(value for place, value in missing if place >= len(args) and names[place] not in kwargs)
+        return plan(given, kwargs)
 
     return run
 
@@ -232,10 +254,11 @@ def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return aten._native_batch_norm_legit.no_stats(
             given["input"], given["weight"], given["bias"], training, given["momentum"], given["eps"]
         )
+    if not training:  # saves nothing
+        return aten._native_batch_norm_legit_no_training.default(*[given[name] for name in names if name != "training"])
     *results, new_mean, new_variance = aten._native_batch_norm_legit_functional.default(*[given[name] for name in names])
-    if training:
-        mean.copy_(new_mean)
-        variance.copy_(new_variance)
+    mean.copy_(new_mean)
+    variance.copy_(new_variance)
     return tuple(results)
 
 
@@ -317,6 +340,7 @@ HANDLERS: dict[str, Plan] = {
     "set_.source_Storage": loading.take,
     "set_.source_Storage_storage_offset": loading.take,
     "resize_": resize_,
+    "resize_as_": resize_as_,
     "native_batch_norm": batch_norm,
     "scaled_dot_product_attention": lambda args, kwargs: attention.scaled_dot_product_attention(*args, **kwargs),  # in inference mode
     **{name: blank(overload_named(f"aten::{name}")) for name in _BLANKS},

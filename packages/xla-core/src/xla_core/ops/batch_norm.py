@@ -130,6 +130,11 @@ def batch_norm_no_update(
     return *results, _reserve(ctx, 3)
 
 
+def _updated(ctx: Context, start: int, statistics: tuple[Maybe, Maybe]) -> list[Maybe]:
+    """Running statistics as promised, from result `start` on."""
+    return [None if value is None else _promised(ctx, start + place, value) for place, value in enumerate(statistics)]
+
+
 def _reserve(ctx: Context, index: int) -> jax.Array:
     out = ctx.out[index]
     return lax.full((0,) if out is None else out.shape, 0, np.uint8 if out is None else out.dtype)
@@ -149,7 +154,7 @@ def batch_norm_functional(
 ) -> tuple[Maybe, ...]:
     """_native_batch_norm_legit_functional(...) -> (output, mean, inverse, running_mean_out, running_var_out)"""
     results, after = _normalise(ctx, x, weight, bias, (running_mean, running_var), training, momentum, eps)
-    return *results, *after
+    return *results, *_updated(ctx, 3, after)
 
 
 @op("_batch_norm_with_update_functional", scalars=("momentum", "eps"))
@@ -158,7 +163,7 @@ def batch_norm_with_update_functional(
 ) -> tuple[Maybe, ...]:
     """_batch_norm_with_update_functional(...) -> (output, mean, inverse, reserve, running_mean_out, running_var_out)"""
     results, after = _normalise(ctx, x, weight, bias, (running_mean, running_var), True, momentum, eps)
-    return *results, _reserve(ctx, 3), *after
+    return *results, _reserve(ctx, 3), *_updated(ctx, 4, after)
 
 
 def _gradients(

@@ -96,6 +96,10 @@ def addmv(ctx: Context, base: jax.Array, matrix: jax.Array, vector: jax.Array, *
     return accumulate(ctx, base, contract(matrix, vector, ((1,), (0,))), beta, alpha)
 
 
+def _conjugate(x: jax.Array) -> jax.Array:
+    return lax.conj(x) if is_complex(x.dtype) else x
+
+
 @op("dot")
 def dot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     """dot(Tensor self, Tensor tensor) -> Tensor"""
@@ -105,7 +109,7 @@ def dot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
 @op("vdot")
 def vdot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     """vdot(Tensor self, Tensor other) -> Tensor"""
-    return dot(ctx, lax.conj(a) if is_complex(a.dtype) else a, b)
+    return dot(ctx, _conjugate(a), b)
 
 
 @op("addr", scalars=("beta", "alpha"))
@@ -135,9 +139,9 @@ def linear_backward(
     lead = tuple(range(x.ndim - 1))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
-        to_x = cast(contract(grad, weight, ((grad.ndim - 1,), (0,))), x.dtype)
+        to_x = cast(contract(grad, _conjugate(weight), ((grad.ndim - 1,), (0,))), x.dtype)
     if output_mask[1]:
-        to_weight = cast(contract(grad, x, (lead, lead)), weight.dtype)
+        to_weight = cast(contract(grad, _conjugate(x), (lead, lead)), weight.dtype)
     if output_mask[2]:
         to_bias = cast(lax.reduce_sum(cast(grad, compute_dtype(grad.dtype)), lead), grad.dtype)
     return to_x, to_weight, to_bias
