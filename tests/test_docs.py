@@ -47,3 +47,10 @@ def test_every_page_is_reached_from_the_index() -> None:
         found |= new
         queue.extend(new)
     assert set(ROOT.glob("docs/**/*.md")) - found == set()
+
+
+@pytest.mark.parametrize("program", sorted(ROOT.glob("docs/**/*.py")), ids=lambda program: program.name)
+def test_programs_in_the_documentation_run(program: Path) -> None:
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 program" in done.stdout
