@@ -17,7 +17,7 @@ import torch
 from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
-from torch.utils import _pytree
+from torch.utils import _device, _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 try:
@@ -138,6 +138,29 @@ def guard_engine(is_ours: Callable[[Any], bool]) -> None:
 
     graph._engine_run_backward = guarded_engine  # type: ignore[assignment]
     torch.autograd._engine_run_backward = guarded_engine  # type: ignore[assignment,attr-defined]
+
+
+def redirect_moves(default: Callable[[], torch.device]) -> None:
+    """Let what copies data in C++ take our device without an index for `default()`: there, torch asks a Python guard for no index."""
+    kind = default().type
+
+    def indexed(device: Any) -> Any:
+        if isinstance(device, torch.device):
+            return default() if device.type == kind and device.index is None else device
+        return default() if type(device) is str and device == kind else device
+
+    def redirect(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def redirected(source: Any, *args: Any, **kwargs: Any) -> Any:
+            if "device" in kwargs:
+                kwargs = {**kwargs, "device": indexed(kwargs["device"])}
+            return function(source, *[indexed(arg) for arg in args], **kwargs)
+
+        return redirected
+
+    _device._device_constructors()  # what a default device is given to, remembered as it is before the next line
+    for place, name in ((torch.Tensor, "to"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray")):
+        setattr(place, name, redirect(getattr(place, name)))
 
 
 def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -> None:

@@ -67,12 +67,29 @@ def test_b01_the_default_device(run: Run) -> None:
     assert output.splitlines() == ["xla:0 xla:2 xla:2", "xla:1 xla:1 xla"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="torch itself makes xla:0 of a plain 'xla' in Tensor.to, and a guard in Python cannot tell it the default"
-)
 def test_b01_moves_to_the_default_device(run: Run) -> None:
-    output = run("import torch, torch_xla; torch_xla.device(1); print(torch.ones(1).to('xla').device)", CPU_NUM_DEVICES="2")
-    assert output.strip() == "xla:1"
+    output = run(
+        """
+        import threading
+        import torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        x = torch.ones(1)
+        print(x.to("xla").device)
+        torch_xla.device(1)
+        moved = [x.to("xla"), x.to(torch.device("xla")), x.to(device="xla"), x.to("xla", torch.float64)]
+        moved += [torch.nn.Linear(1, 1).to("xla").weight, torch.ones(1, device="xla:0").to("xla"), x.to(torch.ones(1, device="xla"))]
+        moved += [torch.tensor([1], device="xla"), torch.as_tensor([1], device="xla"), torch.asarray([1], device="xla")]
+        print({str(each.device) for each in moved}, moved[3].dtype)
+        print(x.to("xla:0").device, x.to("cpu").device, x.to(torch.float64).device, x.to(dtype=torch.float64).dtype)
+        other = []
+        thread = threading.Thread(target=lambda: other.append(x.to("xla").device))
+        thread.start()
+        thread.join()
+        print(other[0])
+        """,
+        CPU_NUM_DEVICES="2",
+    )
+    assert output.splitlines() == ["xla:0", "{'xla:1'} torch.float64", "xla:0 cpu cpu torch.float64", "xla:0"]
 
 
 SHOWN: dict[str, Callable[[str], Any]] = {

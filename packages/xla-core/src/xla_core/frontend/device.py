@@ -118,6 +118,7 @@ def register() -> None:
     """Add device `xla` to torch. Starts no client."""
     module = _DeviceModule("torch.xla")
     _compat.register_device("xla", module)
+    client.when_default_moves(lambda: _compat.redirect_moves(lambda: torch.device("xla", client.current_index())))
     _compat.guard_engine(lambda output: type(output) is XLATensor)
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(_fallback, "PrivateUse1")

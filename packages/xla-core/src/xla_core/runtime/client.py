@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,9 +148,19 @@ def current_index() -> int:
     return _current.index
 
 
+_when_default_moves: list[Callable[[], None]] = []
+
+
+def when_default_moves(action: Callable[[], None]) -> None:
+    """Call `action` once, when a thread first takes another default device than `xla:0`."""
+    _when_default_moves.append(action)
+
+
 def set_current_index(index: int) -> None:
     """Make `xla:index` this thread's default device; raises DeviceIndexError past the last."""
     _current.index = recorder_at(index).index
+    while index and _when_default_moves:
+        _when_default_moves.pop()()
 
 
 def current_recorder() -> Recorder:
