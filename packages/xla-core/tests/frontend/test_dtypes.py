@@ -232,3 +232,11 @@ def test_e07_is_read_once(run: Run) -> None:
         print((one + 2.0**-8 - 1).item() > 0, (torch.ones(3, device="xla") + 2.0**-8 - 1).tolist()[0] > 0)
     """
     assert run(code).strip() == "True True"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)
+def test_products_with_booleans_keep_nan_and_the_sign_of_zero(dtype: torch.dtype) -> None:
+    x, mask = torch.tensor([float("inf"), float("nan"), -3.0, 2.0], dtype=dtype), torch.tensor([False, False, False, True])
+    mine, theirs = (x.to("xla") * mask.to("xla")).cpu(), x * mask
+    assert bits(mine[2:]) == bits(theirs[2:])
+    torch.testing.assert_close(mine[:2].isnan(), theirs[:2].isnan())

@@ -96,6 +96,9 @@ def cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     if is_float(x.dtype) and dtype.kind in "iu" and dtype.itemsize < 8 and dtype != np.int32:
         # XLA saturates; C++ goes through a wider register and keeps the low bits.
         x = lax.convert_element_type(x, np.int32 if dtype.kind == "i" else np.int64)
+    if x.dtype == np.bool_ and (is_float(dtype) or is_complex(dtype)):
+        # XLA takes a product with a converted boolean for a choice: inf * False would be 0, not NaN.
+        return lax.select(x, lax.full(x.shape, 1, dtype), lax.full(x.shape, 0, dtype))
     return lax.convert_element_type(x, dtype)
 
 
