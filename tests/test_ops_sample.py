@@ -31,7 +31,9 @@ ONCE: dict[Suite, tuple[str, ...]] = {
     Suite.MODULES: (),
     Suite.OPTIMIZERS: (),
 }
-SAMPLE = [task for every in ALL.values() for task in every[::EVERY]]
+# The CPU's own results are wrong: NaN for the complex gradient.
+UNLIKE_THE_CPU = {"renorm"}
+SAMPLE = [task for every in ALL.values() for task in every[::EVERY] if task.name not in UNLIKE_THE_CPU]
 CHOSEN = [*SAMPLE, *(task for suite, every in ALL.items() for task in every if task.name in ONCE[suite] and task not in SAMPLE)]
 
 
