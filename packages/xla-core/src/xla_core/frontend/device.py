@@ -107,7 +107,9 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     return plan(args, kwargs)
 
 
-def _direct(func: OpOverload) -> Any:
+def direct(func: OpOverload) -> Any:
+    """A kernel for the backend key that serves `func` as subclass dispatch would."""
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return _fallback(func, *args, **kwargs)
 
@@ -124,5 +126,5 @@ def register() -> None:
     boxed.fallback(_fallback, "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")
     for name in (*_WITHOUT_SUBCLASS, *(name for name in TABLE if is_factory(overload_named(name)))):
-        kernels.impl(name.removeprefix("aten::"), _direct(overload_named(name)), "PrivateUse1")
+        kernels.impl(name.removeprefix("aten::"), direct(overload_named(name)), "PrivateUse1")
     _libraries.extend([boxed, kernels])

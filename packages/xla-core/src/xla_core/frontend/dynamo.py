@@ -90,7 +90,7 @@ def _own_frames() -> list[types.CodeType]:
     some = torch.ops.aten.mm.default
     functions: list[Any] = [entry for entry in vars(XLATensor).values() if isinstance(entry, types.FunctionType)]
     dispatch: Any = XLATensor.__torch_dispatch__
-    functions += [dispatch.__func__, device._fallback, device._direct(some), autocast._kernel(some, autocast.lower)]
+    functions += [dispatch.__func__, device._fallback, device.direct(some), autocast._kernel(some, autocast.lower)]
     return [function.__code__ for function in functions]
 
 
