@@ -157,6 +157,21 @@ def test_householder_product() -> None:
 
 
 @by_dtype
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 5), (4, 4), (0, 3)], ids=str)
+def test_geqrf(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    check_lowering(aten.geqrf.default, torch.randn(shape, dtype=dtype), **CLOSE)
+
+
+@by_dtype
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_ormqr(left: bool, transpose: bool, dtype: torch.dtype) -> None:
+    a, tau = torch.geqrf(torch.randn(2, 4, 3, dtype=dtype))
+    other = torch.randn(2, *((4, 2) if left else (2, 4)), dtype=dtype)
+    check_lowering(aten.ormqr.default, a.contiguous(), tau, other, left, transpose, **CLOSE)
+
+
+@by_dtype
 @pytest.mark.parametrize("hermitian", [False, True])
 def test_pinv(hermitian: bool, dtype: torch.dtype) -> None:
     a = positive(4, 4, dtype=dtype) if hermitian else torch.randn(5, 3, dtype=dtype)

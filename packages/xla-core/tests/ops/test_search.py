@@ -53,13 +53,3 @@ def test_isin(tests: int, invert: bool) -> None:
     check_lowering(A.isin.Tensor_Tensor, elements[:0], elements, invert=invert)
     check_lowering(A.isin.Tensor_Scalar, elements, 7, invert=invert)
     check_lowering(A.isin.Scalar_Tensor, 7, elements, invert=invert)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_histc(dtype: torch.dtype) -> None:
-    x = torch.randn(50, dtype=dtype)
-    check_lowering(A.histc.default, x, 10)
-    check_lowering(A.histc.default, x, 7, -1.0, 1.5)
-    check_lowering(A.histc.default, torch.arange(11, dtype=dtype), 5, 0, 10)
-    check_lowering(A.histc.default, torch.full((3,), 2.0, dtype=dtype), 4)
-    check_lowering(A.histc.default, torch.empty(0, dtype=dtype), 4)

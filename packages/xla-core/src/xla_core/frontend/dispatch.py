@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from xla_core import config
 from xla_core._compat import OpOverload, has_kernel
-from xla_core.frontend import accounting, fallback, special, views
+from xla_core.frontend import accounting, ctc, data_dependent, fallback, special, views
 from xla_core.frontend.encode import Call, mixed, recorder_among, remember
 from xla_core.frontend.lines import user_line
 from xla_core.frontend.record import Plan, factory, functional, mutating
@@ -15,6 +17,7 @@ from xla_core.frontend.tensor import XLATensor, view_of
 from xla_core.ops.table import TABLE, OpSpec, register
 from xla_core.runtime.client import current_recorder
 
+_BY_HAND: dict[str, Plan] = {**special.HANDLERS, **data_dependent.HANDLERS, **ctc.HANDLERS}
 _COUNTS: dict[str, Call] = {}
 
 
@@ -44,7 +47,7 @@ def view(func: OpOverload) -> Plan:
 
 def make_plan(func: OpOverload) -> Plan:
     """How `func` is served: by hand, as a view, natively, or on the CPU."""
-    handler = special.HANDLERS.get(short_name(func))
+    handler = _BY_HAND.get(short_name(func))
     if handler is not None:
         return handler
     if full_name(func) not in TABLE and has_kernel(str(func.name()), "CompositeImplicitAutograd"):
@@ -78,7 +81,7 @@ def recording_plan(func: OpOverload) -> Plan:
         if decomposed is None:
             _on_cpu.add(func)
         return decomposed or (lambda args, kwargs: fallback.run(func, args, kwargs))
-    call = _COUNTS[full_name(func)] = Call(func, functional_form, spec)
+    call = _COUNTS[full_name(func)] = Call(func, functional_form, spec, _otherwise(func))
     if is_factory(func):
         plan = factory(call)
     elif convention is Convention.FUNCTIONAL:
@@ -86,6 +89,19 @@ def recording_plan(func: OpOverload) -> Plan:
     else:
         plan = mutating(call)
     return special.elsewhere(func, special.noting(func, special.filling(func, functional_form, plan)))
+
+
+def _otherwise(func: OpOverload) -> Callable[..., Any]:
+    """What serves calls of an operation that its row refuses: a read of how large the result is, or the CPU."""
+    by_data = data_dependent.REFUSED.get(short_name(func))
+    if by_data is None:
+        return partial(fallback.run, func)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _COUNTS[full_name(func)].count += 1
+        return by_data(*args, **kwargs)
+
+    return run
 
 
 _planned: set[OpOverload] = set()

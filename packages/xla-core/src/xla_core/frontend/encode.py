@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class Call:
 
     scalars: positions and names of arguments whose value may change without another program.
     eager_inputs: such numbers are inputs from the start (optimizers' hyperparameters), not at their second value.
+    otherwise: what serves calls that the row refuses.
     """
 
     __slots__ = (
@@ -42,14 +44,16 @@ class Call:
         "mutated",
         "fresh",
         "name",
+        "otherwise",
         "packed",
         "scalars",
         "signatures",
         "spec",
     )
 
-    def __init__(self, func: OpOverload, functional: OpOverload, spec: OpSpec) -> None:
+    def __init__(self, func: OpOverload, functional: OpOverload, spec: OpSpec, otherwise: Callable[..., Any]) -> None:
         self.func = func
+        self.otherwise = otherwise
         self.functional = functional
         self.spec = spec
         self.name = dotted_name(func)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from xla_core._compat import make_wrapper
-from xla_core.frontend import fallback, infer
+from xla_core.frontend import infer
 from xla_core.frontend.encode import Call, encode, mixed, recorder_among, remember, two_devices
 from xla_core.frontend.tensor import Storage, XLATensor, set_data, wrap
 from xla_core.ir.aval import Aval
@@ -46,7 +46,7 @@ def functional(call: Call) -> Plan:
             if signature is None:
                 signature = infer.signature(call, args, kwargs)
                 if signature is None:
-                    return fallback.run(call.func, args, kwargs)
+                    return call.otherwise(args, kwargs)
                 remember(signatures, tuple(key), signature)
             call.count += 1
             outs = signature.outs
@@ -125,7 +125,7 @@ def in_place(call: Call) -> Plan:
             if signature is None:
                 signature = infer.signature(call, args, kwargs, [target])
                 if signature is None:
-                    return fallback.run(call.func, args, kwargs)
+                    return call.otherwise(args, kwargs)
                 remember(signatures, tuple(key), signature)
             call.count += 1
             slots[0] = signature
@@ -177,7 +177,7 @@ def mutating(call: Call) -> Plan:
             if signature is None:
                 signature = infer.signature(call, args, inputs, targets, outs)
                 if signature is None:
-                    return fallback.run(call.func, args, kwargs)
+                    return call.otherwise(args, kwargs)
                 remember(signatures, tuple(key), signature)
             call.count += 1
             values = _define(recorder, tape, signature, slots)
@@ -260,7 +260,7 @@ def factory(call: Call) -> Plan:
             if signature is None:
                 signature = infer.signature(call, args, kwargs)
                 if signature is None:
-                    return fallback.run(call.func, args, kwargs, recorder)
+                    return call.otherwise(args, kwargs, recorder)
                 remember(call.signatures, tuple(key), signature)
             call.count += 1
             return _several(call, recorder, tape, signature, slots)

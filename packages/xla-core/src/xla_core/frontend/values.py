@@ -42,13 +42,13 @@ def cpu_copies(tensors: Sequence[XLATensor]) -> list[torch.Tensor]:
 
 
 # A view of a computed base of at most so many bytes is cut out of it on the host: `x[i].item()` need not compile for every i.
-_CUT_BYTES = 1 << 20
+CUT_BYTES = 1 << 20
 
 
 def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
     """A copy of what a view shows, from its whole base; None where running its read on the device is right."""
     spec, base = tensor._spec, tensor._storage.value
-    if spec is None or base.buffer is None or not spec.strided or base.aval.nbytes > _CUT_BYTES:
+    if spec is None or base.buffer is None or not spec.strided or base.aval.nbytes > CUT_BYTES:
         return None
     if tensor._seen is not None and tensor._seen[0] is base:
         return None  # its own value is there, or asked for

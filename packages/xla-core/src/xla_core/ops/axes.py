@@ -9,6 +9,17 @@ import jax
 import numpy as np
 from jax import lax
 
+# Elements up to which XLA may work out a constant while it compiles.
+_FOLDED = 1 << 12
+
+
+def at_run_time(x: jax.Array) -> jax.Array:
+    """`x`, hidden from XLA's constant folding if large: that takes seconds to sort or add up what a compiled program does in
+    milliseconds. For operands that are in memory anyway, since nothing is fused through this.
+    """
+    hidden: jax.Array = lax.optimization_barrier(x) if x.size > _FOLDED else x
+    return hidden
+
 
 def axis(dim: int, ndim: int) -> int:
     """`dim` counted from the front; a 0-d tensor counts as one of rank 1. Raises IndexError outside the rank."""

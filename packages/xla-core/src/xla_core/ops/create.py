@@ -85,32 +85,30 @@ def arange_from(ctx: Context, start: float, end: float, step: float = 1, **_: An
     return _counting(ctx, start, step)
 
 
-def _evenly(ctx: Context, start: Value, end: Value) -> jax.Array:
-    """Values from start to end, counted from the nearer one, before they are rounded to the result's dtype."""
-    dtype = np.dtype(np.float64) if is_integral(ctx.dtype) else compute_dtype(ctx.dtype)
-    count = ctx.shape[0]
-    first, last = (cast(as_array(bound, ctx.dtype if is_integral(ctx.dtype) else dtype), dtype) for bound in (start, end))
-    if count < 2:
-        return lax.broadcast(first, ctx.shape)
-    step = lax.div(lax.sub(last, first), full(count - 1, (), dtype))
-    index = lax.iota(np.int64, count)
-    parts = (lax.broadcast(part, ctx.shape) for part in (first, last, step))
-    first, last, step = parts
-    up = first + step * cast(index, dtype)
-    down = last - step * cast(count - 1 - index, dtype)
-    return lax.select(index < count // 2, up, down)
+def evenly(start: Value, end: Value, steps: int, dtype: np.dtype) -> jax.Array:
+    """`steps` values from start to end, counted from the nearer one, before they are rounded to `dtype`."""
+    wide = np.dtype(np.float64) if is_integral(dtype) else compute_dtype(dtype)
+    first, last = (cast(as_array(bound, dtype if is_integral(dtype) else wide), wide) for bound in (start, end))
+    if steps < 2:
+        return lax.broadcast(first, (steps,))
+    step = lax.div(lax.sub(last, first), full(steps - 1, (), wide))
+    index = lax.iota(np.int64, steps)
+    first, last, step = (lax.broadcast(part, (steps,)) for part in (first, last, step))
+    up = first + step * cast(index, wide)
+    down = last - step * cast(steps - 1 - index, wide)
+    return lax.select(index < steps // 2, up, down)
 
 
 @op("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor", scalars=("start", "end"))
 def linspace(ctx: Context, start: Value, end: Value, steps: int, **_: Any) -> jax.Array:
     """linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None) -> Tensor."""
-    return cast(_evenly(ctx, start, end), ctx.dtype)
+    return cast(evenly(start, end, ctx.shape[0], ctx.dtype), ctx.dtype)
 
 
 @op("logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor", scalars=("start", "end"))
 def logspace(ctx: Context, start: Value, end: Value, steps: int, base: float = 10.0, **_: Any) -> jax.Array:
     """logspace(Scalar start, Scalar end, int steps, float base=10., *, ScalarType? dtype=None) -> Tensor."""
-    exponents = _evenly(ctx, start, end)
+    exponents = evenly(start, end, ctx.shape[0], ctx.dtype)
     wide = exponents.dtype if is_complex(ctx.dtype) else np.dtype(np.float64)
     return cast(lax.pow(full(base, ctx.shape, wide), cast(exponents, wide)), ctx.dtype)
 

@@ -95,6 +95,24 @@ def householder_product(ctx: Context, a: jax.Array, tau: jax.Array) -> jax.Array
     return product
 
 
+@op("geqrf")
+def geqrf(ctx: Context, a: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """geqrf(Tensor self) -> (Tensor a, Tensor tau); R above the diagonal, the Householder vectors below it"""
+    if 0 in a.shape:
+        return _filled(ctx, 0, None), _filled(ctx, 1, None)
+    packed, tau = jax.numpy.linalg.qr(a, mode="raw")
+    return _filled(ctx, 0, jax.numpy.matrix_transpose(packed)), _filled(ctx, 1, tau)
+
+
+@op("ormqr")
+def ormqr(ctx: Context, a: jax.Array, tau: jax.Array, other: jax.Array, left: bool = True, transpose: bool = False) -> jax.Array:
+    """ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> Tensor"""
+    if 0 in ctx.shape or not tau.shape[-1]:
+        return other
+    product: jax.Array = lax.linalg.ormqr(a, tau, other, left=left, transpose=transpose)
+    return product
+
+
 @op("linalg_matrix_exp")
 def matrix_exp(ctx: Context, a: jax.Array) -> jax.Array:
     """linalg_matrix_exp(Tensor self) -> Tensor"""

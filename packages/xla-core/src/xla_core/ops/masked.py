@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import count, iota_along
+from xla_core.ops.axes import at_run_time, count, iota_along
 from xla_core.ops.index import take_rows
 from xla_core.ops.promote import Number, cast, expand, full
 from xla_core.ops.reduce import nonzero
@@ -26,13 +26,13 @@ def _masked_fill(ctx: Context, x: jax.Array, mask: jax.Array, value: Number | ja
 
 def ranks_of_set(mask: jax.Array) -> jax.Array:
     """For each element of a flat mask, how many set elements stand before it."""
-    flags = cast(mask, _INT64)
+    flags = at_run_time(cast(mask, _INT64))
     return lax.sub(lax.cumsum(flags, 0), flags)
 
 
 def set_positions(mask: jax.Array) -> jax.Array:
     """Flat positions of the set elements of a mask in order, then those of the others: one for each element."""
-    flat = lax.reshape(mask, (mask.size,))
+    flat = at_run_time(lax.reshape(mask, (mask.size,)))
     _, order = lax.sort((cast(lax.bitwise_not(flat), np.dtype(np.int8)), iota_along(flat.shape, 0, _INT64)), num_keys=1)
     return order
 

@@ -10,6 +10,7 @@ import torch
 from jax import lax
 
 from xla_core.dtypes import torch_dtype
+from xla_core.ops.axes import at_run_time
 from xla_core.ops.promote import cast, compute_dtype, full, is_float
 from xla_core.ops.random import exponential_sample, key_of
 from xla_core.ops.table import Context, op
@@ -124,7 +125,7 @@ def randperm(ctx: Context, n: int, **_: Any) -> jax.Array:
 
 def _inverted(weights: jax.Array, share: jax.Array) -> jax.Array:
     """For one row of weights: the first category of non-zero weight whose running sum exceeds each share of the total."""
-    size = weights.shape[0]
+    weights, size = at_run_time(weights), weights.shape[0]
     sums = lax.cumsum(weights)
     index = lax.iota(np.int32, size)
     possible = weights > 0

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import at_least_1d, axis, iota_along
+from xla_core.ops.axes import at_least_1d, at_run_time, axis, iota_along
 from xla_core.ops.promote import is_complex
 from xla_core.ops.reduce import finish, isnan, widened
 from xla_core.ops.table import Context, op
@@ -20,7 +20,7 @@ Pair = tuple[jax.Array, jax.Array]
 def _running(scan: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     def lower(ctx: Context, x: jax.Array, dim: int, *, dtype: Any = None) -> jax.Array:
         """cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
-        x = at_least_1d(widened(ctx, x))
+        x = at_run_time(at_least_1d(widened(ctx, x)))
         return finish(ctx, scan(x, axis(dim, x.ndim)))
 
     return lower

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
-from xla_core.ops.axes import at_least_1d, axis, slice_along, with_size
+from xla_core.ops.axes import at_least_1d, at_run_time, axis, slice_along, with_size
 from xla_core.ops.index import UNCHECKED, stacked, wrapped
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full, highest, is_integral, lowest
 from xla_core.ops.table import Context, op, scalar
@@ -39,7 +39,7 @@ def _write(x: jax.Array, positions: jax.Array, updates: jax.Array, numbers: lax.
         return x
     kind = {"sum": "amax", "prod": "amin"}.get(kind, kind) if x.dtype == np.bool_ else kind
     wide = np.dtype(np.uint8) if x.dtype == np.bool_ else x.dtype
-    return cast(_KINDS[kind](cast(x, wide), positions, cast(updates, wide), numbers, mode=UNCHECKED), x.dtype)
+    return cast(_KINDS[kind](cast(x, wide), at_run_time(positions), cast(updates, wide), numbers, mode=UNCHECKED), x.dtype)
 
 
 def scatter_at(

@@ -1,4 +1,4 @@
-"""Search among values: searchsorted, bucketize, isin, histc."""
+"""Search among values: searchsorted, bucketize, isin."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from jax import lax
 
 from xla_core.ops.axes import count
 from xla_core.ops.index import take_along
-from xla_core.ops.promote import Number, Operand, Weak, cast, full, promote
-from xla_core.ops.scatter import scatter_at
+from xla_core.ops.promote import Operand, Weak, cast, full, promote
 from xla_core.ops.sort import argsort, order_key
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op
 
 _INT64 = np.dtype(np.int64)
 # Up to this many test elements, comparing with each of them is cheaper than sorting.
@@ -121,26 +120,3 @@ def _isin_scalar(ctx: Context, elements: jax.Array, test_element: Any, *, assume
 def _scalar_isin(ctx: Context, element: Any, test_elements: jax.Array, *, assume_unique: bool = False, invert: bool = False) -> jax.Array:
     """isin.Scalar_Tensor(Scalar element, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor"""
     return _is_in(ctx, Weak(element), test_elements, invert)
-
-
-def _range(x: jax.Array, low: Number, high: Number) -> tuple[jax.Array, jax.Array]:
-    """The outer edges of a histogram: as given, else those of the data, widened if they coincide."""
-    if low != high or not x.size:
-        left, right = scalar(low, x.dtype), scalar(high, x.dtype)
-    else:
-        left, right = lax.reduce_min(x, (0,)), lax.reduce_max(x, (0,))
-    one, same = lax.full_like(left, 1), lax.eq(left, right)
-    return lax.select(same, lax.sub(left, one), left), lax.select(same, lax.add(right, one), right)
-
-
-@op("histc")
-def _histc(ctx: Context, x: jax.Array, bins: int = 100, min: Number = 0, max: Number = 0) -> jax.Array:
-    """histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor; elements outside the range count nowhere."""
-    x = lax.reshape(x, (x.size,))
-    left, right = (lax.broadcast(edge, x.shape) for edge in _range(x, min, max))
-    inside = lax.bitwise_and(lax.ge(x, left), lax.le(x, right))
-    steps = lax.mul(lax.sub(x, left), lax.full_like(x, bins))
-    place = cast(lax.div(steps, lax.sub(right, left)), _INT64)
-    place = lax.min(place, lax.full_like(place, bins - 1))
-    place = lax.select(inside, place, lax.full_like(place, bins))
-    return scatter_at(full(0, (bins,), ctx.dtype), (0,), (place,), full(1, place.shape, ctx.dtype), 0, "sum")

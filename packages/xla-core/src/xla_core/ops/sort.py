@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import at_least_1d, axis, iota_along, moved, slice_along, with_size
+from xla_core.ops.axes import at_least_1d, at_run_time, axis, iota_along, moved, slice_along, with_size
 from xla_core.ops.index import take_along
 from xla_core.ops.promote import cast, full, is_float
 from xla_core.ops.reduce import finish, isnan
@@ -43,7 +43,7 @@ def order_key(x: jax.Array) -> jax.Array:
 
 def argsort(x: jax.Array, dim: int, descending: bool = False) -> jax.Array:
     """Positions (int64) of the sorted elements along `dim`; equal elements keep their order."""
-    key = order_key(x)
+    key = at_run_time(order_key(x))
     key = lax.bitwise_not(key) if descending else key
     position = iota_along(x.shape, dim, _INT64)
     if key.dtype == _INT64:
@@ -83,7 +83,7 @@ def _top_floats(x: jax.Array, k: int, largest: bool) -> jax.Array:
     # -NaN ranks below everything, NaN above: negated for the smallest, torch still wants NaN to come last.
     worst = np.copysign(np.float32("nan"), np.float32(1 if largest else -1))
     x = lax.select(isnan(x), lax.full_like(x, worst), x if largest else lax.neg(x))
-    return cast(lax.top_k(x, k)[1], _INT64)
+    return cast(lax.top_k(at_run_time(x), k)[1], _INT64)
 
 
 @op("topk")
@@ -171,7 +171,7 @@ def _mode(ctx: Context, x: jax.Array, dim: int = -1, keepdim: bool = False) -> P
     place = iota_along(x.shape, dim, _INT64)
     before = take_along(values, dim, lax.max(lax.sub(place, lax.full_like(place, 1)), lax.full_like(place, 0)))
     starts = lax.select(lax.ne(values, before), place, lax.full_like(place, 0))
-    length = lax.sub(place, lax.cummax(starts, dim))
+    length = lax.sub(place, lax.cummax(at_run_time(starts), dim))
     end = lax.expand_dims(lax.argmax(length, dim, _INT64), (dim,))
     value, where = _element(x, order, dim, end)
     return finish(ctx, value), finish(ctx, where, 1)

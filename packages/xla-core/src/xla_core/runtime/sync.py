@@ -164,10 +164,10 @@ def read(value: Value) -> torch.Tensor:
     return read_many([value])[0]
 
 
-def read_many(values: Sequence[Value]) -> list[torch.Tensor]:
-    """CPU copies of `values`; what is pending is computed in one execution for each device."""
+def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[torch.Tensor]:
+    """CPU copies of `values`; what is pending of them and of those `beside` is computed in one execution for each device."""
     start, begin = time.time(), time.perf_counter_ns()
-    pending = [value for value in values if value.buffer is None]
+    pending = [value for value in (*values, *beside) if value.buffer is None]
     compute(pending)
     tensors = [download(value) for value in values]
     if pending and metrics.has_subscribers(SyncEvent):
