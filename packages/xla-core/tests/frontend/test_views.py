@@ -259,6 +259,27 @@ def test_writes_where_elements_repeat_are_refused() -> None:
     assert wide.fill_(4).tolist() == [4, 4, 4]
 
 
+PARTS: dict[str, Do] = {
+    "as_strided": lambda x: x.view(-1).as_strided((2, 3), (0, 1), 1)[0],
+    "as_strided_bits": lambda x: x.view(-1).view(torch.int16).as_strided((3, 2), (1, 1), 0)[1],
+    "expand": lambda x: x.view(-1)[:1].expand(4)[1:2],
+    "expand_rows": lambda x: x[0, :1].expand(5, -1)[2],
+    "unfold": lambda x: x.view(-1).unfold(0, 4, 1)[2],
+    "unfold_column": lambda x: x.view(-1).unfold(0, 4, 2)[:, 1],
+    "window_of_windows": lambda x: x.view(-1).unfold(0, 6, 2).unfold(1, 3, 1)[1, 2],
+}
+
+
+@pytest.mark.parametrize("part", list(PARTS.values()), ids=list(PARTS))
+def test_writes_to_a_part_of_overlapping_elements_reach_the_base(part: Do) -> None:
+    pairs = [base(), base().to("xla")]
+    for tensor in pairs:
+        shown = part(tensor)
+        shown.copy_(torch.arange(shown.numel(), dtype=shown.dtype, device=shown.device).view(shown.shape) + 50)
+        part(tensor).mul_(2)
+    agree(*pairs)
+
+
 def test_b11_crossing_a_device_boundary_copies() -> None:
     cpu = base()
     xla = cpu[1:].to("xla")

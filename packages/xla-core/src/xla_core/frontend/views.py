@@ -24,7 +24,7 @@ class ViewSpec:
     """A view of any base of one Aval.
 
     aval: shape and dtype of the view; strides: torch's own, in elements; meta: a meta tensor with exactly that layout.
-    read, write: recorded operations `base -> view` and `(base, new view) -> new base`.
+    read, write: recorded operations `base -> view` and `(base, new view) -> new base`; a write may take other steps (`writes`).
     strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
     lazy: torch's conjugate or negative bit is set on it.
     overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
@@ -32,7 +32,15 @@ class ViewSpec:
 
     __slots__ = ("__weakref__", "aval", "base", "lazy", "meta", "overlaps", "read", "steps", "strided", "strides", "write")
 
-    def __init__(self, base: Aval, steps: tuple[ViewStep, ...], meta: torch.Tensor, strided: bool = True) -> None:
+    def __init__(
+        self,
+        base: Aval,
+        steps: tuple[ViewStep, ...],
+        meta: torch.Tensor,
+        strided: bool = True,
+        writes: tuple[ViewStep, ...] | None = None,
+    ) -> None:
+        writes = steps if writes is None else writes
         self.base = base
         self.steps = steps
         self.meta = meta
@@ -46,11 +54,11 @@ class ViewSpec:
             return read_view(array, steps)
 
         def write(context: Context, array: Any, part: Any) -> Any:
-            return write_view(array, part, steps)
+            return write_view(array, part, writes)
 
         # The chain itself is part of the operations' text, which is their identity on disk.
         self.read = Signature(f"xla.read{_chain(steps)}", read, (HOLE,), {}, (self.aval,))
-        self.write = Signature(f"xla.write{_chain(steps)}", write, (HOLE, HOLE), {}, (base,))
+        self.write = Signature(f"xla.write{_chain(writes)}", write, (HOLE, HOLE), {}, (base,))
 
 
 def _chain(steps: tuple[ViewStep, ...]) -> str:
@@ -134,8 +142,15 @@ def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -
         if not strided:
             raise UnsupportedOperationError("as_strided of a view that strides cannot express: call clone() first")
         steps = _from_base(parent.base, meta)
-    key = _layout(parent.base, meta) if strided else (parent.base, steps)
-    return _LAYOUTS.setdefault(key, ViewSpec(parent.base, steps, meta, strided))
+    if not strided:
+        return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))
+    # Put back step by step, old elements that overlap the new ones could win.
+    writes = _from_base(parent.base, meta) if any(each.name in _OVERLAPPING for each in parent.steps) else steps
+    return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, True, writes))
+
+
+# Views that may show an element of the base more than once.
+_OVERLAPPING = frozenset({"as_strided", "expand", "unfold"})
 
 
 def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
