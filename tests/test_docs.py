@@ -54,3 +54,9 @@ def test_programs_in_the_documentation_run(program: Path) -> None:
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 program" in done.stdout
+
+
+@pytest.mark.parametrize("example", ["custom_operator.py", "jax_function.py"])
+def test_examples_check_themselves(example: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "examples" / example)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -81,7 +81,7 @@ def functional(call: Call) -> Plan:
 def _several(call: Call, recorder: Recorder, tape: Tape, signature: Signature, slots: list[Any]) -> Any:
     """Record an operation with several results, or with a list of them."""
     call.packed += 1
-    values = _define(recorder, tape, signature, slots)
+    values = define(recorder, tape, signature, slots[1:])
     if recorder.eager:
         compute([value for value in values if value is not None], None)
     return (signature.pack or _bare)(values)
@@ -180,7 +180,7 @@ def mutating(call: Call) -> Plan:
                     return call.otherwise(args, kwargs)
                 remember(signatures, tuple(key), signature)
             call.count += 1
-            values = _define(recorder, tape, signature, slots)
+            values = define(recorder, tape, signature, slots[1:])
             fresh = len(values) - _assign_all(targets, values)
         if recorder.eager:
             compute([value for value in values if value is not None], None)
@@ -199,11 +199,11 @@ def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
                 raise two_devices(recorder, tensor._storage.value.recorder)
 
 
-def _define(recorder: Recorder, tape: Tape, signature: Signature, slots: list[Any]) -> list[Value | None]:
-    """Record an operation and make a value for each of its results."""
+def define(recorder: Recorder, tape: Tape, signature: Signature, slots: list[int]) -> list[Value | None]:
+    """Record an operation over operand slots and make a value for each of its results."""
     if not signature.outs:
         return []
-    first = tape.append(signature, slots[1:])
+    first = tape.append(signature, slots)
     return [None if aval is None else tape.define(recorder, slot, aval) for slot, aval in enumerate(signature.outs, first)]
 
 
