@@ -82,7 +82,7 @@ def no_worse(mine: Any, expected: Any, truth: Any) -> bool:
             continue
         relative, absolute = TOLERANCES[one.dtype]
         wide = torch.complex128 if exact.is_complex() else torch.float64
-        one, other, exact = one.to(wide), other.to(wide), exact.to(wide)
+        one, other, exact = one.to(wide), other.to(wide), exact.to(one.dtype).to(wide)  # rounded: it may overflow
         sizes = exact.abs()
         finite = sizes[torch.isfinite(sizes)]
         allowed = relative * sizes + absolute * max(1.0, float(finite.max()) if finite.numel() else 1.0)

@@ -58,6 +58,11 @@ has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispa
 backward_is_whole: Callable[[], bool] = torch.autograd._is_checkpoint_valid
 
 
+def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kernel that `func` has for a dispatch key, whatever its arguments would dispatch to."""
+    return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+
+
 def register_device(name: str, module: ModuleType) -> None:
     """Make `name` the device behind torch's PrivateUse1 key, with `module` as `torch.<name>`."""
     rename_privateuse1_backend(name)

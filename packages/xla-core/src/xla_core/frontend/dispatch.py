@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from xla_core import config
-from xla_core._compat import OpOverload, has_kernel
+from xla_core._compat import OpOverload, call_kernel, has_kernel
 from xla_core.frontend import accounting, ctc, data_dependent, fallback, special, views
 from xla_core.frontend.encode import Call, mixed, recorder_among, remember
 from xla_core.frontend.lines import user_line
@@ -19,6 +19,7 @@ from xla_core.runtime.client import current_recorder
 
 _BY_HAND: dict[str, Plan] = {**special.HANDLERS, **data_dependent.HANDLERS, **ctc.HANDLERS}
 _COUNTS: dict[str, Call] = {}
+_ANY_DEVICE = "CompositeExplicitAutograd"
 
 
 def view(func: OpOverload) -> Plan:
@@ -55,6 +56,9 @@ def make_plan(func: OpOverload) -> Plan:
         return lambda args, kwargs: func.decompose(*args, **kwargs)
     if calling(func).convention is Convention.VIEW:
         return view(func)
+    if full_name(func) not in TABLE and func.namespace != "aten" and has_kernel(str(func.name()), _ANY_DEVICE):
+        # A user's operation whose kernel is made of torch operations: they are recorded.
+        return lambda args, kwargs: call_kernel(func, _ANY_DEVICE, args, kwargs)
     return recording_plan(func)
 
 

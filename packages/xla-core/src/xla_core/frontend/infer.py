@@ -148,6 +148,11 @@ def _batch_norm_no_training(x: torch.Tensor, *_: Any) -> Any:
     return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
 
 
+def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
+    """One example without a batch gives a number; torch's own promises a vector."""
+    return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
+
+
 # Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
 _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
@@ -155,6 +160,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
     "aten::linear_backward": _linear_backward,
+    "aten::multilabel_margin_loss_forward": _multilabel_margin_loss,
 }
 
 
@@ -164,10 +170,12 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     NotImplemented if the shape depends on data: zeros tell nothing of it.
     """
     shapes = _SHAPES.get(func._schema.name)
-    if shapes is not None:
-        return shapes(*tree_map(meta_of, args))
     try:
-        result = func(*tree_map(meta_of, args), **_placed(func, tree_map(meta_of, kwargs), "meta"))
+        result = (
+            shapes(*tree_map(meta_of, args))
+            if shapes is not None
+            else func(*tree_map(meta_of, args), **_placed(func, tree_map(meta_of, kwargs), "meta"))
+        )
     except (RuntimeError, IndexError, TypeError, ValueError, AssertionError):
         result = _on_cpu(func, args, kwargs, _host)
         return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
@@ -178,7 +186,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 # Most elements that a call may have, results included, for the CPU to be asked about it.
 _SMALL = 1 << 16
 # What the CPU says of the stand-ins' values, not of the call.
-_ABOUT_VALUES = "segment_reduce(): Expected all rows of lengths"
+_ABOUT_VALUES = ("segment_reduce(): Expected all rows of lengths", "allocated size does not match required size")
 # Kernels that stock torch lacks on the CPU although their meaning is clear, and operations that it has not there at all.
 _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 

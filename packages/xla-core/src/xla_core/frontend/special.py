@@ -63,6 +63,11 @@ def allclose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(cpu_copies([close])[0].item())  # type: ignore[list-item]
 
 
+def linalg_check_errors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise torch's LinAlgError if a factorisation failed: a value read of its `info`, as on every device."""
+    aten._linalg_check_errors(cpu_copies(args[:1])[0], *args[1:], **kwargs)
+
+
 def is_same_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether two tensors have the same shape."""
     return bool(args[0].shape == args[1].shape)
@@ -328,6 +333,7 @@ HANDLERS: dict[str, Plan] = {
     "alias_copy": clone,
     "detach_copy": clone,
     "_local_scalar_dense": item,
+    "_linalg_check_errors": linalg_check_errors,
     "equal": equal,
     "is_same_size": is_same_size,
     "_has_same_storage_numel": has_same_storage_numel,
@@ -342,6 +348,7 @@ HANDLERS: dict[str, Plan] = {
     "resize_": resize_,
     "resize_as_": resize_as_,
     "native_batch_norm": batch_norm,
+    "_native_batch_norm_legit": batch_norm,
     "scaled_dot_product_attention": lambda args, kwargs: attention.scaled_dot_product_attention(*args, **kwargs),  # in inference mode
     **{name: blank(overload_named(f"aten::{name}")) for name in _BLANKS},
 }

@@ -21,6 +21,8 @@ from xla_core.ops.table import Context, op
 
 _INT64 = np.dtype(np.int64)
 _NEVER = float("-inf")
+# Differences of log probabilities of whole inputs lose the digits that float32 has.
+_WIDE = np.dtype(np.float64)
 
 
 def _shapes(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, longest: int, blank: int) -> Any:
@@ -129,6 +131,7 @@ def _ctc_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """ctc_loss(…) -> (neg_log_likelihood (batch,), log_alpha (batch, time, 2 * longest + 1)); longest: most labels of a target."""
     lengths, sizes = cast(input_lengths, _INT64), cast(target_lengths, _INT64)
+    log_probs = cast(log_probs, _WIDE)
     labels = _labels(cast(targets, _INT64), sizes, longest, blank)
     states = lax.add(lax.mul(sizes, full(2, sizes.shape, _INT64)), full(1, sizes.shape, _INT64))
     alphas = _forward(_emitted(log_probs, labels), labels, states, lengths, blank)
@@ -140,7 +143,8 @@ def _ctc_loss(
     has_label = lax.gt(sizes, full(0, sizes.shape, _INT64))
     likelihood = log_add_exp(in_blank, lax.select(has_label, in_label, lax.full_like(in_label, _NEVER)))
     nothing = lax.select(has_label, lax.full_like(likelihood, _NEVER), lax.full_like(likelihood, 0))
-    return lax.neg(lax.select(empty, nothing, likelihood)), lax.transpose(alphas, (1, 0, 2))
+    loss = lax.neg(lax.select(empty, nothing, likelihood))
+    return cast(loss, ctx.dtype), cast(lax.transpose(alphas, (1, 0, 2)), ctx.dtype)
 
 
 @op("xla_core::ctc_loss_backward")
@@ -159,6 +163,7 @@ def _ctc_loss_backward(
 ) -> jax.Array:
     """ctc_loss_backward(…) -> the gradient of log_probs (time, batch, classes), zero past the end of an input."""
     lengths, sizes = cast(input_lengths, _INT64), cast(target_lengths, _INT64)
+    grad, log_probs, loss, log_alpha = (cast(each, _WIDE) for each in (grad, log_probs, loss, log_alpha))
     labels = _labels(cast(targets, _INT64), sizes, longest, blank)
     states = lax.add(lax.mul(sizes, full(2, sizes.shape, _INT64)), full(1, sizes.shape, _INT64))
     betas = _backward(_emitted(log_probs, labels), labels, states, lengths, blank)
@@ -174,4 +179,4 @@ def _ctc_loss_backward(
     inside = lax.lt(iota_along(log_probs.shape, 0, _INT64), lax.broadcast_in_dim(lengths, log_probs.shape, (1,)))
     if zero_infinity:
         inside = lax.bitwise_and(inside, lax.ne(wide_loss, lax.full_like(wide_loss, float("inf"))))
-    return lax.select(inside, found, lax.full_like(found, 0))
+    return cast(lax.select(inside, found, lax.full_like(found, 0)), ctx.dtype)

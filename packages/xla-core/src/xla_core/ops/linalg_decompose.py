@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.linalg_solve import conjugate, identity, multiply, transposed
-from xla_core.ops.promote import cast, expand, full
+from xla_core.ops.promote import cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
 
 
@@ -120,8 +120,8 @@ def matrix_exp(ctx: Context, a: jax.Array) -> jax.Array:
         return lax.full(ctx.shape, 0, ctx.dtype)
     if a.shape[-1] == 1:
         return lax.exp(a)
-    flat = lax.reshape(a, (int(np.prod(a.shape[:-2], dtype=np.int64)), *a.shape[-2:]))
-    return lax.reshape(jax.vmap(_exponential)(flat), ctx.shape)
+    flat = lax.reshape(cast(a, compute_dtype(a.dtype)), (int(np.prod(a.shape[:-2], dtype=np.int64)), *a.shape[-2:]))
+    return cast(lax.reshape(jax.vmap(_exponential)(flat), ctx.shape), ctx.dtype)
 
 
 def _exponential(a: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import internal
-from xla_core.ops.promote import Number, as_array, cast, compute_dtype, expand, full, is_float
+from xla_core.ops.promote import Number, as_array, cast, compute_dtype, expand, full, is_complex, is_float, real_dtype
 from xla_core.ops.table import Context, op
 from xla_core.ops.threefry import open_unit, standard_normal, unit
 
@@ -49,9 +49,13 @@ def rand(ctx: Context, *_: Any, **__: Any) -> jax.Array:
 def uniform(ctx: Context, _: jax.Array, *bounds: Value, **named: Any) -> jax.Array:
     """uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> Tensor; in [from, to)."""
     given = dict(zip(("from", "to"), bounds, strict=False)) | named
-    wide = compute_dtype(ctx.dtype)
+    part = real_dtype(ctx.dtype)
+    wide = compute_dtype(part)
     low, high = (_spread(given.get(name, default), ctx, wide) for name, default in (("from", 0.0), ("to", 1.0)))
-    return _between(unit(key_of(ctx), ctx.shape, ctx.dtype), low, high, ctx.dtype)
+    parts = (
+        _between(unit(key_of(ctx), ctx.shape, part, stream), low, high, part) for stream in ((0, 1) if is_complex(ctx.dtype) else (0,))
+    )
+    return lax.complex(*parts) if is_complex(ctx.dtype) else next(parts)
 
 
 @op("randn", "randn.generator", "randn_like", "randn_like.generator", random=True)

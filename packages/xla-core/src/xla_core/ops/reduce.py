@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import at_least_1d, axes, axis, count, keep_reduced
-from xla_core.ops.promote import cast, compute_dtype, is_complex, real_dtype
+from xla_core.ops.promote import cast, compute_dtype, is_complex, is_float, real_dtype
 from xla_core.ops.table import Context, op, scalar
 
 Dims = int | Sequence[int] | None
@@ -119,6 +119,14 @@ def _aminmax(ctx: Context, x: jax.Array, *, dim: int | None = None, keepdim: boo
     """aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"""
     dims = axes(dim, x.ndim)
     return finish(ctx, lax.reduce_min(x, dims)), finish(ctx, lax.reduce_max(x, dims), 1)
+
+
+@op("hash_tensor")
+def _hash_tensor(ctx: Context, x: jax.Array, dim: Dims = None, *, keepdim: bool = False, mode: int = 0) -> jax.Array:
+    """hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor; exclusive or of the 64-bit values"""
+    wide = np.dtype(np.float64 if is_float(x.dtype) else np.int64)
+    bits = lax.bitcast_convert_type(cast(x, wide), np.dtype(np.uint64))
+    return finish(ctx, lax.reduce_xor(bits, axes(dim, x.ndim)))
 
 
 def _position(find: Callable[..., jax.Array], x: jax.Array, dim: int) -> jax.Array:

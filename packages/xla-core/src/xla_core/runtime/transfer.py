@@ -28,6 +28,9 @@ _CARRIED = {
 }
 
 
+_MOST_DIMS = 64
+
+
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A NumPy array of a dense CPU tensor's values in its natural dtype; shares memory where it can."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -51,7 +54,12 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
 
 
 def upload(tensor: torch.Tensor, recorder: Recorder) -> Value:
-    """A copy of a CPU tensor on a device. Raises UnsupportedDtypeError, or ExecutionError if the device is out of memory."""
+    """A copy of a CPU tensor on a device.
+
+    Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
+    """
+    if tensor.dim() > _MOST_DIMS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     start = time.time()
     begin = time.perf_counter_ns()
