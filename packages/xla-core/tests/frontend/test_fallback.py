@@ -165,3 +165,25 @@ def test_a_read_after_a_sync_uses_what_is_there(counts: Counts) -> None:
     counts.restart()
     assert OPS.double(x).tolist() == [6, 6]
     assert counts.ExecuteComputation == 0
+
+
+def test_a_kernel_for_any_device_is_recorded(counts: Counts) -> None:
+    library = torch.library.Library("xla_core_any_device_tests", "DEF")
+    try:
+        library.define("quadruple(Tensor x) -> Tensor")
+        library.impl("quadruple", lambda x: (x * 2).add_(x * 2), "CompositeExplicitAutograd")
+        x = torch.ones(2, device="xla")
+        assert torch.ops.xla_core_any_device_tests.quadruple(x).tolist() == [4.0, 4.0]
+        assert counts["xla_core_any_device_tests::quadruple"] == 0 and counts["xla::mul"] == 2
+    finally:
+        library._destroy()
+
+
+def test_a_factorisation_that_fails_raises_without_a_fallback(counts: Counts) -> None:
+    with pytest.raises(torch.linalg.LinAlgError) as mine:
+        torch.linalg.inv(torch.zeros(2, 2, device="xla"))
+    with pytest.raises(torch.linalg.LinAlgError) as theirs:
+        torch.linalg.inv(torch.zeros(2, 2))
+    assert str(mine.value) == str(theirs.value)
+    assert torch.linalg.inv(2 * torch.eye(2, device="xla")).tolist() == [[0.5, 0.0], [0.0, 0.5]]
+    assert not any(counts[name] for name in metrics.snapshot().counters if name.startswith("aten::") and "scalar" not in name)

@@ -136,3 +136,10 @@ def test_multilabel_margin_loss(reduction: int) -> None:
     _, is_target = aten.multilabel_margin_loss_forward(x, target, reduction)
     check_lowering(aten.multilabel_margin_loss_backward.default, incoming((3,), reduction), x, target, reduction, is_target)
     check_lowering(aten.multilabel_margin_loss_forward.default, x[0], target[0], reduction)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_margin_loss_of_one_example_is_a_number(reduction: str) -> None:
+    x, target = torch.randn(5), torch.tensor([0, 2, -1, 0, 1])
+    loss = torch.nn.functional.multilabel_margin_loss
+    torch.testing.assert_close(loss(x.to("xla"), target.to("xla"), reduction=reduction).cpu(), loss(x, target, reduction=reduction))

@@ -162,3 +162,14 @@ def test_rows_take_every_schema_argument() -> None:
     for name in ("aten::native_batch_norm", "aten::native_layer_norm", "aten::native_group_norm"):
         overload = getattr(aten, name.partition("::")[2]).default
         assert len(inspect.signature(TABLE[name].lower).parameters) == len(overload._schema.arguments) + 1
+
+
+def test_batch_norm_in_eval_mode_saves_nothing_and_changes_nothing() -> None:
+    x, mean, variance = torch.randn(4, 3), torch.randn(3), torch.rand(3)
+    found = []
+    for device in ("cpu", "xla"):
+        given = [each.clone().to(device) for each in (x, mean, variance)]
+        results = torch.ops.aten._native_batch_norm_legit(given[0], None, None, given[1], given[2], False, 0.1, 1e-5)
+        found.append([each.cpu() for each in (*results, *given)])
+    for mine, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -286,3 +286,10 @@ def test_shapes(shape: tuple[int, ...]) -> None:
 def test_all_rows_take_a_key() -> None:
     for name in ("rand", "randn", "uniform", "normal_functional", "bernoulli.p", "native_dropout", "randperm", "multinomial"):
         assert TABLE[f"aten::{name}"].random
+
+
+def test_uniform_complex_numbers_have_uniform_parts() -> None:
+    sample = torch.view_as_real(draw(aten.uniform.default, BLANK.to(torch.complex64), -3.0, 2.0))
+    for part in sample.unbind(-1):
+        assert distance(part.contiguous(), lambda x: (x + 3) / 5) < 1.95
+    assert abs(float(torch.corrcoef(sample.t())[0, 1])) < 0.02

@@ -194,3 +194,11 @@ def test_trace(dtype: torch.dtype) -> None:
     check_lowering(A.trace.default, values(dtype, 3, 5))
     check_lowering(A.trace.default, values(dtype, 4, 2))
     check_lowering(A.trace.default, values(dtype, 0, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_hash_tensor(dtype: torch.dtype) -> None:
+    x = (torch.arange(12).reshape(3, 4) % 5 - 1).to(dtype)
+    for args in ((), (0,), (-1,), ([0, 1],)):
+        check_lowering(A.hash_tensor.default, x, *args)
+    check_lowering(A.hash_tensor.default, x, 1, keepdim=True)
