@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 
@@ -173,3 +174,20 @@ def test_batch_norm_in_eval_mode_saves_nothing_and_changes_nothing() -> None:
         found.append([each.cpu() for each in (*results, *given)])
     for mine, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("wanted", ["input", "parameters", "both"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "module",
+    [torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3, track_running_stats=False), torch.nn.GroupNorm(1, 3), torch.nn.LayerNorm(3)],
+    ids=["batch", "batch without statistics", "group", "layer"],
+)
+def test_only_the_gradients_that_are_wanted(module: torch.nn.Module, training: bool, wanted: str) -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        moved = copy.deepcopy(module).to(device).train(training).requires_grad_(wanted != "input")
+        x = torch.linspace(-1, 1, 12).view(4, 3).to(device).requires_grad_(wanted != "parameters")
+        (moved(x) ** 3).sum().backward()
+        found.append([None if leaf.grad is None else leaf.grad.cpu() for leaf in (x, *moved.parameters())])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)

@@ -148,6 +148,12 @@ def _batch_norm_no_training(x: torch.Tensor, *_: Any) -> Any:
     return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
 
 
+def _batch_norm_backward(*args: Any) -> Any:
+    """As asked for; torch's own promises the input's gradient always."""
+    found = torch.ops.aten.native_batch_norm_backward.default(*args)
+    return tuple(one if wanted else None for one, wanted in zip(found, args[-1], strict=True))
+
+
 def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
     """One example without a batch gives a number; torch's own promises a vector."""
     return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
@@ -160,6 +166,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
     "aten::linear_backward": _linear_backward,
+    "aten::native_batch_norm_backward": _batch_norm_backward,
     "aten::multilabel_margin_loss_forward": _multilabel_margin_loss,
 }
 

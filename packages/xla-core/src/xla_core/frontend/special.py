@@ -11,7 +11,7 @@ import torch
 from xla_core import metrics
 from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import DeviceMismatchError, UnsupportedOperationError
-from xla_core.frontend import attention, infer, loading
+from xla_core.frontend import attention, infer, loading, uninitialized
 from xla_core.frontend.encode import mixed
 from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
 from xla_core.frontend.values import cpu_copies, value_of
@@ -100,6 +100,8 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     recorder = target._storage.value.recorder
     if type(source) is XLATensor:
         value = moved(value_of(source), recorder)
+    elif isinstance(source, uninitialized.UNINITIALIZED):
+        return uninitialized.become(target, type(source))
     else:
         fits = source.shape == target.shape
         value = upload(source.to("cpu", target.dtype if fits else source.dtype), recorder)
