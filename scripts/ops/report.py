@@ -8,6 +8,7 @@ from typing import Any
 
 from checks import Outcome
 from entries import MAIN, OTHERS
+from exclusions import EXCLUSIONS
 
 Row = dict[str, Any]  # {"suite", "name", "seconds", "found": {dtype or way: {"forward" | "gradient": outcome …}}}
 ORDER = {outcome.value: place for place, outcome in enumerate(Outcome)}
@@ -96,9 +97,11 @@ def failures(rows: list[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def markdown(rows: list[Row], header: str) -> str:
-    """The page: summary, then a line for each operator."""
+    """The page: summary, what is known not to be right, then a line for each operator."""
     lines = [header, "", "## Summary", "", f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
     lines += [f"| {' | '.join(table.line())} |" for table in shares(rows)]
+    lines += ["", "## Known, and why", "", "These count as not right all the same.", "", "| what | entry | reason |", "|---|---|---|"]
+    lines += [f"| {suite.value} | `{name}` | {reason} |" for suite, listed in EXCLUSIONS.items() for name, reason in listed.items()]
     lines += ["", "## Operators", "", "| operator | native | fallback | not right | gradient | notes |", "|---|---|---|---|---|---|"]
     for row in sorted((row for row in rows if row["suite"] == "ops"), key=lambda row: str(row["name"]).lower()):
         lines.append(f"| {' | '.join(_cells(row))} |")

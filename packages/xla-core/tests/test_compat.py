@@ -151,3 +151,19 @@ def test_wrappers_can_be_referred_to_weakly() -> None:
     reference = weakref.ref(tensor)
     del tensor
     assert reference() is None
+
+
+def test_conjugates_count_again_as_called_by_user() -> None:
+    excluded = torch._C._dispatch_tls_local_exclude_set() | _compat._LAZY_BITS
+    x = torch.tensor([1 + 2j])
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        assert (x.conj() * 1j).tolist() == [(1 + 2j) * 1j], "inside a handler torch forgets conjugates that are made there"
+        with _compat.as_called_by_user():
+            assert (x.conj() * 1j).tolist() == [(1 - 2j) * 1j]
+
+
+def test_the_kernel_of_a_key_can_be_called() -> None:
+    func = torch.ops.aten.block_diag.default
+    key = "CompositeExplicitAutograd"
+    assert _compat.has_kernel(str(func.name()), key)
+    assert _compat.call_kernel(func, key, ([torch.ones(1, 1)],), {}).tolist() == [[1.0]]

@@ -58,9 +58,22 @@ has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispa
 backward_is_whole: Callable[[], bool] = torch.autograd._is_checkpoint_valid
 
 
+_LAZY_BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
+
+
+def as_called_by_user() -> Any:
+    """A context in which conjugate and negative bits count again.
+
+    Inside `__torch_dispatch__` torch has resolved those of the arguments, and no longer looks at those of tensors that kernels make.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
 def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The kernel that `func` has for a dispatch key, whatever its arguments would dispatch to."""
-    return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+    with as_called_by_user():
+        return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
 
 def register_device(name: str, module: ModuleType) -> None:

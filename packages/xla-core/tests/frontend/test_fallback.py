@@ -187,3 +187,22 @@ def test_a_factorisation_that_fails_raises_without_a_fallback(counts: Counts) ->
     assert str(mine.value) == str(theirs.value)
     assert torch.linalg.inv(2 * torch.eye(2, device="xla")).tolist() == [[0.5, 0.0], [0.0, 0.5]]
     assert not any(counts[name] for name in metrics.snapshot().counters if name.startswith("aten::") and "scalar" not in name)
+
+
+def test_kernels_see_the_conjugates_that_they_make() -> None:
+    """Inside a kernel a conjugate is lazy; torch must resolve it there too."""
+    x = torch.tensor([[1 + 2j, 3j], [4 - 1j, 2 + 2j], [1j, 5.0]])
+
+    def gram(x: Tensor) -> Tensor:
+        return x.mH @ x - x.conj().imag.sum() + x.imag.neg().sum()
+
+    library = torch.library.Library("xla_core_conjugate_tests", "DEF")
+    try:
+        for name, key in (("on_cpu", "CPU"), ("anywhere", "CompositeExplicitAutograd")):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, gram, key)
+            torch.testing.assert_close(getattr(torch.ops.xla_core_conjugate_tests, name)(x.to("xla")).cpu(), gram(x))
+    finally:
+        library._destroy()
+    mine, theirs = (torch.linalg.lstsq(each, each[:, :1] + 1).residuals for each in (x.to("xla"), x))
+    torch.testing.assert_close(mine.cpu(), theirs)

@@ -53,7 +53,7 @@ def make_plan(func: OpOverload) -> Plan:
         return handler
     if full_name(func) not in TABLE and has_kernel(str(func.name()), "CompositeImplicitAutograd"):
         # Only inference mode lets composites through to here.
-        return lambda args, kwargs: func.decompose(*args, **kwargs)
+        return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
     if calling(func).convention is Convention.VIEW:
         return view(func)
     if full_name(func) not in TABLE and func.namespace != "aten" and has_kernel(str(func.name()), _ANY_DEVICE):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from xla_core import config, metrics
-from xla_core._compat import OpOverload, tree_flatten, tree_map
+from xla_core._compat import OpOverload, as_called_by_user, tree_flatten, tree_map
 from xla_core.config import FallbackPolicy
 from xla_core.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
 from xla_core.frontend.lines import user_line
@@ -54,7 +54,8 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
     if any(argument.name == "device" for argument in func._schema.arguments):
         on_cpu["device"] = torch.device("cpu")
     host_args = tree_map(to_cpu, args)
-    results = func(*host_args, **on_cpu)
+    with as_called_by_user():
+        results = func(*host_args, **on_cpu)
     outcome = _back(func, args, kwargs, host_args, on_cpu, results, target)
     _account(func, target, start, time.perf_counter_ns() - begin)
     return outcome
