@@ -82,7 +82,12 @@ def install(into: Path, *chosen: Wheel) -> Path:
 
 def run_apart(site: Path, code: str) -> str:
     """The stdout of `code` in a new interpreter that sees `site` and the third-party packages, but not this repository."""
-    away = f"import sys\nsys.path[:] = [{str(site)!r}, *(p for p in sys.path if p and not p.startswith({str(ROOT / 'packages')!r}))]\n"
+    away = f"""
+import importlib.metadata, sys
+sys.path[:] = [{str(site)!r}, *(p for p in sys.path if p and not p.startswith({str(ROOT / "packages")!r}))]
+found = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **wanted: [each for each in found(**wanted) if str(each.dist.locate_file("")) == {str(site)!r}]
+"""
     done = subprocess.run([sys.executable, "-I", "-c", away + code], cwd=site, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

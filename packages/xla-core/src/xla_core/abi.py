@@ -5,10 +5,13 @@ No logic lives here. The signatures below are locked in `abi.lock.json`; changin
 
 from __future__ import annotations
 
+from xla_core.config import Setting
+from xla_core.errors import ExecutionError, XlaError
 from xla_core.frontend.dispatch import register_op
 from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, sync, tensor_from_buffer
+from xla_core.frontend.lines import pass_over
 from xla_core.frontend.setup import activate
-from xla_core.ir.graph import Graph
+from xla_core.ir.graph import Graph, Operation
 from xla_core.metrics import (
     Cause,
     CompileEvent,
@@ -30,9 +33,10 @@ from xla_core.metrics import (
 )
 from xla_core.ops.table import Context, OpSpec, scalar
 from xla_core.runtime.abi_version import ABI_VERSION, require
-from xla_core.runtime.client import Client, client
-from xla_core.runtime.executor import GraphPass, register_pass
-from xla_core.runtime.topology import Topology, set_topology, topology
+from xla_core.runtime.client import Client, before_start, client
+from xla_core.runtime.executor import ExecutableWrapper, GraphPass, register_pass, register_wrapper
+from xla_core.runtime.failures import explain_failures
+from xla_core.runtime.topology import REPLICA_AXIS, Topology, set_topology, topology
 
 __all__ = [
     "ABI_VERSION",
@@ -41,29 +45,39 @@ __all__ = [
     "CompileEvent",
     "Context",
     "Direction",
+    "ExecutableWrapper",
     "ExecuteEvent",
+    "ExecutionError",
     "FallbackEvent",
     "Graph",
     "GraphPass",
     "MetricSnapshot",
     "OpSpec",
+    "Operation",
+    "REPLICA_AXIS",
+    "Setting",
     "Snapshot",
     "SyncEvent",
     "SyncKind",
     "Topology",
     "TransferEvent",
     "Unit",
+    "XlaError",
     "annotate",
     "annotation",
+    "before_start",
     "buffer_of",
     "clear_counters",
     "clear_metrics",
     "client",
     "counter_add",
+    "explain_failures",
     "graph_of",
     "metric_add",
+    "pass_over",
     "register_op",
     "register_pass",
+    "register_wrapper",
     "require",
     "scalar",
     "set_topology",

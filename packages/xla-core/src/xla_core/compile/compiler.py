@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from xla_core.compile.emit import Constants, Scope, program
 from xla_core.ir.aval import Aval
@@ -33,15 +33,29 @@ def _layout(aval: Aval | None) -> tuple[Any, ...] | None:
     return None if aval is None else (aval.shape, aval.physical)
 
 
-def jitted(graph: Graph, constants: Constants, device: jax.Device, scope: Scope | None = None) -> Any:
+def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | None = None) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
 
-    Raises (at that call) LoweringError for a lowering that fails.
+    home: how the buffers lie. Raises (at that call) LoweringError for a lowering that fails.
     """
     has_leaves = any(type(entry) is Aval for entry in graph.entries)
     return jax.jit(
-        program(graph, constants, scope),
+        across_replicas(program(graph, constants, scope), home),
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
-        out_shardings=None if has_leaves else SingleDeviceSharding(device),
+        out_shardings=None if has_leaves else home,
     )
+
+
+def across_replicas(function: Callable[..., Any], home: Sharding) -> Callable[..., Any]:
+    """`function` as each replica runs it over its own part of buffers that lie so: collectives inside reach the others."""
+    if not isinstance(home, NamedSharding):
+        return function
+    everywhere = PartitionSpec()
+    spread: Callable[..., Any] = jax.shard_map(function, mesh=home.mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    return spread
+
+
+def devices_of(home: Sharding) -> list[jax.Device]:
+    """The devices that run a program over buffers that lie so, in the program's order."""
+    return list(home.mesh.devices.flat) if isinstance(home, NamedSharding) else list(home.device_set)

@@ -131,8 +131,11 @@ def active() -> DiskCache | None:
     return _active
 
 
-def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device) -> Callable[..., Any] | None:
-    """The program stored for `key` on this kind of device, ready to call; None if there is no usable one."""
+def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Callable[..., Any] | None:
+    """The program stored for `key` on this kind of device, ready to call; None if there is no usable one.
+
+    devices: those that run the program together, `device` among them.
+    """
     disk = active()
     if disk is None:
         return None
@@ -142,7 +145,7 @@ def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device) -> Ca
         in_tree = jax.tree.structure((tuple(arguments), {}))
         out_tree = jax.tree.structure((0,) * (len(graph.outs) + 1))
         try:
-            loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, device.client, [device])
+            loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, device.client, devices)
         except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, EOFError, pickle.UnpicklingError) as error:
             disk.complain(f"an entry could not be loaded and the program is compiled again: {error}")
     metrics.counter_add("PersistentCacheMiss" if loaded is None else "PersistentCacheHit")

@@ -10,7 +10,7 @@ from xla_core.runtime.topology import Topology, topology
 
 
 def place() -> Topology:
-    """Where this process stands: as a launcher said, else as torchrun's variables say (api.md R05), else alone."""
+    """Where this process stands: as a launcher or a plugin said, else as torchrun's variables say (api.md R05), else alone."""
     told = topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
     if told != Topology(spmd=told.spmd) or count is None or count == 1:

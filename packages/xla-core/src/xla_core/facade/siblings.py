@@ -1,8 +1,8 @@
 """Facade names whose implementation is in another distribution: found by entry point, at first use.
 
 A plugin is an entry point of group `xla_core.plugins`; it names a function without parameters that is called once and returns
-what the plugin offers: user's names in full (`torch_xla.core.xla_model.all_reduce`) → functions. Where nobody offers a name, one
-replica on its own gets the result that the API defines for it (`facade/single.py`), all else SiblingMissingError.
+what the plugin offers: user's names in full (`torch_xla.core.xla_model.all_reduce`) → functions. A collective of one replica on its
+own gives what the API defines for it (`facade/single.py`), whoever is installed; of several, what is offered, else SiblingMissingError.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from xla_core.errors import RegistrationError, SiblingMissingError
 from xla_core.facade.modules import xr
 from xla_core.facade.single import ANYWHERE, SINGLE
+from xla_core.runtime.client import before_start
 
 GROUP = "xla_core.plugins"
 DISTRIBUTED, SPMD, DEBUG, SERIALIZATION = "xla-distributed", "xla-spmd", "xla-debug", "xla-serialization"
@@ -64,6 +65,8 @@ def _table() -> dict[str, str]:
 
 
 FACADE: Mapping[str, str] = MappingProxyType(_table())
+# Names whose result for one replica is the core's to give.
+COLLECTIVES = frozenset(name for name in SINGLE if FACADE.get(name) == DISTRIBUTED and name != "torch_xla.launch")
 
 # Modules that come with a sibling, and the names by which `torch_xla/_absent` stands in for them.
 MODULES: Mapping[str, str] = MappingProxyType(
@@ -109,11 +112,22 @@ def find(name: str) -> Any:
     """
     offered = implementations().get(name)
     if offered is not None:
-        return offered
+        return _by_replicas(name, offered) if name in COLLECTIVES else offered
     if name not in FACADE:
         module, _, attribute = name.rpartition(".")
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
     return ANYWHERE.get(name) or _stand_in(name)
+
+
+@functools.cache
+def _by_replicas(name: str, several: Callable[..., Any]) -> Callable[..., Any]:
+    single = SINGLE[name]
+
+    @functools.wraps(several)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return single(*args, **kwargs) if xr().world_size() == 1 else several(*args, **kwargs)
+
+    return call
 
 
 @functools.cache
@@ -145,3 +159,10 @@ def refuse_import(module: str) -> None:
         parent = parent.rpartition(".")[0]
     if parent:
         raise missing(module, MODULES[parent])
+
+
+def _load() -> None:
+    implementations()
+
+
+before_start(_load)  # a plugin may have to connect the process first

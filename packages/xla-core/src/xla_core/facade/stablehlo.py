@@ -12,6 +12,7 @@ import torch
 
 from xla_core import config
 from xla_core._compat import run_module
+from xla_core.compile.compiler import across_replicas
 from xla_core.compile.emit import Constants, arrays_of, program
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
@@ -20,7 +21,7 @@ from xla_core.frontend.exchange import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots
 from xla_core.ir.tape import Entry, Recorder, Tape, Value
-from xla_core.runtime.client import current_recorder, jax_device
+from xla_core.runtime.client import current_recorder, home, jax_device
 from xla_core.runtime.executor import source_scope
 
 
@@ -106,7 +107,7 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
     with jax.enable_x64(True):
         struct: Any = jax.ShapeDtypeStruct
         structs = [struct(argument.shape, argument.dtype) for argument in arguments]
-        return jax.jit(main, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
+        return jax.jit(across_replicas(main, home(found.recorder)), keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
 
 
 def text_of(lowered: Any) -> str:

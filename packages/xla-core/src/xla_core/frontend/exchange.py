@@ -17,6 +17,7 @@ from xla_core.ir.graph import Graph, ancestors, extract, live_slots
 from xla_core.ir.tape import KEPT, Recorder, buffer_value
 from xla_core.runtime.client import client, current_recorder, recorder_of
 from xla_core.runtime.sync import compute, user_step
+from xla_core.runtime.transfer import local, settled
 
 
 def _xla(tensor: torch.Tensor) -> XLATensor:
@@ -40,7 +41,7 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
         tape = value.recorder.tape
         if value.tape is tape:
             tape.refs[value.slot] = KEPT
-        return value.buffer
+        return local(value.buffer)
 
 
 def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -54,7 +55,8 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
         raise UnsupportedDtypeError(
             f"a buffer of {buffer.dtype} cannot stand for {logical}, which the device holds as {device_dtype(logical)}"
         )
-    return wrap(buffer_value(_recorder_holding(buffer), aval_of(tuple(buffer.shape), logical), buffer, shared=True))
+    recorder = _recorder_holding(buffer)
+    return wrap(buffer_value(recorder, aval_of(tuple(buffer.shape), logical), settled(buffer, recorder), shared=True))
 
 
 def _recorder_holding(buffer: jax.Array) -> Recorder:

@@ -10,8 +10,14 @@ import torch
 
 import xla_core
 
-_INSIDE = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, jax, xla_core))
+_inside = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, jax, xla_core))
 _NAMESPACE = "/torch_xla/"
+
+
+def pass_over(folder: Path) -> None:
+    """Count the code below `folder` as none of the user's."""
+    global _inside
+    _inside += (f"{folder}/",)
 
 
 def user_line() -> str | None:
@@ -19,7 +25,7 @@ def user_line() -> str | None:
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith(_INSIDE) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path:
+        if not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path:
             return f"{path}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -6,13 +6,21 @@ ancestors of what is asked for, renumbered, so that equal computations have equa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from xla_core.errors import InternalError
 from xla_core.ir.aval import Aval
 from xla_core.ir.tape import Entry, Feed, FeedKind, Tape, Value, buffers_made
+
+
+class Operation(NamedTuple):
+    """A recorded operation. name: the overload, such as `aten.add.Tensor`; text: the same in every process; line: the user's."""
+
+    name: str
+    text: str
+    line: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,12 @@ class Graph:
     def key(self) -> tuple[Any, ...]:
         """Equal exactly for equal programs of this process."""
         return (self.entries, self.outs, self.dead)
+
+    def operations(self) -> Iterator[Operation]:
+        """What was recorded, in order."""
+        for slot, entry in enumerate(self.entries):
+            if type(entry) is tuple:
+                yield Operation(entry[0].name, entry[0].text(), self.line(slot))
 
     def line(self, slot: int) -> str | None:
         """The user's line of the operation at `slot`: of this very call if captured, else where its signature was first seen."""

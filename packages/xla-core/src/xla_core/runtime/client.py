@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import numpy as np
 import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from xla_core import config
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.ir.tape import Recorder
+from xla_core.runtime.topology import REPLICA_AXIS, topology
 
 _logger = logging.getLogger(__name__)
 
@@ -24,11 +27,14 @@ class Client:
     """The devices that this process addresses, and one recorder for each.
 
     kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
+    homes: how a buffer of each device lies: on it alone, or, among replicas in several processes, as this process's part of a
+        "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives).
     """
 
     kind: str
     devices: tuple[jax.Device, ...]
     recorders: tuple[Recorder, ...]
+    homes: tuple[Sharding, ...]
 
 
 _lock = threading.Lock()
@@ -67,6 +73,18 @@ def set_eager(on: bool) -> None:
             recorder.eager = on
 
 
+_before_start: list[Callable[[], None]] = []
+
+
+def before_start(hook: Callable[[], None]) -> Callable[[], None]:
+    """Call `hook` before this process's client starts, to connect it to others; returns a function that ends it.
+
+    The hook must not use devices. Its errors reach whoever used the device first; the next use tries again.
+    """
+    _before_start.append(hook)
+    return lambda: _before_start.remove(hook)
+
+
 def device_kind() -> str | None:
     """The hardware kind that is or would be used, without starting the client; None where choosing is switched off."""
     if _client is not None:
@@ -92,6 +110,8 @@ def _start() -> Client:
     if kind is None:
         raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
     platform = {"GPU": "gpu", "CUDA": "cuda", "ROCM": "rocm"}.get(kind, kind.lower())
+    for hook in _before_start:  # a hook may bring further ones
+        hook()
     if kind == "CPU":
         _request_cpu_devices(config.CPU_NUM_DEVICES.get())
         if not config.PJRT_CPU_ASYNC_CLIENT.get():
@@ -107,7 +127,20 @@ def _start() -> Client:
     recorders = tuple(Recorder(index) for index in range(len(devices)))
     for recorder in recorders:
         recorder.eager = eager()
-    return Client(kind, devices, recorders)
+    return Client(kind, devices, recorders, _homes(devices, platform))
+
+
+def _homes(devices: tuple[jax.Device, ...], platform: str) -> tuple[Sharding, ...]:
+    place = topology()
+    if not place.replicas or place.process_count == 1:
+        return tuple(SingleDeviceSharding(device) for device in devices)
+    known = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
+    if len(known) != place.process_count * len(devices):
+        raise ExecutionError(
+            f"{place.process_count} replicas see {len(known)} devices together, this one {len(devices)}: give each process equally many"
+        )
+    columns = np.array(known).reshape(place.process_count, len(devices)).T
+    return tuple(NamedSharding(Mesh(column, (REPLICA_AXIS,)), PartitionSpec()) for column in columns)
 
 
 def _request_cpu_devices(count: int) -> None:
@@ -194,3 +227,8 @@ def recorder_of(device: torch.device | str | int | None) -> Recorder:
 def jax_device(recorder: Recorder) -> jax.Device:
     """The jax device that `recorder` records for."""
     return client().devices[recorder.index]
+
+
+def home(recorder: Recorder) -> Sharding:
+    """How the buffers of `recorder`'s device lie."""
+    return client().homes[recorder.index]

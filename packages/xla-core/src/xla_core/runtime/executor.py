@@ -17,16 +17,17 @@ import jax
 from xla_core import config, metrics
 from xla_core.compile import disk
 from xla_core.compile.cache import Program, ProgramCache
-from xla_core.compile.compiler import donated_arguments, jitted
+from xla_core.compile.compiler import Executable, devices_of, donated_arguments, jitted
 from xla_core.compile.emit import arrays_of
-from xla_core.errors import ExecutionError, LoweringError
+from xla_core.errors import ExecutionError, LoweringError, XlaError
 from xla_core.ir.graph import Graph, Inputs, operation_at
 from xla_core.ir.tape import Recorder
 from xla_core.ir.text import graph_hash
 from xla_core.ir.verify import verify
 from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
 from xla_core.ops import precision
-from xla_core.runtime.client import client, jax_device
+from xla_core.runtime.client import client, home, jax_device
+from xla_core.runtime.failures import reason
 
 # Hooks of the ABI: passes see and may replace a graph before it is looked up.
 GraphPass = Callable[[Graph], Graph]
@@ -37,6 +38,17 @@ def register_pass(graph_pass: GraphPass) -> Callable[[], None]:
     """Run `graph_pass` on every graph before its look-up; returns a function that removes it."""
     _passes.append(graph_pass)
     return lambda: _passes.remove(graph_pass)
+
+
+# Makes of an executable what is called in its place at each execution of that program; the executable itself to stay out of the way.
+ExecutableWrapper = Callable[[Graph, Executable], Executable]
+_wrappers: list[ExecutableWrapper] = []
+
+
+def register_wrapper(wrapper: ExecutableWrapper) -> Callable[[], None]:
+    """Let `wrapper` see every program once, before its first execution; returns a function that removes it."""
+    _wrappers.append(wrapper)
+    return lambda: _wrappers.remove(wrapper)
 
 
 @cache
@@ -83,8 +95,10 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
 def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
     try:
         return executable(*arguments)
+    except XlaError:
+        raise
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ExecutionError(f"a program of {_operations(graph)} operations failed on {recorder.device}: {error}") from error
+        raise ExecutionError(f"a program of {_operations(graph)} operations failed on {recorder.device}: {reason(error)}") from error
 
 
 def _build(
@@ -96,7 +110,7 @@ def _build(
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
     program.graph_hash = graph_hash(graph, program.constants, precision.get())
-    executable = disk.load(program.graph_hash, graph, arguments, device)
+    executable = disk.load(program.graph_hash, graph, arguments, device, devices_of(home(recorder)))
     if executable is None:
         executable = _compile(recorder, graph, program, arguments)
         duration = time.perf_counter_ns() - begin
@@ -108,6 +122,8 @@ def _build(
             metrics.emit(CompileEvent(**_describe(recorder, graph, program, cause), start_s=start, duration_ns=duration, line=line))
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
     metrics.metric_add("InputOutputAliasCount", len(donated_arguments(graph)), Unit.NUMBER)
+    for wrapper in _wrappers:
+        executable = wrapper(graph, executable)
     program.executable = executable
     return executable
 
@@ -115,7 +131,7 @@ def _build(
 def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list[Any]) -> Callable[..., Any]:
     """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
     device = jax_device(recorder)
-    function = jitted(graph, program.constants, device, source_scope if config.HLO_DEBUG.get() else None)
+    function = jitted(graph, program.constants, home(recorder), source_scope if config.HLO_DEBUG.get() else None)
     lowered = function.lower(*arguments)
     try:
         compiled = lowered.compile()
@@ -212,7 +228,7 @@ def wait(recorder: Recorder) -> None:
     try:
         token.block_until_ready()
     except RuntimeError as error:
-        raise ExecutionError(f"an execution on {recorder.device} failed: {error}") from error
+        raise ExecutionError(f"an execution on {recorder.device} failed: {reason(error)}") from error
 
 
 def wait_all() -> None:

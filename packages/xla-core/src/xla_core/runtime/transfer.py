@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax.sharding import SingleDeviceSharding
 
 from xla_core import metrics
 from xla_core.dtypes import natural_dtype
@@ -15,7 +16,8 @@ from xla_core.errors import ExecutionError
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.tape import Recorder, Value, buffer_value
 from xla_core.metrics import Direction, TransferEvent, Unit
-from xla_core.runtime.client import jax_device
+from xla_core.runtime.client import home, jax_device
+from xla_core.runtime.failures import reason
 
 # torch and NumPy share no name for these: they cross as integers of the same width.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
@@ -72,10 +74,23 @@ def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder) -> jax.Arra
     """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place."""
     try:
         with jax.enable_x64(True):
-            buffer: jax.Array = jax.device_put(array, jax_device(recorder))
-            return buffer
+            return settled(jax.device_put(array, jax_device(recorder)), recorder)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
+
+
+def settled(buffer: jax.Array, recorder: Recorder) -> jax.Array:
+    """A buffer on a device in the form in which programs take and give it."""
+    form = home(recorder)
+    if isinstance(form, SingleDeviceSharding) or buffer.sharding == form:
+        return buffer
+    with jax.enable_x64(True):
+        return jax.make_array_from_single_device_arrays(buffer.shape, form, [buffer])
+
+
+def local(buffer: jax.Array) -> jax.Array:
+    """This process's part of a buffer: an array on one device."""
+    return buffer if isinstance(buffer.sharding, SingleDeviceSharding) else buffer.addressable_data(0)
 
 
 def filled(recorder: Recorder, aval: Aval, number: Any) -> jax.Array:
@@ -93,7 +108,7 @@ def download(value: Value) -> torch.Tensor:
     try:
         array = np.asarray(buffer)
     except RuntimeError as error:
-        raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {error}") from error
+        raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
     converting = time.perf_counter_ns()
     tensor = to_torch(array, value.aval.dtype)
     metrics.metric_add("TensorToData", time.perf_counter_ns() - converting, Unit.DURATION_NS)

@@ -1,0 +1,116 @@
+"""Connect this process to its job before its devices start: the job's store, JAX's distributed runtime, the core's topology."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import threading
+
+import jax
+
+from xla_core.abi import Topology, before_start, client, explain_failures, set_topology
+from xla_distributed import job, ledger, settings
+from xla_distributed.errors import JobError
+from xla_distributed.member import Member, join
+
+_TIMEOUT_FLAG = "xla_cpu_collective_timeout_seconds"
+# A process that vanishes without closing its connections (a lost host) is noticed after this long.
+_HEARTBEAT_SECONDS = 60
+_SHUTDOWN_SECONDS = 10
+
+
+class _State:
+    member: Member | None = None
+
+
+_lock = threading.Lock()
+
+
+def timeout() -> float:
+    """Seconds that replicas wait for each other."""
+    return settings.COLLECTIVE_TIMEOUT_SECONDS.get()
+
+
+def member() -> Member:
+    """This process's connection to its job. Raises JobError if it belongs to none."""
+    client()  # all replicas start theirs together
+    if _State.member is None:
+        raise JobError("this process belongs to no job: start it with torch_xla.launch, xmp.spawn or torchrun")
+    return _State.member
+
+
+def _connect() -> None:
+    """Join the job that this process belongs to, if there is one and it has not joined yet. Raises JobError."""
+    with _lock:
+        if _State.member is not None:
+            return
+        place = job.current(timeout())
+        if place is None:
+            return
+        joined = join(place.address, place.key, place.rank, place.size, timeout())
+        _start_jax(place, joined)
+        spmd = settings.USE_SPMD.get()
+        set_topology(Topology(place.rank, place.size, place.local_rank, place.local_size, replicas=not spmd, spmd=spmd))
+        _State.member = joined
+        ledger.watch(joined, timeout)
+        explain_failures(_explanation)
+        atexit.register(leave)
+
+
+before_start(_connect)
+
+
+def _start_jax(place: job.Job, joined: Member) -> None:
+    """Connect JAX's processes: process 0 serves them on a free port of the job's address, told through the store."""
+    host = place.address[0]
+    offer = f"{host}:{_free_port(host)}" if place.rank == 0 else ""
+    address = joined.exchange("coordinator", offer.encode(), timeout(), "waiting for all replicas to start")[0].decode()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _TIMEOUT_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
+    settings.CPU_NUM_DEVICES.set(1)  # each replica has one
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the user
+    jax.config.update("jax_enable_recoverability", True)  # those that are left end at once, with their own errors
+    gpu = (settings.PJRT_DEVICE.get() or "").upper().startswith(("CUDA", "GPU", "ROCM"))
+    jax.distributed.initialize(
+        address,
+        place.size,
+        place.rank,
+        local_device_ids=place.local_rank if gpu else None,
+        cluster_detection_method="deactivate",
+        initialization_timeout=max(1, round(timeout())),
+        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+        coordinator_bind_address=address,
+    )
+
+
+def _free_port(host: str) -> int:
+    family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(address)
+        return int(probe.getsockname()[1])
+
+
+def lost() -> bool:
+    """Whether other replicas of this process's job have died or left."""
+    return _State.member is not None and bool(_State.member.gone)
+
+
+def _explanation(error: BaseException) -> str | None:
+    """What the job knows about a failed execution."""
+    joined = _State.member
+    return ledger.explanation(joined, error) if joined is not None else None
+
+
+def leave() -> None:
+    """Leave the job; called at exit. Process 0, which serves JAX's processes, is the last to go."""
+    with _lock:
+        joined, _State.member = _State.member, None
+    if joined is None:
+        return
+    if joined.rank == 0:
+        joined.wait_for_others_to_leave(timeout())
+    jax.distributed.shutdown()
+    joined.leave()

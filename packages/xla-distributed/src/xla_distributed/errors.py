@@ -1,0 +1,27 @@
+"""What goes wrong between replicas. Each is a RuntimeError, as collectives that fail are in stock torch.
+
+JobError
+├── ReplicaLostError       another replica has died or has left the job
+├── ReplicaTimeoutError    another replica did not arrive in time
+└── CollectiveMismatchError  replicas disagree on their collectives
+"""
+
+from __future__ import annotations
+
+from xla_core.abi import XlaError
+
+
+class JobError(XlaError, RuntimeError):
+    """Something is wrong between the replicas of a job."""
+
+
+class ReplicaLostError(JobError):
+    """Another replica has died or has left the job."""
+
+
+class ReplicaTimeoutError(JobError):
+    """Another replica did not arrive in time."""
+
+
+class CollectiveMismatchError(JobError):
+    """Replicas disagree on their collectives."""

@@ -1,0 +1,51 @@
+"""Groups of replicas as users give them: lists of lists of ordinals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch_xla.runtime as xr
+
+Given = Sequence[Sequence[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Disjoint groups of ordinals. `members` in line, `sizes` of each; all replicas in one group have neither.
+
+    size: of the group that this replica is in; place: its position there.
+    """
+
+    members: tuple[int, ...]
+    sizes: tuple[int, ...]
+    size: int
+    place: int
+
+
+def groups_of(given: Given) -> Groups:
+    """Check what a user gave; None and [] mean one group of all.
+
+    Raises ValueError if an ordinal repeats or is out of range, or this replica is in no group.
+    """
+    count, mine = int(xr.world_size()), int(xr.global_ordinal())
+    if not given:
+        return Groups((), (), count, mine)
+    listed = [[int(ordinal) for ordinal in group] for group in given]
+    members = tuple(ordinal for group in listed for ordinal in group)
+    if len(set(members)) != len(members) or any(not 0 <= ordinal < count for ordinal in members):
+        raise ValueError(f"groups are lists of ordinals from 0 to {count - 1}, each named at most once, got {listed}")
+    home = next((group for group in listed if mine in group), None)
+    if home is None:
+        raise ValueError(f"replica {mine} is in none of the groups {listed}: all replicas issue a collective, so each needs a group")
+    if members == tuple(range(count)) and len(listed) == 1:
+        return Groups((), (), count, mine)
+    return Groups(members, tuple(len(group) for group in listed), len(home), home.index(mine))
+
+
+def even_groups_of(given: Given, what: str) -> Groups:
+    """As `groups_of`, of one size. Raises AssertionError if they are not."""
+    groups = groups_of(given)
+    if len(set(groups.sizes)) > 1:
+        raise AssertionError(f"{what} needs groups of one size, got sizes {list(groups.sizes)}")
+    return groups

@@ -1,0 +1,174 @@
+"""Start the replicas of a job on this host (api.md D28, D29, §10.2 `launch`)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from typing import Any
+
+from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
+
+import torch_xla._XLAC as _XLAC
+import torch_xla.runtime as xr
+from xla_distributed import connection, hardware, job, settings
+from xla_distributed.errors import JobError
+from xla_distributed.server import Server
+
+_HOST = "127.0.0.1"
+# How long a replica that fails because another one did leaves the word to that one.
+_SECOND_SECONDS = 10.0
+_END_SECONDS = 5.0
+Target = Callable[..., Any]
+
+
+class Launched:
+    """Replicas that were started: `processes`, and `join` as `torch.multiprocessing` has it."""
+
+    def __init__(self, context: Any, server: Server) -> None:
+        self._context = context
+        self._server = server
+        self.processes: list[multiprocessing.process.BaseProcess] = context.processes
+
+    def pids(self) -> list[int]:
+        """Process numbers, in order of the replicas."""
+        return [int(pid) for pid in self._context.pids()]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for all replicas, at most `timeout` seconds; whether all have ended.
+
+        Raises torch's ProcessRaisedException with the traceback of the replica that failed first, or ProcessExitedException; the
+        others are ended then, and also if this is interrupted.
+        """
+        try:
+            ended = bool(self._context.join(timeout, grace_period))
+        except BaseException:
+            self._end()
+            raise
+        if ended:
+            self._server.close()
+        return ended
+
+    def _end(self) -> None:
+        self._server.close()
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        deadline = time.monotonic() + _END_SECONDS
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def spawn(
+    fn: Target,
+    args: tuple[Any, ...] = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Launched | None:
+    """Run `fn(index, *args)` in one process for each device of this host, `index` being its ordinal.
+
+    nprocs: how many, at most the devices; None: all devices; 1: call in this process.
+    join: wait for them; without it, what was started is returned.
+    Raises ValueError for an impossible `nprocs`, RuntimeError if this process already used its devices or is itself a replica, and
+    torch's ProcessRaisedException or ProcessExitedException if a replica fails.
+    """
+    if nprocs == 1:
+        fn(0, *args)
+        return None
+    if xr.is_spmd():
+        raise RuntimeError("SPMD mode has one process for all devices: call the function directly instead of spawning replicas")
+    if (settings.WORLD_SIZE.get() or 1) > 1:
+        raise RuntimeError(
+            "this process is already one of a job's (WORLD_SIZE is set): use torch_xla.launch, which runs under torchrun too"
+        )
+    count = hardware.device_count()
+    size = count if nprocs is None else nprocs
+    if not 1 <= size <= count:
+        raise ValueError(f"nprocs is {nprocs}, must be from 1 to the number of devices, {count}, or None for all")
+    if size == 1:
+        fn(0, *args)
+        return None
+    if _XLAC._xla_runtime_is_initialized():
+        raise RuntimeError(
+            "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"
+        )
+    started = _start(fn, args, size, daemon, start_method)
+    if not join:
+        return started
+    while not started.join():
+        pass
+    return None
+
+
+def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Launched:
+    key = secrets.token_bytes(32)
+    server = Server(_HOST, size, key)
+    try:
+        context = start_processes(
+            _replica, (fn, args, size, server.address, key), nprocs=size, join=False, daemon=daemon, start_method=start_method
+        )
+    except BaseException:
+        server.close()
+        raise
+    return Launched(context, server)
+
+
+def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
+    """What a child process runs."""
+    _end_with_parent()
+    for setting, number in (
+        (settings.RANK, index),
+        (settings.WORLD_SIZE, size),
+        (settings.LOCAL_RANK, index),
+        (settings.LOCAL_WORLD_SIZE, size),
+        (settings.PJRT_LOCAL_PROCESS_RANK, index),
+        (settings.PJRT_LOCAL_PROCESS_COUNT, size),
+    ):
+        setting.set(number)
+    settings.MASTER_ADDR.set(address[0])
+    job.tell(job.Job(index, size, index, size, address, key))
+    hardware.restrict(index, size)
+    connection.member()
+    try:
+        fn(index, *args)
+    except Exception:
+        if connection.lost():
+            time.sleep(_SECOND_SECONDS)  # the replica that was lost is the one to hear of; the launcher ends this one
+        raise
+
+
+def _end_with_parent() -> None:
+    """End this process when the launching one is gone, however that went."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise JobError("replicas are started by spawn, in processes of their own")
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="xla-launcher-watch", daemon=True).start()
+
+
+def launch(fn: Target, args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False) -> None:
+    """Run `fn(index, *args)` as each replica: in this process under torchrun, where `index` is its local rank; else as `spawn` does.
+
+    debug_single_process: call it once, in this process. Raises NotImplementedError in SPMD mode.
+    """
+    if xr.is_spmd():
+        raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
+    if (settings.WORLD_SIZE.get() or 1) > 1:
+        fn(settings.LOCAL_RANK.get() or 0, *args)
+        return
+    spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)

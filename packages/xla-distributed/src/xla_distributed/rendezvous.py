@@ -1,0 +1,55 @@
+"""Objects and bytes between the processes of a job, through its store (api.md D16–D19)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_distributed import connection
+
+
+def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
+    what = f"rendezvous {tag!r} of replica {xr.global_ordinal()}"
+    return connection.member().exchange("rendezvous", payload, connection.timeout(), what)
+
+
+def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
+    """D16: the payloads of all replicas, in order of their ordinals."""
+    if not isinstance(payload, bytes):
+        raise TypeError(f"the payload of a rendezvous is bytes, got {type(payload).__name__}")
+    if ordinals and len(ordinals) != xr.global_device_count():
+        raise ValueError(f"a rendezvous takes all {xr.global_device_count()} replicas, got ordinals {list(ordinals)}")
+    torch_xla.sync()
+    parts = _exchange(payload, tag)
+    torch_xla.sync()
+    return parts
+
+
+def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+    """D19: `reduce_fn` of the data of all replicas, on every one. Only processes of this job can have sent what is unpickled here."""
+    cpu = xm._maybe_convert_to_cpu(data)
+    parts = xm.rendezvous(tag, pickle.dumps(cpu))
+    return reduce_fn([pickle.loads(part) for part in parts])  # noqa: S301
+
+
+def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] | int = (0,)) -> Any:
+    """D18: `target(*data)` with CPU tensors on the replicas `ordinals`, None on others; then all meet.
+
+    An exception of `target` propagates there; the others are told that this replica did not come.
+    """
+    chosen = [ordinals] if isinstance(ordinals, int) else list(ordinals)
+    running = xr.global_ordinal() in chosen
+    cpu = xm._maybe_convert_to_cpu(data, convert=running)
+    result = None
+    try:
+        if running:
+            result = target(*cpu)
+    except BaseException as error:
+        connection.member().leave(f"{type(error).__name__} in do_on_ordinals: {error}")
+        raise
+    xm.rendezvous("torch_xla.core.xla_model.do_on_ordinals")
+    return result

@@ -1,0 +1,28 @@
+"""What data-parallel training needs beside its collectives: gradients reduced, parameters made equal (api.md D14, D20)."""
+
+from __future__ import annotations
+
+import torch
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_distributed import settings
+from xla_distributed.groups import Given
+
+
+def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Given = None, pin_layout: bool = True) -> None:
+    """D14: the mean of each gradient over all replicas, in place; in buckets, last gradient first, if E02 says so."""
+    gradients = xm._fetch_gradients(optimizer)
+    scale = 1.0 / int(xr.world_size())
+    cap = settings.BUCKET_SIZE_MB.get()
+    if cap:
+        xm.all_reduce_bucketized_gradients(reversed(gradients), scale, groups, pin_layout, bucket_cap_mb=cap)
+    else:
+        xm.all_reduce("sum", gradients, scale=scale, groups=groups, pin_layout=pin_layout)
+
+
+def broadcast_master_param(model: torch.nn.Module) -> None:
+    """D20: parameters and buffers take the values of replica 0; then a step sync."""
+    xm.collective_broadcast([*model.parameters(), *model.buffers()])
+    torch_xla.sync()

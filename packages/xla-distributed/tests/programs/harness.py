@@ -1,0 +1,34 @@
+"""How a program of a test job starts its replicas and lets each report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+
+def report(folder: str, rank: int, content: Any) -> None:
+    """Write what a replica found, whole or not at all."""
+    note(folder, f"{rank}.json", json.dumps(content))
+
+
+def note(folder: str, name: str, text: str) -> None:
+    """Write a file that the test waits for."""
+    part = Path(folder) / f"{name}.part"
+    part.write_text(text, encoding="utf-8")
+    part.rename(Path(folder) / name)
+
+
+def replica(index: int, work: Callable[..., Any], folder: str, args: list[str]) -> None:
+    """Run `work(index, folder, *args)` and report what it returns."""
+    report(folder, index, work(index, folder, *args))
+
+
+def main(work: Callable[..., Any]) -> None:
+    """`python program.py FOLDER ARGS…`: run `work` as each replica."""
+    folder, *args = sys.argv[1:]
+    xmp.spawn(replica, (work, folder, args))
