@@ -85,8 +85,10 @@ def run_apart(site: Path, code: str) -> str:
     away = f"""
 import importlib.metadata, sys
 sys.path[:] = [{str(site)!r}, *(p for p in sys.path if p and not p.startswith({str(ROOT / "packages")!r}))]
-found = importlib.metadata.entry_points
-importlib.metadata.entry_points = lambda **wanted: [each for each in found(**wanted) if str(each.dist.locate_file("")) == {str(site)!r}]
+everywhere = importlib.metadata.entry_points
+def here(**wanted):
+    return [each for each in everywhere(**wanted) if str(each.dist.locate_file("")) == {str(site)!r}]
+importlib.metadata.entry_points = here
 """
     done = subprocess.run([sys.executable, "-I", "-c", away + code], cwd=site, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

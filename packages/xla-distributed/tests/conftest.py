@@ -56,17 +56,21 @@ class Job:
 Start = Callable[..., Job]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def run_program(program: str, folder: Path, *args: object, **variables: str) -> subprocess.Popen[str]:
+    """Start `programs/<program>.py <folder> <args>` with these variables."""
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(folder), *map(str, args)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """`start(program, size, *args, VARIABLE="value")`: run `programs/<program>.py <folder> <args>` where `spawn` starts `size` replicas."""
     started: list[subprocess.Popen[str]] = []
 
     def run(program: str, size: int, *args: object, **variables: str) -> Job:
-        folder = tmp_path / f"{program}-{len(started)}"
-        folder.mkdir()
-        environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(size), "OMP_NUM_THREADS": "1", **variables}
-        command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(folder), *map(str, args)]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        folder = tmp_path_factory.mktemp(program)
+        process = run_program(program, folder, *args, CPU_NUM_DEVICES=str(size), **variables)
         started.append(process)
         return Job(process, folder, size)
 

@@ -11,6 +11,10 @@ from __future__ import annotations
 from xla_core.abi import XlaError
 
 
+class LoaderClosedError(Exception):
+    """A loader was closed while its threads still read."""
+
+
 class JobError(XlaError, RuntimeError):
     """Something is wrong between the replicas of a job."""
 

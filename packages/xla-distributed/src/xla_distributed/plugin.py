@@ -8,11 +8,19 @@ from typing import Any
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function."""
-    from xla_distributed import buckets, collectives, connection, launch, rendezvous, training
+    from xla_distributed import buckets, collectives, connection, functions, launch, rendezvous, training
 
     del connection  # importing it is enough: it connects the process before its devices start
     xm = "torch_xla.core.xla_model."
+    xf = "torch_xla.core.functions."
     return {
+        f"{xf}AllGather": functions.AllGather,
+        f"{xf}AllReduce": functions.AllReduce,
+        f"{xf}AllReduceSumLayer": functions.AllReduceSumLayer,
+        f"{xf}SyncBatchNorm": functions.SyncBatchNorm,
+        f"{xf}all_gather": functions.all_gather,
+        f"{xf}all_reduce": functions.all_reduce,
+        f"{xf}distributed_mm": functions.distributed_mm,
         "torch_xla.launch": launch.launch,
         f"{xm}CoalescingBuckets": buckets.CoalescingBuckets,
         f"{xm}_all_gather_using_all_reduce": collectives.all_gather_using_all_reduce,

@@ -6,9 +6,11 @@ else is let in.
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from typing import Any
 
 from xla_distributed import wire
@@ -45,8 +47,8 @@ class Server:
         self._seats: dict[int, _Seat] = {}
         self._gone: dict[int, str] = {}
         self._exchanges: dict[str, dict[int, bytes]] = {}
-        self._listener: Listener | None = wire.listen(host, port)
-        self.address: wire.Address = (host, int(self._listener.address[1]))
+        self._listener: socket.socket | None = wire.listen(host, port)
+        self.address: wire.Address = (host, int(self._listener.getsockname()[1]))
         threading.Thread(target=self._accept, args=(self._listener,), name="xla-job-server", daemon=True).start()
 
     def close(self) -> None:
@@ -57,15 +59,17 @@ class Server:
     def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
 
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection = listener.accept()
+                connection = wire.accept(listener)
             except OSError:
                 if self._listener is None:
                     return  # closed: all are here
+                time.sleep(0.1)  # a connection that broke, or no descriptor left
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="xla-job-server", daemon=True).start()
 

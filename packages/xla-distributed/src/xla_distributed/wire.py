@@ -10,7 +10,7 @@ import hmac
 import json
 import os
 import socket
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection
 from typing import Any
 
 _NONCE = 32
@@ -23,21 +23,27 @@ class ProofError(Exception):
     """The other side does not know the job's key."""
 
 
-def listen(host: str, port: int = 0) -> Listener:
+def listen(host: str, port: int = 0) -> socket.socket:
     """A listening socket on one address of this host; port 0: any that is free. Raises OSError."""
     family, address = _resolved(host, port)
-    return Listener(address, family=family, backlog=1024)
+    return socket.create_server(address, family=family, backlog=1024)
 
 
-def _resolved(host: str, port: int) -> tuple[str, Address]:
+def accept(listener: socket.socket) -> Connection:
+    """The next connection. Raises OSError when the listener was shut down."""
+    accepted, _ = listener.accept()
+    return Connection(accepted.detach())
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    return socket.AddressFamily(family).name, (str(address[0]), int(address[1]))
+    return family, (str(address[0]), int(address[1]))
 
 
 def call(address: Address, key: bytes) -> Connection:
     """A connection to a listener that knows `key`, too. Raises OSError, ProofError."""
     family, found = _resolved(*address)
-    connection = Client(found, family=family)
+    connection = Client(found, family=family.name)
     try:
         theirs = _proof_part(connection, _NONCE)
         ours = os.urandom(_NONCE)

@@ -15,6 +15,7 @@ from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.graph import Graph, ancestors, extract, live_slots
 from xla_core.ir.tape import KEPT, Recorder, buffer_value
+from xla_core.metrics import Cause
 from xla_core.runtime.client import client, current_recorder, recorder_of
 from xla_core.runtime.sync import compute, user_step
 from xla_core.runtime.transfer import local, settled
@@ -106,12 +107,12 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
         return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), ())
 
 
-def sync(device: torch.device | str | None = None, wait: bool = False) -> None:
+def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:
     """A step sync of one device (None: the default one), as `torch_xla.sync`: run everything live as one graph, then step closures.
 
-    wait: return when the device is done.
+    wait: return when the device is done. cause: who asks, for events.
     """
-    user_step(current_recorder() if device is None else recorder_of(device), wait, "torch_xla.torch_xla::sync")
+    user_step(current_recorder() if device is None else recorder_of(device), wait, "torch_xla.torch_xla::sync", cause)
 
 
 def alias_key(tensor: torch.Tensor) -> int:

@@ -1,0 +1,8 @@
+"""Launchers under the names of the older releases."""
+
+from __future__ import annotations
+
+from xla_distributed.launch import spawn
+from xla_distributed.replicas import run_multiprocess
+
+__all__ = ["run_multiprocess", "spawn"]

@@ -1,0 +1,206 @@
+"""Loaders that upload ahead while the device computes (api.md D23–D27)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import torch_xla.core.xla_model as xm
+from xla_core.abi import Cause, sync
+from xla_distributed.errors import LoaderClosedError
+from xla_distributed.lane import Lane
+
+Device = torch.device | str
+
+
+def _uploaded(batch: Any, device: torch.device, sharding: Any) -> Any:
+    """The nesting of a batch with its CPU tensors on a device."""
+    if isinstance(sharding, Mapping):
+        if not isinstance(batch, Mapping):
+            raise ValueError(f"input_sharding is a dict, so batches must be dicts too, got {type(batch).__name__}")
+        missing = [key for key in sharding if key not in batch]
+        if missing:
+            raise KeyError(f"input_sharding has {missing}, which a batch with {list(batch)} has not")
+        return {key: _uploaded(value, device, sharding.get(key)) for key, value in batch.items()}
+
+    def send(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        sent: list[torch.Tensor] = xm.send_cpu_data_to_device(tensors, device, sharding)
+        return sent
+
+    def on_cpu(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+    return xm.ToXlaTensorArena(send, on_cpu).transform(batch)
+
+
+def _sync_unless_traced(device: torch.device) -> None:
+    profiler = sys.modules.get("torch_xla.debug.profiler")  # a StepTrace makes the step itself
+    if profiler is None or not profiler.get_tracer_marked_step():
+        sync(device, cause=Cause.LOADER)
+
+
+class PerDeviceLoader:
+    """D24, D25: the batches for one device. Each `next` first makes a step sync, every `batches_per_execution` batches."""
+
+    def __init__(self, loader: ParallelLoader, device: torch.device) -> None:
+        self._loader = loader
+        self._device = device
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return self._loader.per_device_samples()
+
+    def __next__(self) -> Any:
+        if self._count % self._loader.batches_per_execution == 0:
+            _sync_unless_traced(self._device)
+        found = self._loader.next_item(self._device)
+        if found is None:
+            _sync_unless_traced(self._device)
+            raise StopIteration
+        self._count += 1
+        return found[0]
+
+    next = __next__
+
+    def close(self) -> None:
+        """End the loader's threads."""
+        self._loader.close()
+
+
+class ParallelLoader:
+    """D23: reads a loader in a thread and uploads ahead in others. Sample i goes to `devices[i % len(devices)]`.
+
+    loader_prefetch_size, device_prefetch_size: batches read ahead, and uploaded ahead, for each device.
+    host_to_device_transfer_threads: that upload to each device. input_sharding: a ShardingSpec for tensors of its rank, or a dict of
+    them by key. batchdim: accepted for compatibility. An incomplete last round over the devices is dropped.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any] | None = None,
+        devices: Sequence[Device] = (),
+        batchdim: int = 0,
+        batches_per_execution: int = 1,
+        loader_prefetch_size: int = 8,
+        device_prefetch_size: int = 4,
+        host_to_device_transfer_threads: int = 1,
+        input_sharding: Any = None,
+        cpu_loader: Iterable[Any] | None = None,
+    ) -> None:
+        source = cpu_loader if loader is None else loader
+        if source is None:
+            raise TypeError("ParallelLoader needs a loader")
+        for name, number in (
+            ("batches_per_execution", batches_per_execution),
+            ("loader_prefetch_size", loader_prefetch_size),
+            ("device_prefetch_size", device_prefetch_size),
+            ("host_to_device_transfer_threads", host_to_device_transfer_threads),
+        ):
+            if number < 1:
+                raise ValueError(f"{name} is {number}, must be at least 1")
+        if not devices:
+            raise ValueError("ParallelLoader needs at least one device")
+        self._cpu_loader: Any = source
+        self._batches_per_execution = batches_per_execution
+        homes = [torch.empty(0, device=device).device for device in devices]
+
+        def lane(home: torch.device) -> Lane:
+            def upload(batch: Any) -> Any:
+                return _uploaded(batch, home, input_sharding)
+
+            return Lane(upload, loader_prefetch_size, device_prefetch_size, host_to_device_transfer_threads)
+
+        self._lanes = {home: lane(home) for home in homes}
+        # The thread does not hold this object: when nobody does, it closes.
+        threading.Thread(target=_read, args=(source, list(self._lanes.values())), name="xla-loader-read", daemon=True).start()
+
+    @property
+    def batches_per_execution(self) -> int:
+        """Batches between two step syncs."""
+        return self._batches_per_execution
+
+    def per_device_loader(self, device: Device) -> PerDeviceLoader:
+        """The batches for one of the devices."""
+        home = torch.empty(0, device=device).device
+        if home not in self._lanes:
+            raise ValueError(f"{device} is none of this loader's devices {[str(one) for one in self._lanes]}")
+        return PerDeviceLoader(self, home)
+
+    def per_device_samples(self) -> int:
+        """Batches for each device."""
+        return len(self._cpu_loader) // len(self._lanes)
+
+    def next_item(self, device: torch.device) -> tuple[Any] | None:
+        """The next batch on a device, in a tuple; None behind the last. Raises what reading or uploading it raised."""
+        return self._lanes[device].get()
+
+    def close(self) -> None:
+        """End the threads; what was read ahead is dropped."""
+        for lane in self._lanes.values():
+            lane.close()
+        for lane in self._lanes.values():
+            lane.join()
+
+    def __del__(self) -> None:
+        for lane in vars(self).get("_lanes", {}).values():
+            lane.close()
+
+
+def _read(source: Iterable[Any], lanes: list[Lane]) -> None:
+    """Deal the batches of a loader out to lanes, a whole round at a time."""
+    error: BaseException | None = None
+    waiting: list[Any] = []
+    try:
+        for batch in source:
+            waiting.append(batch)
+            if len(waiting) == len(lanes):
+                for lane, each in zip(lanes, waiting, strict=True):
+                    lane.put(each)
+                waiting = []
+    except LoaderClosedError:
+        return
+    except BaseException as raised:  # it belongs to whoever takes the next batch
+        error = raised
+    for lane in lanes:
+        lane.end(error)
+
+
+class MpDeviceLoader:
+    """D26: the batches of a loader on one device; each `iter` starts a new pass and ends the one before.
+
+    kwargs: as for ParallelLoader. Attributes that this class has not are the loader's.
+    """
+
+    def __init__(self, loader: Any, device: Device, **kwargs: Any) -> None:
+        self._loader = loader
+        self._device = device
+        self._parallel_loader_kwargs = kwargs
+        self._pass: weakref.ref[ParallelLoader] | None = None  # whoever iterates holds it
+
+    def __iter__(self) -> Iterator[Any]:
+        self.close()
+        loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
+        self._pass = weakref.ref(loader)
+        return loader.per_device_loader(self._device)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_loader" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self._loader, name)
+
+    def close(self) -> None:
+        """End the threads of the present pass."""
+        loader = None if self._pass is None else self._pass()
+        if loader is not None:
+            loader.close()

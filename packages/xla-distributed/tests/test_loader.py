@@ -1,0 +1,224 @@
+"""Loaders that upload ahead (api.md D23–D27, R07)."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.distributed.parallel_loader as pl
+from xla_core import abi
+
+
+def marks() -> int:
+    return abi.snapshot().counters.get("MarkStep", 0)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("xla-loader")]
+
+
+def wait_for_threads() -> None:
+    for thread in threads():
+        thread.join(timeout=30)
+    assert threads() == []
+
+
+BATCHES = [{"x": torch.full((2,), float(number)), "host": np.arange(2), "pair": (number, torch.tensor(number))} for number in range(5)]
+
+
+def test_d26_batches_come_in_order_with_their_structure() -> None:
+    loader = pl.MpDeviceLoader(BATCHES, torch_xla.device())
+    assert len(loader) == 5
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            assert list(batch) == ["x", "host", "pair"] and type(batch["pair"]) is tuple
+            assert str(batch["x"].device) == "xla:0" and batch["x"].tolist() == [number, number]
+            assert isinstance(batch["host"], np.ndarray)
+            assert batch["pair"][0] == number and batch["pair"][1].item() == number
+        assert number == 4
+    assert all(batch["x"].device.type == "cpu" for batch in BATCHES), "the loader's own batches stay as they are"
+    wait_for_threads()
+
+
+@pytest.mark.parametrize(("every", "syncs"), [(1, 7), (2, 4)])
+def test_d25_steps_before_batches_and_twice_at_the_end(every: int, syncs: int) -> None:
+    before = marks()
+    for _ in pl.MpDeviceLoader(BATCHES, "xla", batches_per_execution=every):
+        pass
+    assert marks() - before == syncs
+
+
+def test_d27_the_last_step_takes_effect() -> None:
+    total = torch.zeros((), device="xla")
+    before = abi.snapshot().counters.get("ExecuteComputation", 0)
+    for batch in pl.MpDeviceLoader(BATCHES, "xla"):
+        total += batch["x"].sum()
+    ran = abi.snapshot().counters["ExecuteComputation"] - before
+    assert total.item() == 20.0
+    assert abi.snapshot().counters["ExecuteComputation"] - before == ran, "nothing was pending"
+
+
+def test_upload_of_the_next_batch_starts_before_the_step_ends() -> None:
+    """The step is held back on the host until the second batch is on its way; without uploads ahead this would not end."""
+    uploads = threading.Semaphore(0)
+    stop = abi.subscribe(lambda event: uploads.release() if isinstance(event, abi.TransferEvent) and event.nbytes == 4000 else None)
+    try:
+        batches = iter(pl.MpDeviceLoader([torch.full((1000,), float(number)) for number in range(3)], "xla"))
+        first = next(batches)
+        for _ in range(2):
+            assert uploads.acquire(timeout=60), "batch 1 is uploaded although step 0 has not even been launched"
+        assert first.sum().item() == 0.0
+    finally:
+        stop()
+    del batches
+    wait_for_threads()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_is_read_ahead_than_allowed(workers: int) -> None:
+    read: list[int] = []
+    full = threading.Event()
+
+    def source() -> Iterator[torch.Tensor]:
+        for number in range(100):
+            read.append(number)
+            if number == 5:  # two on the device, three on the host, one in the reader's hand
+                full.set()
+            yield torch.tensor([number])
+
+    loader = pl.ParallelLoader(source(), ["xla:0"], loader_prefetch_size=3, device_prefetch_size=2, host_to_device_transfer_threads=workers)
+    batches = loader.per_device_loader("xla:0")
+    assert full.wait(60)
+    assert next(batches).item() == 0
+    assert len(read) <= 7
+    assert [next(batches).item() for _ in range(20)] == list(range(1, 21))
+    batches.close()
+    wait_for_threads()
+
+
+def test_an_exception_of_the_loader_reaches_the_consumer_behind_what_came_before() -> None:
+    def source() -> Iterator[torch.Tensor]:
+        yield torch.ones(1)
+        yield torch.ones(1)
+        raise LookupError("in the loader")
+
+    seen = 0
+    with pytest.raises(LookupError, match="in the loader") as caught:
+        for _ in pl.MpDeviceLoader(source(), "xla"):
+            seen += 1
+    assert seen == 2
+    assert any(entry.name == "source" for entry in caught.traceback)
+    wait_for_threads()
+
+
+def test_an_early_break_stops_the_threads() -> None:
+    def source() -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.ones(1)
+
+    loader = pl.MpDeviceLoader(source(), "xla")
+    for _ in loader:
+        break
+    gc.collect()
+    wait_for_threads()
+
+
+def test_a_new_pass_closes_the_previous_one() -> None:
+    loader = pl.MpDeviceLoader(BATCHES, "xla")
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    with pytest.raises(StopIteration):
+        next(first)
+    assert len(list(second)) == 5
+
+
+def test_d23_samples_are_dealt_out_and_an_incomplete_round_dropped(run_two_devices: Any) -> None:
+    assert run_two_devices.split() == ["[0,", "2]", "[1,", "3]", "2"]
+
+
+@pytest.fixture
+def run_two_devices() -> str:
+    """What a process with two devices says of five batches."""
+    import os
+    import subprocess
+    import sys
+
+    code = """
+import torch, torch_xla.distributed.parallel_loader as pl
+loader = pl.ParallelLoader([torch.tensor(number) for number in range(5)], ["xla:0", "xla:1"])
+for device in ("xla:0", "xla:1"):
+    batches = list(loader.per_device_loader(device))
+    assert all(str(batch.device) == device for batch in batches)
+    print([batch.item() for batch in batches])
+print(len(loader.per_device_loader("xla:0")))
+"""
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Sharding:
+    """Stands for a ShardingSpec: notes what it is applied to."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.minibatch = False
+        self.applied: list[tuple[int, ...]] = []
+
+    def can_apply(self, tensor: torch.Tensor) -> bool:
+        return tensor.dim() == self.rank
+
+    def apply(self, tensor: torch.Tensor) -> None:
+        self.applied.append(tuple(tensor.shape))
+
+
+def test_input_sharding_is_forwarded() -> None:
+    for_all, for_x = Sharding(2), Sharding(1)
+    pairs = [(torch.zeros(2, 3), torch.zeros(2))]
+    assert len(list(pl.MpDeviceLoader(pairs, "xla", input_sharding=for_all))) == 1
+    assert for_all.applied == [(2, 3)]
+    list(pl.MpDeviceLoader([{"x": torch.zeros(4), "y": torch.zeros(5)}], "xla", input_sharding={"x": for_x}))
+    assert for_x.applied == [(4,)]
+    with pytest.raises(ValueError, match="batches must be dicts"):
+        list(pl.MpDeviceLoader(pairs, "xla", input_sharding={"x": for_x}))
+    with pytest.raises(KeyError, match="z"):
+        list(pl.MpDeviceLoader([{"x": torch.zeros(4)}], "xla", input_sharding={"z": for_x}))
+    wait_for_threads()
+
+
+def test_r07_what_clients_rely_on() -> None:
+    class Loader(list[torch.Tensor]):
+        dataset = "the data"
+
+    class Mine(pl.MpDeviceLoader):
+        def __iter__(self) -> Iterator[Any]:
+            for batch in super().__iter__():
+                yield batch + 1
+
+    source = Loader([torch.zeros(1)])
+    loader = Mine(source, torch_xla.device())
+    assert loader._loader is source and loader._device == torch.device("xla:0")
+    loader._parallel_loader_kwargs["input_sharding"] = None
+    assert loader.dataset == "the data"
+    with pytest.raises(AttributeError):
+        _ = loader.missing
+    assert [batch.item() for batch in loader] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"devices": []}, {"devices": ["xla"], "batches_per_execution": 0}, {"devices": ["xla"], "device_prefetch_size": 0}]
+)
+def test_wrong_arguments(kwargs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        pl.ParallelLoader([], **kwargs)
+    with pytest.raises(TypeError, match="needs a loader"):
+        pl.ParallelLoader(devices=["xla"])
