@@ -364,7 +364,7 @@ def optimizer(entry: Any, settings: Settings) -> dict[str, Any]:
         ways["foreach"] = {"foreach": True}
     if entry.supports_fused_on and "cpu" in entry.supports_fused_on:
         ways["fused"] = {"fused": True}
-    if entry.has_capturable_arg:
+    if entry.has_capturable_arg and settings.device != "cpu":  # torch refuses it on the CPU
         ways["capturable"] = {"capturable": True}
     for way, extra in ways.items():
         result = Result()

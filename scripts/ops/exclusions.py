@@ -25,8 +25,5 @@ EXCLUSIONS: dict[Suite, dict[str, str]] = {
         "multinomial": "more than 2**24 categories are drawn from, the CPU refuses them",
     },
     Suite.MODULES: {},
-    Suite.OPTIMIZERS: {
-        "SparseAdam": _SPARSE,
-        "RAdam": "a branch in its Python code turns at the sixth step: one more program; capturable=True has none",
-    },
+    Suite.OPTIMIZERS: {"SparseAdam": _SPARSE},
 }

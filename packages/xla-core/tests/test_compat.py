@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import weakref
 from pathlib import Path
@@ -116,6 +117,13 @@ def test_lists_of_types_are_those_that_torch_asks() -> None:
     for supported in _compat.foreach_types():
         assert torch.Tensor in supported and XLATensor in supported
     assert optimizer._default_to_fused_or_foreach([torch.ones(1, device="xla")], False)[1] is True
+
+
+def test_the_loop_of_radam_is_its_list_form_for_our_parameters() -> None:
+    from torch.optim import radam
+
+    assert radam._single_tensor_radam.__wrapped__.__module__ == radam.__name__
+    assert inspect.signature(radam._single_tensor_radam) == inspect.signature(radam._multi_tensor_radam)
 
 
 def test_errors_leave_a_backward_pass() -> None:

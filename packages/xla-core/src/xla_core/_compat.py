@@ -216,6 +216,21 @@ def foreach_types() -> tuple[list[Any], ...]:
     return (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
 
 
+def radam_in_lists(applies: Callable[[torch.Tensor], bool]) -> None:
+    """Let RAdam's loop over parameters that all satisfy `applies` be its list form: the loop branches in Python at its sixth step."""
+    from torch.optim import radam
+
+    loop = radam._single_tensor_radam
+
+    @functools.wraps(loop)
+    def loop_or_lists(params: list[torch.Tensor], *state: Any, differentiable: bool, **options: Any) -> None:
+        lists = bool(params) and not differentiable and all(map(applies, params))
+        step = radam._multi_tensor_radam if lists else loop
+        step(params, *state, differentiable=differentiable, **options)
+
+    radam._single_tensor_radam = loop_or_lists
+
+
 def never_trace(code: CodeType) -> None:
     """Keep `torch.compile` from tracing frames of `code`, and all that they call."""
     skip = _eval_frame._FrameAction.SKIP
