@@ -85,8 +85,8 @@ def test_a_process_that_never_comes_is_named(start_one: Starter, free_port: int)
 
 def test_another_key_is_not_let_in(start_one: Starter, free_port: int) -> None:
     variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
-    first = start_one(RANK="0", LOCAL_RANK="0", XLA_JOB_KEY="right", XLA_COLLECTIVE_TIMEOUT_SECONDS="15", **variables)
-    second = start_one(RANK="1", LOCAL_RANK="1", XLA_JOB_KEY="wrong", XLA_COLLECTIVE_TIMEOUT_SECONDS="15", **variables)
+    first = start_one(RANK="0", LOCAL_RANK="0", XLA_JOB_KEY="right", XLA_COLLECTIVE_TIMEOUT_SECONDS="8", **variables)
+    second = start_one(RANK="1", LOCAL_RANK="1", XLA_JOB_KEY="wrong", XLA_COLLECTIVE_TIMEOUT_SECONDS="8", **variables)
     (code_0, _), (code_1, err) = end([first, second])
     assert code_0 != 0 and code_1 != 0
     assert "JobError" in err and "XLA_JOB_KEY" in err
