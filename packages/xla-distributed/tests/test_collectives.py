@@ -15,3 +15,11 @@ def test_collectives_are_those_of_numpy(start: Start, size: int, least: int) -> 
     for report in start("collectives", size).reports():
         assert report["wrong"] == []
         assert report["checks"] > least
+
+
+def test_constants_of_a_replica_are_not_taken_for_those_of_all(start: Start) -> None:
+    """XLA folds collectives over constants, and a result that nobody holds must not make its collective run again."""
+    for rank, report in enumerate(start("constants", 2).reports()):
+        assert report["sums"] == [[3] * 3, [2] * 3, [1] * 3, [2] * 3]
+        assert report["read"] == [[0.0, 0.0], *([[1.0, 1.0]] * 2 if rank == 0 else [])]
+        assert report["later"] == [1.0, 1.0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core import metrics
+from xla_core import abi, metrics
 from xla_core.errors import ExecutionError, LoweringError
 from xla_core.metrics import Cause, SyncEvent, SyncKind
 from xla_core.runtime import executor
@@ -342,3 +342,29 @@ def test_threads_may_record_and_read_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_what_acts_on_others_runs_once(custom_op: Any, once: bool) -> None:
+    """After the first read nobody holds the results, and the second read needs one of them still."""
+    sent = custom_op(
+        f"sent_{int(once)}(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, x * 2), lambda context, x: (x + 1, x * 2), once=once
+    )
+    one, two = sent(torch.arange(3.0, device="xla"))
+    first, second = one + 1, two + 1
+    del one, two
+    assert first.tolist() == [2.0, 3.0, 4.0]
+    names = [operation.name for operation in abi.graph_of([second]).operations()]
+    assert any("sent_" in name for name in names) != once
+    torch_xla.sync()
+    assert second.tolist() == [1.0, 3.0, 5.0]
+
+
+def test_a_buffer_that_was_given_away_stays_through_reads_and_steps() -> None:
+    base = torch.arange(3.0, device="xla") + 1
+    buffer = abi.buffer_of(base)
+    first, second = base + 1, base * 2
+    assert first.tolist() == [2.0, 3.0, 4.0]  # second stays pending, and the step drops what it does not need
+    torch_xla.sync()
+    assert second.tolist() == [2.0, 4.0, 6.0]
+    np.testing.assert_array_equal(np.asarray(buffer), [1.0, 2.0, 3.0])

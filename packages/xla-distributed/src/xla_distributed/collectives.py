@@ -217,9 +217,15 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
     homes = [group for group in groups or [range(int(xr.world_size()))] if root_ordinal not in group]
     if homes:
         raise ValueError(f"collective_broadcast: root_ordinal {root_ordinal} is not in the groups {[list(group) for group in homes]}")
+    broadcast_from(found.members.index(root_ordinal) if found.members else root_ordinal, tensors, groups)
+
+
+def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: Given) -> None:
+    """All tensors take, in place, the values of the replica at a place of their group."""
     if not tensors:
         return
-    results = _record(ops.broadcast, list(tensors), root_ordinal, found.members, found.sizes)
+    found = groups_of(groups)
+    results = _record(ops.broadcast, list(tensors), place, found.members, found.sizes)
     with torch.no_grad():
         for tensor, result in zip(tensors, results, strict=True):
             tensor.copy_(result)

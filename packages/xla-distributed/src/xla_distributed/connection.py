@@ -6,8 +6,10 @@ import atexit
 import os
 import socket
 import threading
+from datetime import timedelta
 
 import jax
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from xla_core.abi import Topology, before_start, client, explain_failures, set_topology
 from xla_distributed import job, ledger, settings
@@ -91,6 +93,19 @@ def _free_port(host: str) -> int:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind(address)
         return int(probe.getsockname()[1])
+
+
+def torch_store(wait: timedelta) -> Store:
+    """A store of torch's between all processes of the job: process 0 serves it, on the job's address."""
+    joined = member()
+    host = job.address_of_host()
+    offer = ""
+    serving = None
+    if joined.rank == 0:
+        serving = TCPStore(host, 0, is_master=True, timeout=wait, wait_for_workers=False, master_listen_fd=job.listening(host, 0))
+        offer = f"{host} {serving.port}"
+    address, port = joined.exchange("torch store", offer.encode(), timeout(), "init_process_group")[0].decode().split(" ")
+    return serving if serving is not None else TCPStore(address, int(port), is_master=False, timeout=wait, wait_for_workers=False)
 
 
 def lost() -> bool:

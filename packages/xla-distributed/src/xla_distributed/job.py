@@ -44,6 +44,11 @@ def tell(job: Job) -> None:
     _told = job
 
 
+def address_of_host() -> str:
+    """The address on which this process's job meets."""
+    return _told.address[0] if _told is not None else "127.0.0.1"
+
+
 def current(timeout: float) -> Job | None:
     """The job of this process; None if it is on its own. Meets the other processes if the environment names them.
 
@@ -96,8 +101,8 @@ def _store(host: str, port: int, serve: bool, timeout: float) -> Store:
     """The store that torch's own `env://` uses: process 0 serves it, on the job's address alone, unless torchrun does."""
     wait = timedelta(seconds=timeout)
     try:
-        listening = _listening(host, port) if serve else None
-        store = TCPStore(host, port, is_master=serve, timeout=wait, wait_for_workers=False, multi_tenant=True, master_listen_fd=listening)
+        own = listening(host, port) if serve else None
+        store = TCPStore(host, port, is_master=serve, timeout=wait, wait_for_workers=False, multi_tenant=True, master_listen_fd=own)
     except (RuntimeError, OSError) as error:
         if serve:
             raise JobError(f"process 0 cannot listen on {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}") from error
@@ -106,7 +111,7 @@ def _store(host: str, port: int, serve: bool, timeout: float) -> Store:
     return store
 
 
-def _listening(host: str, port: int) -> int | None:
+def listening(host: str, port: int) -> int | None:
     """The descriptor of a socket on one address; None if this process or another already listens there."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -2,7 +2,8 @@
 
 Collectives keep their order by data: each takes a token from the one before and makes a token for the next. Replicas may run
 different operations between equal collectives, and XLA orders what does not depend on each other as it likes, so that without
-it two replicas could meet in different collectives. The token is zero, but XLA cannot know.
+it two replicas could meet in different collectives. The token is zero, but XLA cannot know: all operands depend on it, because XLA
+would drop a collective over a constant, which it takes to be the same on all replicas.
 
 Tensors of one dtype travel together in one flat array: a collective costs the same for one as for a hundred small ones.
 """
@@ -32,10 +33,12 @@ def index_groups(members: Ints, sizes: Ints) -> IndexGroups:
 
 
 def _tied(flat: jax.Array, token: jax.Array) -> jax.Array:
-    """The same values, to be had only after the token."""
-    first = lax.slice(flat, (0,), (1,))
-    held = lax.select(lax.broadcast(token == 0, (1,)), first, lax.full_like(first, 0))
-    return lax.dynamic_update_slice(flat, held, (0,))
+    """The same values, of which XLA knows nothing, and which are there only after the token."""
+    bits = _to_bits(flat)
+    mask = lax.broadcast(lax.convert_element_type(token, bits.dtype), bits.shape)
+    held = _from_bits(lax.bitwise_xor(bits, mask), flat.dtype)
+    apart: jax.Array = lax.optimization_barrier(held)
+    return apart
 
 
 def _token_after(flat: jax.Array, token: jax.Array) -> jax.Array:
@@ -273,9 +276,9 @@ def collective_permute(context: Context, value: jax.Array, token: jax.Array, pai
     return [lax.reshape(result, value.shape), token]
 
 
-def broadcast(context: Context, inputs: list[jax.Array], token: jax.Array, root: int, members: Ints, sizes: Ints) -> list[jax.Array]:
+def broadcast(context: Context, inputs: list[jax.Array], token: jax.Array, place: int, members: Ints, sizes: Ints) -> list[jax.Array]:
     groups = index_groups(members, sizes)
-    is_root = lax.axis_index(REPLICA_AXIS) == root
+    is_root = place_in_group(groups) == place
 
     def step(tensors: Sequence[jax.Array], token: jax.Array) -> Any:
         flat = _join(tensors)

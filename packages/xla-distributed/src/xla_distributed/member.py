@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +29,7 @@ class Member:
         self._results: dict[str, Any] = {}
         self._accounts: dict[str, Any] = {}
         self._wanted: set[str] = set()
+        self._mail: dict[str, deque[bytes]] = {}
         self._counts: dict[str, int] = {}
         self._lost: str | None = None
         threading.Thread(target=self._read, name="xla-job-member", daemon=True).start()
@@ -95,6 +97,22 @@ class Member:
         found: dict[str, Any] | None = self._accounts.pop(name, None)
         return found
 
+    def post(self, rank: int, name: str, payload: bytes) -> None:
+        """Send bytes to one process, which takes them under `name`."""
+        self._send({"do": "mail", "name": name, "to": rank}, payload)
+
+    def take(self, sender: int, name: str, timeout: float) -> bytes:
+        """The next bytes that a process posted to this one under `name`. Raises ReplicaLostError, ReplicaTimeoutError."""
+        with self._news:
+            mail = self._mail.setdefault(name, deque())
+            self._news.wait_for(lambda: mail or sender in self.gone or self._lost is not None, timeout)
+            if mail:
+                return mail.popleft()
+            self._check(name, name)
+            if sender in self.gone:
+                raise ReplicaLostError(f"{described_losses({sender: self.gone[sender]})}.\n{name}")
+            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {name}")
+
     def stuck(self, name: str, digest: str, text: str) -> None:
         """Tell that this process hangs in a program; those that run another one under its name answer."""
         self._send({"do": "stuck", "name": name, "digest": digest, "text": text})
@@ -139,6 +157,8 @@ class Member:
             self.gone.update({int(rank): str(why) for rank, why in header["gone"].items()})
         if "exchange" in header and header["exchange"] in self._wanted:
             self._results[header["exchange"]] = wire.parted(header["lengths"], body) if "lengths" in header else header["gone"]
+        if "mail" in header:
+            self._mail.setdefault(str(header["mail"]), deque()).append(body)
         if "account" in header:
             self._accounts[header["account"]] = header
         if "disagree" in header:

@@ -24,7 +24,7 @@ def _define(schema: str, shapes: Callable[..., Any], lower: Callable[..., Any]) 
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, shapes, "Meta")
     scalars = frozenset({"scale"} if "float scale" in schema else ())
-    register_op(OpSpec(f"{NAMESPACE}::{name}", lower, scalars))
+    register_op(OpSpec(f"{NAMESPACE}::{name}", lower, scalars, once=True))
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
@@ -74,4 +74,4 @@ all_to_all = _define(
 collective_permute = _define(
     "collective_permute(Tensor value, Tensor token, int[] pairs) -> (Tensor, Tensor)", _like, lowering.collective_permute
 )
-broadcast = _define(f"broadcast(Tensor[] inputs, Tensor token, int root, {_GROUPS}) -> (Tensor[], Tensor)", _same, lowering.broadcast)
+broadcast = _define(f"broadcast(Tensor[] inputs, Tensor token, int place, {_GROUPS}) -> (Tensor[], Tensor)", _same, lowering.broadcast)

@@ -123,6 +123,10 @@ class Server:
                 asking = self._seats.get(int(header["rank"]))
                 if asking is not None:
                     asking.send({"disagree": name, "rank": seat.rank, "text": header["text"]})
+            elif header["do"] == "mail":
+                receiver = self._seats.get(int(header["to"]))
+                if receiver is not None:
+                    receiver.send({"mail": name}, body)
             elif header["do"] == "account":
                 arrived = sorted(self._exchanges.get(name, ()))
                 absent = [rank for rank in range(self._size) if rank not in self._seats]

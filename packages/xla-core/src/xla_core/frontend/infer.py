@@ -57,6 +57,7 @@ def signature(
         call.spec.random,
         user_line(),
         pack,
+        call.spec.once,
     )
 
 

@@ -147,15 +147,26 @@ def dead_leaves(tape: Tape) -> tuple[int, ...]:
     return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None])
 
 
+def results_of_once(tape: Tape, slots: Iterable[int]) -> list[int]:
+    """The results, not computed yet, of those operations among `slots` that must not run twice, ascending."""
+    found = []
+    for slot in slots:
+        entry = tape.entries[slot]
+        if type(entry) is tuple and entry[0].once:
+            count = len(entry[0].outs)
+            block = [slot] if count == 1 else range(slot + 1, slot + 1 + count)
+            found.extend([result for result in block if result not in tape.feeds])
+    return found
+
+
 def materialize(tape: Tape, slots: list[int], buffers: list[Any]) -> None:
     """Turn pending results that were computed into leaves; whoever holds them follows."""
     for slot, buffer in zip(slots, buffers, strict=True):
         value: Value | None = tape.refs[slot]()
-        if value is None:
-            continue
-        value.buffer = buffer
-        next(buffers_made)
-        tape.entries[slot] = value.aval
+        if value is not None:
+            value.buffer = buffer
+            next(buffers_made)
+        tape.entries[slot] = aval_at(tape.entries, slot)
         tape.feeds[slot] = buffer
     tape.feeds = dict(sorted(tape.feeds.items()))
 

@@ -29,9 +29,10 @@ class Signature:
     promised: what the lowering must return; outs: what the slots hold (an in-place result takes the dtype it is written to).
     line: the user's `file:line` that recorded this signature first.
     pack: makes what the caller gets from the values of the results; None if that is one bare tensor.
+    once: must not run twice.
     """
 
-    __slots__ = ("args", "kwargs", "line", "lower", "name", "outs", "pack", "promised", "random")
+    __slots__ = ("args", "kwargs", "line", "lower", "name", "once", "outs", "pack", "promised", "random")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Signature:
         random: bool = False,
         line: str | None = None,
         pack: Callable[[list[Any]], Any] | None = None,
+        once: bool = False,
     ) -> None:
         self.name = name
         self.lower = lower
@@ -54,6 +56,7 @@ class Signature:
         self.random = random
         self.line = line
         self.pack = pack
+        self.once = once
 
     def emit(self, operands: list[Any]) -> list[Any]:
         """The results over jax operands (arrays, or numbers for fed scalars; last the seed if random)."""

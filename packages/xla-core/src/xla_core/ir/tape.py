@@ -115,6 +115,7 @@ def _nobody() -> weakref.ref[Value]:
 
 NOBODY = _nobody()
 _FOREVER = Value()
+_FOREVER.tape = None  # it is on no tape, whoever asks
 KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
 
 

@@ -66,6 +66,7 @@ class OpSpec:
     random: the operation draws numbers; `context.seed` is its key.
     accepts: called with the user's arguments when a signature is new; False sends calls of that signature to the CPU.
     notes: a line for the generated table in `docs/ops.md`.
+    once: it acts on others (a collective): what ran is never computed again, even if later reads need a result that nobody holds.
     """
 
     name: str
@@ -74,6 +75,7 @@ class OpSpec:
     random: bool = False
     accepts: Callable[..., bool] | None = None
     notes: str = ""
+    once: bool = False
 
 
 TABLE: dict[str, OpSpec] = {}

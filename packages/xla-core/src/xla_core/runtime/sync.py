@@ -13,7 +13,18 @@ import torch
 
 from xla_core import config, metrics
 from xla_core.errors import ExecutionError, GraphBreakError
-from xla_core.ir.graph import Graph, ancestors, dead_leaves, extract, inputs_of, live_slots, materialize, operation_at, shrink
+from xla_core.ir.graph import (
+    Graph,
+    ancestors,
+    dead_leaves,
+    extract,
+    inputs_of,
+    live_slots,
+    materialize,
+    operation_at,
+    results_of_once,
+    shrink,
+)
 from xla_core.ir.state import promote_state
 from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
@@ -136,6 +147,7 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     needed = ancestors(tape, [value.slot for value in values])
     entries, renamed, feeds = extract(tape, needed)
     slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
+    slots = sorted({*slots, *results_of_once(tape, needed)})
     lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=lines)
     buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause)

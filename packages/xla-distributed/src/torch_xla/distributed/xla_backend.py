@@ -1,0 +1,7 @@
+"""Importing this registers the backend `xla` and the init method `xla://` with `torch.distributed`."""
+
+from __future__ import annotations
+
+from xla_distributed.process_group import ProcessGroupXla
+
+__all__ = ["ProcessGroupXla"]

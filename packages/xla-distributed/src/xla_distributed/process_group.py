@@ -1,0 +1,318 @@
+"""Backend `xla` of `torch.distributed`: the collectives of device `xla` behind torch's process groups (api.md §10.2)."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, ProcessGroup, ReduceOp, Store, Work  # type: ignore[attr-defined]
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_distributed import collectives, connection, meshes
+from xla_distributed.groups import groups_of
+
+# A Python process group takes tensor lists and options; torch's stubs list the overloads of the C++ class besides.
+_Base: Any = ProcessGroup
+_REDUCTIONS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "sum",
+    ReduceOp.PRODUCT: "mul",
+    ReduceOp.BAND: "and",
+    ReduceOp.BOR: "or",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+}
+Tensors = Sequence[torch.Tensor]
+
+
+class _Recorded(Work):
+    """A collective that was recorded: its results are there, as lazily as any other."""
+
+    def __init__(self, results: Any) -> None:
+        super().__init__()
+        self._results = results
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """True: whoever reads the results waits for them."""
+        return True
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+    def is_success(self) -> bool:
+        """True: failures show where results are read."""
+        return True
+
+    def result(self) -> Any:
+        """The tensors."""
+        return self._results
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that is done."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._results)
+        return future
+
+
+def _reduction(operation: Any, size: int) -> tuple[str, float]:
+    """Name and scale of a reduction. Raises NotImplementedError for one that XLA has not."""
+    for known, name in _REDUCTIONS.items():
+        if operation == known:
+            return name, 1.0 / size if known == ReduceOp.AVG else 1.0
+    raise NotImplementedError(f"{operation} is not available on xla devices; use SUM, AVG, PRODUCT, BAND, BOR, MIN or MAX")
+
+
+def _pick(options: Any, name: str, default: Any) -> Any:
+    return default if options is None else getattr(options, name)
+
+
+def _here(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's data on the device; torch's object collectives bring CPU tensors."""
+    return tensor.detach().to("xla")
+
+
+def _back(tensors: Tensors, moved: Tensors) -> None:
+    """Copy results to those tensors that are not on the device themselves."""
+    for tensor, result in zip(tensors, moved, strict=True):
+        if tensor.device.type != "xla":
+            tensor.copy_(result)
+
+
+def _one_dim(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(1) if tensor.dim() == 0 else tensor
+
+
+def _fill(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return output.copy_(result.reshape(output.shape))
+
+
+class ProcessGroupXla(_Base):  # type: ignore[misc]
+    """The replicas of this process's job, or those of one of several groups that all issue their collectives together.
+
+    Not usable in SPMD mode (AssertionError).
+    """
+
+    def __init__(self, rank: int, size: int, groups: list[list[int]] | None = None) -> None:
+        super().__init__(rank, size)
+        if xr.is_spmd():
+            raise AssertionError("the torch.distributed backend xla is for replicas, SPMD mode has one program over all devices")
+        self._groups = groups
+
+    def getBackendName(self) -> str:
+        """`xla`."""
+        return "xla"
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        """Reduce tensors in place."""
+        listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        moved = [_here(tensor) for tensor in listed]
+        xm.all_reduce(name, moved, scale=scale, groups=self._groups, pin_layout=False)
+        _back(listed, moved)
+        return _Recorded(listed)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        """Raises NotImplementedError."""
+        raise NotImplementedError("allreduce_coalesced: all_reduce of a list is coalesced already; use torch_xla's xm.all_reduce")
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Fill the list `outputs[i]` with input i of each member."""
+        for listed, tensor in zip(outputs, inputs, strict=True):
+            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self._groups, pin_layout=False)
+            for output, part in zip(listed, gathered.unbind(0), strict=True):
+                _fill(output, part)
+        return _Recorded(outputs)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Fill `outputs[member][i]` with input i of each member."""
+        gathered = xm.all_gather([_here(tensor).unsqueeze(0) for tensor in inputs], groups=self._groups, pin_layout=False)
+        for place, listed in enumerate(outputs):
+            for output, parts in zip(listed, gathered, strict=True):
+                _fill(output, parts[place])
+        return _Recorded(outputs)
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        """Fill `output` with the members' tensors in line."""
+        _fill(output, xm.all_gather(_one_dim(_here(tensor)), groups=self._groups, pin_layout=False))
+        return _Recorded([output])
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """`all_gather_single` for each pair."""
+        gathered = xm.all_gather([_one_dim(_here(tensor)) for tensor in inputs], groups=self._groups, pin_layout=False)
+        for output, result in zip(outputs, gathered, strict=True):
+            _fill(output, result)
+        return _Recorded(outputs)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:
+        """Tensors take the root's values in place."""
+        moved = [_here(tensor) for tensor in tensors]
+        collectives.broadcast_from(_pick(opts, "rootRank", 0), moved, self._groups)
+        _back(tensors, moved)
+        return _Recorded(tensors)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:
+        """The root's tensors become the reduction, the others stay."""
+        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        for tensor in tensors:
+            reduced = xm.all_reduce(name, _here(tensor), scale=scale, groups=self._groups, pin_layout=False)
+            if self.rank() == opts.rootRank:
+                _fill(tensor, reduced)
+        torch_xla.sync()  # others than the root may never read what depends on it, and programs must hold the same collectives
+        return _Recorded(tensors)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """`outputs[i]` becomes this member's part of the reduced list `inputs[i]`, whose tensors are of one shape."""
+        for output, listed in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, torch.stack([_here(tensor) for tensor in listed]), opts)
+        return _Recorded(outputs)
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        """`output` becomes this member's part of the reduced tensor, cut along dimension 0."""
+        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        _fill(output, xm.reduce_scatter(name, _here(tensor), scale, 0, self.size(), groups=self._groups, pin_layout=False))
+        return _Recorded([output])
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """`reduce_scatter_single` for each pair."""
+        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        listed = [_here(tensor) for tensor in inputs]
+        results = xm.reduce_scatter(name, listed, scale, 0, self.size(), groups=self._groups, pin_layout=False)
+        for output, result in zip(outputs, results, strict=True):
+            _fill(output, result)
+        return _Recorded(outputs)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Tensor j goes to member j; all are of one shape."""
+        shapes = {tuple(tensor.shape) for tensor in (*inputs, *outputs)}
+        if len(shapes) > 1:
+            raise NotImplementedError(f"all_to_all on xla devices needs tensors of one shape, got {sorted(shapes)}: pad them")
+        stacked = torch.stack([_here(tensor) for tensor in inputs])
+        received = xm.all_to_all(stacked, 0, 0, self.size(), groups=self._groups, pin_layout=False)
+        for output, part in zip(outputs, received.unbind(0), strict=True):
+            _fill(output, part)
+        return _Recorded(outputs)
+
+    def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Work:
+        """Part j of dimension 0 goes to member j; equal parts only."""
+        if len(set(output_sizes or ())) > 1 or len(set(input_sizes or ())) > 1:
+            raise NotImplementedError(f"all_to_all on xla devices has equal parts only, got {input_sizes} and {output_sizes}: pad them")
+        _fill(output, xm.all_to_all(_here(tensor), 0, 0, self.size(), groups=self._groups, pin_layout=False))
+        return _Recorded([output])
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """The root fills its list with the members' tensors."""
+        for place, tensor in enumerate(inputs):
+            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self._groups, pin_layout=False)
+            if self.rank() == opts.rootRank:
+                for output, part in zip(outputs[place], gathered.unbind(0), strict=True):
+                    _fill(output, part)
+        torch_xla.sync()  # as in `reduce`
+        return _Recorded(outputs)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Member j gets tensor j of the root's list."""
+        for place, output in enumerate(outputs):
+            mine = self.rank() == opts.rootRank
+            brought = torch.stack([_here(tensor) for tensor in inputs[place]]) if mine else self._nothing(output)
+            received = xm.all_to_all(brought, 0, 0, self.size(), groups=self._groups, pin_layout=False)
+            _fill(output, received[opts.rootRank])
+        return _Recorded(outputs)
+
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
+        """Send through the job's store: for small tensors. The other side must `recv`."""
+        _warn_of_point_to_point()
+        target = self._ordinal(destination)
+        for tensor in tensors:
+            file = io.BytesIO()
+            torch.save(_here(tensor).cpu(), file)
+            connection.member().post(target, f"tensor from {xr.global_ordinal()} with tag {tag}", file.getvalue())
+        return _Recorded(tensors)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
+        """Fill tensors with what the source sends; waits for it."""
+        _warn_of_point_to_point()
+        sender = self._ordinal(source)
+        for tensor in tensors:
+            payload = connection.member().take(sender, f"tensor from {sender} with tag {tag}", connection.timeout())
+            _fill(tensor, torch.load(io.BytesIO(payload), weights_only=True).to(tensor.device))
+        return _Recorded(tensors)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        """Raises NotImplementedError."""
+        raise NotImplementedError("recv on xla devices needs a source")
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait until all replicas are here; what is pending runs first."""
+        xm.rendezvous("torch.distributed.barrier")
+        return _Recorded([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Raises NotImplementedError."""
+        raise NotImplementedError("monitored_barrier: barrier on xla devices names the replicas that do not arrive; use it")
+
+    def _nothing(self, output: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((self.size(), *output.shape), dtype=output.dtype, device="xla")
+
+    def _ordinal(self, rank: int) -> int:
+        """The ordinal of a member of this group."""
+        if self._groups is None:
+            return rank
+        home = next(group for group in self._groups if xr.global_ordinal() in group)
+        return home[rank]
+
+    # Names of the same methods in other releases of torch.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+_warned = False
+
+
+def _warn_of_point_to_point() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn("send and recv on xla devices go through the job's store, on the host: for small tensors only", stacklevel=4)
+
+
+def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
+    """The process group for torch: over all replicas, or a group of a mesh in which every replica has one.
+
+    group_options: `{"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}}`, or `{"xla_pg_options": {"spmd": True}}` to infer the mesh.
+    """
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    count = int(xr.world_size())
+    groups = meshes.groups_for(ranks, count, (group_options or {}).get("xla_pg_options", {}) if isinstance(group_options, dict) else {})
+    if groups is not None:
+        groups_of(groups)
+    return ProcessGroupXla(options.group_rank, options.group_size, groups)
+
+
+def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
+    """Torch's `init_method="xla://"`: rank, size and a store from the job of this process."""
+    rank, size = int(xr.global_ordinal()), int(xr.world_size())
+    if size == 1:
+        yield HashStore(), 0, 1
+        return
+    yield connection.torch_store(timeout), rank, size
+
+
+def register() -> None:
+    """Make torch know the backend and the init method."""
+    dist.Backend.register_backend("xla", create, extended_api=True, devices="xla")
+    dist.register_rendezvous_handler("xla", rendezvous)  # type: ignore[attr-defined,no-untyped-call]
+
+
+register()

@@ -1,0 +1,122 @@
+"""`torch.distributed` with backend `xla` on two replicas: every collective, groups of a mesh, DistributedDataParallel."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import harness
+import torch_xla
+import torch_xla.distributed.xla_backend
+from xla_core import abi
+
+
+def value(rank: int, *shape: int) -> torch.Tensor:
+    """What a rank brings."""
+    return torch.arange(float(torch.Size(shape).numel()), device="xla").reshape(shape) + 10 * rank
+
+
+def empty(count: int, *shape: int) -> list[torch.Tensor]:
+    return [torch.zeros(shape, device="xla") for _ in range(count)]
+
+
+def raised(action: Any) -> str | None:
+    try:
+        action()
+    except Exception as error:
+        return type(error).__name__
+    return None
+
+
+def collectives(rank: int, size: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"rank": [dist.get_rank(), dist.get_world_size(), dist.get_backend()]}
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX"):
+        x = value(rank, 2)
+        dist.all_reduce(x, getattr(dist.ReduceOp, name))
+        found[name] = x.tolist()
+    flags = torch.tensor([1 + rank, 2], device="xla")
+    dist.all_reduce(flags, dist.ReduceOp.BOR)
+    found["BOR"] = flags.tolist()
+    found["BXOR"] = raised(lambda: dist.all_reduce(flags, dist.ReduceOp.BXOR))
+    handle = dist.all_reduce(x, async_op=True)
+    found["async"] = [handle.wait(), x.tolist()]
+    listed = empty(size, 2)
+    dist.all_gather(listed, value(rank, 2))
+    found["all_gather"] = [part.tolist() for part in listed]
+    flat = torch.zeros(2 * size, device="xla")
+    dist.distributed_c10d._get_default_group().all_gather_single(flat, value(rank, 2))
+    found["all_gather_single"] = flat.tolist()
+    x = value(rank, 2)
+    dist.broadcast(x, 1)
+    found["broadcast"] = x.tolist()
+    x = value(rank, 2)
+    dist.reduce(x, 1)
+    found["reduce"] = x.tolist()
+    part = torch.zeros(2, device="xla")
+    dist.reduce_scatter(part, [value(rank, 2) + place for place in range(size)])
+    found["reduce_scatter"] = part.tolist()
+    listed = empty(size, 2)
+    dist.all_to_all(listed, [value(rank, 2) + 100 * place for place in range(size)])
+    found["all_to_all"] = [each.tolist() for each in listed]
+    x = torch.zeros(2 * size, device="xla")
+    dist.all_to_all_single(x, value(rank, 2 * size))
+    found["all_to_all_single"] = x.tolist()
+    found["unequal"] = raised(lambda: dist.all_to_all_single(x, value(rank, 2 * size), [1, 3], [1, 3]))
+    listed = empty(size, 2) if rank == 0 else []
+    dist.gather(value(rank, 2), listed or None, dst=0)
+    found["gather"] = [each.tolist() for each in listed]
+    dist.scatter(part, [value(5, 2) + place for place in range(size)] if rank == 1 else None, src=1)
+    found["scatter"] = part.tolist()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if rank == 0:
+            dist.send(value(7, 3), 1)
+        else:
+            x = torch.zeros(3, device="xla")
+            dist.recv(x, 0)
+            found["recv"] = x.tolist()
+        dist.barrier()
+        objects: list[Any] = [None] * size
+        dist.all_gather_object(objects, {"rank": rank})
+    found["objects"] = objects
+    return found
+
+
+def groups(rank: int, size: int) -> dict[str, Any]:
+    alone = dist.new_group([rank], pg_options={"xla_pg_options": {"spmd": True}}, use_local_synchronization=True)
+    x = value(rank, 1)
+    dist.all_reduce(x, group=alone)
+    return {"alone": x.tolist(), "part": raised(lambda: dist.new_group([rank], use_local_synchronization=True))}
+
+
+def parallel(rank: int, folder: str) -> dict[str, Any]:
+    """DistributedDataParallel's parameters after some steps, and programs compiled after the third."""
+    torch.manual_seed(rank)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)).to("xla")
+    wrapped = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(3)
+    compiled = []
+    for _ in range(6):
+        batch = torch.randn(8, 4, generator=generator)[4 * rank : 4 * rank + 4].to("xla")
+        optimizer.zero_grad()
+        wrapped(batch).square().mean().backward()
+        optimizer.step()
+        torch_xla.sync()
+        compiled.append(abi.snapshot().counters["UncachedCompile"])
+    return {"end": [parameter.cpu().tolist() for parameter in net.parameters()], "late": compiled[-1] - compiled[2]}
+
+
+def work(rank: int, folder: str) -> dict[str, Any]:
+    dist.init_process_group("xla", init_method="xla://")
+    size = dist.get_world_size()
+    found = {"collectives": collectives(rank, size), "groups": groups(rank, size), "parallel": parallel(rank, folder)}
+    dist.destroy_process_group()
+    return found
+
+
+if __name__ == "__main__":
+    harness.main(work)
