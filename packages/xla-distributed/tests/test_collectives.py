@@ -10,9 +10,11 @@ import pytest
 Start = Callable[..., Any]
 
 
-@pytest.mark.parametrize(("size", "least"), [(2, 400), (4, 700)])
-def test_collectives_are_those_of_numpy(start: Start, size: int, least: int) -> None:
-    for report in start("collectives", size).reports():
+@pytest.mark.parametrize(
+    ("size", "dtypes", "least"), [(2, "all", 400), (4, "few", 300), pytest.param(4, "all", 700, marks=pytest.mark.long)]
+)
+def test_collectives_are_those_of_numpy(start: Start, size: int, dtypes: str, least: int) -> None:
+    for report in start("collectives", size, dtypes).reports():
         assert report["wrong"] == []
         assert report["checks"] > least
 
