@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
@@ -127,4 +128,23 @@ def test_strangers_get_nothing() -> None:
         found = [pool.submit(member.exchange, "kind", str(member.rank).encode(), 10.0) for member in members]
         assert [future.result() for future in found] == [[b"0", b"1"]] * 2
     for member in members:
+        member.leave()
+
+
+def test_who_gave_up_waiting_does_not_count_as_waiting() -> None:
+    """One process runs out of time at a meeting; the other then waits at a later one for as long as it likes."""
+    from xla_distributed.errors import ReplicaTimeoutError
+    from xla_distributed.member import join
+    from xla_distributed.server import Server
+
+    server = Server("127.0.0.1", 2, b"k" * 32)
+    first, second = (join(server.address, b"k" * 32, rank, 2, 10.0) for rank in range(2))
+    with pytest.raises(ReplicaTimeoutError, match=r"ordinals \[1\]"):
+        first.exchange("early", b"", 0.2)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(second.exchange, "late", b"1", 30.0)
+        with pytest.raises(FutureTimeout):
+            waiting.result(timeout=4.0)  # longer than processes that all wait at different places are left alone
+        assert first.exchange("late", b"0", 10.0) == waiting.result() == [b"0", b"1"]
+    for member in (first, second):
         member.leave()

@@ -11,8 +11,9 @@ from datetime import timedelta
 import jax
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+import torch_xla.runtime as xr
 from xla_core.abi import Topology, before_start, client, explain_failures, set_topology
-from xla_distributed import job, ledger, settings
+from xla_distributed import hardware, job, ledger, settings
 from xla_distributed.errors import JobError
 from xla_distributed.member import Member, join
 
@@ -52,7 +53,7 @@ def _connect() -> None:
             return
         joined = join(place.address, place.key, place.rank, place.size, timeout())
         _start_jax(place, joined)
-        spmd = settings.USE_SPMD.get()
+        spmd = xr.is_spmd()
         set_topology(Topology(place.rank, place.size, place.local_rank, place.local_size, replicas=not spmd, spmd=spmd))
         _State.member = joined
         ledger.watch(joined, timeout)
@@ -74,12 +75,11 @@ def _start_jax(place: job.Job, joined: Member) -> None:
     settings.CPU_NUM_DEVICES.set(1)  # each replica has one
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the user
     jax.config.update("jax_enable_recoverability", True)  # those that are left end at once, with their own errors
-    gpu = (settings.PJRT_DEVICE.get() or "").upper().startswith(("CUDA", "GPU", "ROCM"))
     jax.distributed.initialize(
         address,
         place.size,
         place.rank,
-        local_device_ids=place.local_rank if gpu else None,
+        local_device_ids=place.local_rank if xr.device_type() in hardware.GPUS else None,
         cluster_detection_method="deactivate",
         initialization_timeout=max(1, round(timeout())),
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,

@@ -9,13 +9,13 @@ import torch_xla.runtime as xr
 from torch_xla._internal import tpu
 from xla_distributed import settings
 
-_GPUS = ("CUDA", "GPU", "ROCM")
+GPUS = ("CUDA", "GPU", "ROCM")
 
 
 def device_count() -> int:
     """How many devices this host has for replicas, one each."""
     kind = xr.device_type()
-    if kind in _GPUS:
+    if kind in GPUS:
         return settings.GPU_NUM_DEVICES.get() or len(_visible_gpus())
     if kind == "TPU":
         return max(1, int(tpu.num_available_devices()))

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 
 from xla_core.abi import Graph, Operation, register_wrapper
-from xla_distributed.errors import CollectiveMismatchError, JobError
+from xla_distributed.errors import CollectiveMismatchError
 from xla_distributed.member import Member, described_losses
 
 NAMESPACE = "xla_distributed"
@@ -108,18 +108,21 @@ class _Ledger:
             if run is not None and time.monotonic() - run.start > _STUCK_AFTER:
                 self.member.stuck(run.name, run.collectives.digest, self.shown(run))
 
+    def _named(self, name: str) -> _Run | None:
+        return next((run for run in tuple(self.runs) if run.name == name), None)
+
     def shown(self, run: _Run, start: int = 0) -> str:
         """A run in words."""
         return f"replica {self.member.rank} runs{_shown(run.collectives.lines, start)}"
 
     def inquiry(self, name: str, digest: str) -> str | None:
         """What this process ran or runs under a name, if it is something else."""
-        run = next((run for run in tuple(self.runs) if run.name == name), None)
+        run = self._named(name)
         return None if run is None or run.collectives.digest == digest else self.shown(run)
 
     def disagreed(self, name: str, text: str) -> None:
         """End the process if it waits in a collective that another replica does not run: nothing else can wake it."""
-        run = next((run for run in tuple(self.runs) if run.name == name), None)
+        run = self._named(name)
         if run is not None:
             threading.Thread(target=self._end, args=(run, text), name="xla-job-mismatch", daemon=True).start()
 
@@ -129,22 +132,9 @@ class _Ledger:
             if run.failed:
                 return  # whoever runs it is told
             time.sleep(0.1)
-        _at_end(CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}"))
+        error = CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}")
+        print(f"{type(error).__module__}.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
-
-
-def _print_error(error: JobError) -> None:
-    print(f"{type(error).__module__}.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-
-
-# Called with the error of a process that ends at once; the launcher replaces it to hear of it.
-_at_end: Callable[[JobError], None] = _print_error
-
-
-def tell_end(action: Callable[[JobError], None]) -> None:
-    """Call `action` with the error before this process is ended because it cannot go on."""
-    global _at_end
-    _at_end = action
 
 
 _ledger: _Ledger | None = None

@@ -60,6 +60,9 @@ class Member:
                     return found
                 self._check(name, what)  # those that disagreed with this process may have gone since
                 raise ReplicaLostError(f"{described_losses(found)}.\n{what}")
+        except JobError:
+            self._send({"do": "withdraw", "name": name})  # this process waits there no longer
+            raise
         finally:
             with self._news:
                 self._wanted.discard(name)
@@ -175,9 +178,15 @@ class Member:
         self.on_disagreement(name, text)
 
 
+def _number(item: tuple[Any, str]) -> int:
+    return int(item[0])
+
+
 def described_losses(gone: dict[Any, str]) -> str:
     """Who has left the job and how, in words."""
-    return ", ".join(f"replica {rank} {f'was lost: {why}' if why else 'has left the job'}" for rank, why in sorted(gone.items()))
+    return ", ".join(
+        f"replica {rank} {f'was lost: {why}' if why else 'has left the job'}" for rank, why in sorted(gone.items(), key=_number)
+    )
 
 
 def join(address: wire.Address, key: bytes, rank: int, size: int, timeout: float) -> Member:

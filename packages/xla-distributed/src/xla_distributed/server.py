@@ -40,14 +40,14 @@ class _Seat:
 class Server:
     """Serves a job of `size` processes that know `key`, on one address of this host."""
 
-    def __init__(self, host: str, size: int, key: bytes, port: int = 0) -> None:
+    def __init__(self, host: str, size: int, key: bytes) -> None:
         self._size = size
         self._key = key
         self._lock = threading.RLock()
         self._seats: dict[int, _Seat] = {}
         self._gone: dict[int, str] = {}
         self._exchanges: dict[str, dict[int, bytes]] = {}
-        self._listener: socket.socket | None = wire.listen(host, port)
+        self._listener: socket.socket | None = wire.listen(host)
         self.address: wire.Address = (host, int(self._listener.getsockname()[1]))
         threading.Thread(target=self._accept, args=(self._listener,), name="xla-job-server", daemon=True).start()
 
@@ -113,6 +113,9 @@ class Server:
             name = str(header["name"])
             if header["do"] == "exchange":
                 self._exchange(seat, name, str(header["what"]), body)
+            elif header["do"] == "withdraw":
+                seat.waits.pop(name, None)
+                self._exchanges.get(name, {}).pop(seat.rank, None)
             elif header["do"] == "stuck":  # the others know whether they run the same
                 seat.stuck = name
                 question = {"inquiry": name, "rank": seat.rank, "digest": header["digest"], "text": header["text"]}
@@ -146,7 +149,7 @@ class Server:
                 del other.waits[name]
                 other.send({"exchange": name, "lengths": lengths}, joined)
         elif all(other.waits for other in self._seats.values()) and len(self._seats) == self._size:
-            threading.Timer(_SETTLED_SECONDS, self._fail_if_all_wait, (dict(self._waits()),)).start()
+            threading.Timer(_SETTLED_SECONDS, self._fail_if_all_wait, (self._waits(),)).start()
 
     def _waits(self) -> dict[int, dict[str, str]]:
         return {rank: dict(seat.waits) for rank, seat in self._seats.items()}

@@ -51,8 +51,6 @@ PJRT_LOCAL_PROCESS_COUNT = _number("PJRT_LOCAL_PROCESS_COUNT", "As LOCAL_WORLD_S
 CPU_NUM_DEVICES = _number("CPU_NUM_DEVICES", "CPU devices: how many replicas `spawn` starts on CPU.")
 GPU_NUM_DEVICES = _number("GPU_NUM_DEVICES", "GPUs: how many replicas `spawn` starts on GPUs; all that the driver lists if it is not set.")
 CUDA_VISIBLE_DEVICES = _text("CUDA_VISIBLE_DEVICES", "The GPUs that this process may use.")
-PJRT_DEVICE = _text("PJRT_DEVICE", "Hardware kind (E10).")
-USE_SPMD = Setting("XLA_USE_SPMD", False, "SPMD mode (E06).", lambda text: text.lower() in ("1", "true"), "0, 1, true or false")
 # Set by torchrun.
 AGENT_STORE = _text("TORCHELASTIC_USE_AGENT_STORE", "`True` where torchrun itself serves the store of a job.")
 RUN_ID = _text("TORCHELASTIC_RUN_ID", "Name of a torchrun job.")

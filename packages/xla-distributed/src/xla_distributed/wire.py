@@ -23,9 +23,9 @@ class ProofError(Exception):
     """The other side does not know the job's key."""
 
 
-def listen(host: str, port: int = 0) -> socket.socket:
-    """A listening socket on one address of this host; port 0: any that is free. Raises OSError."""
-    family, address = _resolved(host, port)
+def listen(host: str) -> socket.socket:
+    """A listening socket on one address of this host, on any port that is free. Raises OSError."""
+    family, address = _resolved(host, 0)
     return socket.create_server(address, family=family, backlog=1024)
 
 

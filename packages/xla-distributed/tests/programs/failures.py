@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 import harness
-import torch_xla
 import torch_xla.core.xla_model as xm
 
 
@@ -71,36 +70,30 @@ def raises_in_do_on_ordinals(rank: int, folder: str) -> Any:
     xm.do_on_ordinals(target, (), (1,))
 
 
-def absent(rank: int, folder: str) -> Any:
-    """One replica does not come to a known collective."""
-    reduce_ones(2)
+def without_replica_1(rank: int, folder: str, action: Any) -> Any:
+    """What an action raises on replica 0, to which replica 1 does not come."""
     if rank == 1:
         hold(folder, rank)
         return None
-    found = caught(lambda: reduce_ones(2))
+    found = caught(action)
     harness.note(folder, "go", "")
     return found
+
+
+def absent(rank: int, folder: str) -> Any:
+    """From a known collective."""
+    reduce_ones(2)
+    return without_replica_1(rank, folder, lambda: reduce_ones(2))
 
 
 def absent_at_first(rank: int, folder: str) -> Any:
-    """One replica does not come to a new collective."""
-    torch_xla.sync()
-    torch.ones(2, device="xla").sum().item()
-    if rank == 1:
-        hold(folder, rank)
-        return None
-    found = caught(lambda: reduce_ones(2))
-    harness.note(folder, "go", "")
-    return found
+    """From a new collective."""
+    return without_replica_1(rank, folder, lambda: reduce_ones(2))
 
 
 def absent_at_meeting(rank: int, folder: str) -> Any:
-    if rank == 1:
-        hold(folder, rank)
-        return None
-    found = caught(lambda: xm.rendezvous("lunch"))
-    harness.note(folder, "go", "")
-    return found
+    """From a rendezvous."""
+    return without_replica_1(rank, folder, lambda: xm.rendezvous("lunch"))
 
 
 def endless(rank: int, folder: str) -> Any:
