@@ -102,9 +102,9 @@ class Server:
                 wire.send(connection, {"refused": f"process {rank} has already joined this job"})
             else:
                 seat = self._seats[rank] = _Seat(rank, connection)
-                seat.send({"joined": rank})
                 if len(self._seats) == self._size:
-                    self._stop_listening()
+                    self._stop_listening()  # before the last one knows that it has joined
+                seat.send({"joined": rank})
                 return seat
         return None
 
