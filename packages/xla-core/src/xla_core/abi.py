@@ -8,10 +8,24 @@ from __future__ import annotations
 from xla_core.config import Setting
 from xla_core.errors import ExecutionError, XlaError
 from xla_core.frontend.dispatch import register_op
-from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, sync, tensor_from_buffer
+from xla_core.frontend.exchange import (
+    annotate,
+    annotation,
+    buffer_of,
+    enter_manual,
+    graph_of,
+    is_manual,
+    lay_out,
+    layout,
+    leave_manual,
+    order_devices,
+    sync,
+    tensor_from_buffer,
+)
 from xla_core.frontend.lines import pass_over
 from xla_core.frontend.setup import activate
 from xla_core.ir.graph import Graph, Operation
+from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.metrics import (
     Cause,
     CompileEvent,
@@ -36,7 +50,7 @@ from xla_core.runtime.abi_version import ABI_VERSION, require
 from xla_core.runtime.client import Client, before_start, client
 from xla_core.runtime.executor import ExecutableWrapper, GraphPass, register_pass, register_wrapper
 from xla_core.runtime.failures import explain_failures
-from xla_core.runtime.topology import REPLICA_AXIS, Topology, set_topology, topology
+from xla_core.runtime.topology import Topology, set_topology, topology
 
 __all__ = [
     "ABI_VERSION",
@@ -71,9 +85,15 @@ __all__ = [
     "clear_metrics",
     "client",
     "counter_add",
+    "enter_manual",
     "explain_failures",
     "graph_of",
+    "is_manual",
+    "lay_out",
+    "layout",
+    "leave_manual",
     "metric_add",
+    "order_devices",
     "pass_over",
     "register_op",
     "register_pass",

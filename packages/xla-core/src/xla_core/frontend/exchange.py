@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import torch
+from jax.sharding import NamedSharding, Sharding
 
 from xla_core.dtypes import device_dtype, torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError, UnsupportedDtypeError
+from xla_core.frontend.record import define
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.graph import Graph, ancestors, extract, live_slots
+from xla_core.ir.layout import Layout, spans_devices
+from xla_core.ir.layout import lay_out as lay_out_operation
+from xla_core.ir.manual import enter, leave
+from xla_core.ir.signature import Signature
 from xla_core.ir.tape import KEPT, Recorder, buffer_value
 from xla_core.metrics import Cause
-from xla_core.runtime.client import client, current_recorder, recorder_of
+from xla_core.runtime import layouts
+from xla_core.runtime.client import client, current_recorder, home, recorder_of, spread
+from xla_core.runtime.layouts import relaid
 from xla_core.runtime.sync import compute, user_step
 from xla_core.runtime.transfer import local, settled
 
@@ -33,7 +42,9 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
     The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away.
     Raises DeviceMismatchError for a tensor that is not on `xla`.
     """
-    value = value_of(_xla(tensor))
+    checked = _xla(tensor)
+    layouts.settle_one(checked._storage)
+    value = value_of(checked)
     with value.recorder.lock:
         compute([value])
         if value.buffer is None:
@@ -42,14 +53,14 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
         tape = value.recorder.tape
         if value.tape is tape:
             tape.refs[value.slot] = KEPT
-        return local(value.buffer)
+        return local(value.buffer, value.recorder)
 
 
 def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor over a jax array on one of this process's devices, without a copy; the array stays valid.
+    """A tensor over a jax array on one of this process's devices (in SPMD mode, or on all), without a copy; the array stays valid.
 
     dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
-    DeviceMismatchError for an array on another or on several devices.
+    DeviceMismatchError for an array on other devices.
     """
     logical = torch_dtype(buffer.dtype) if dtype is None else dtype
     if device_dtype(logical) != buffer.dtype:
@@ -61,13 +72,16 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
 
 
 def _recorder_holding(buffer: jax.Array) -> Recorder:
-    devices = client().devices
+    running = client()
+    if buffer.sharding.device_set == running.homes[0].device_set:
+        return running.recorders[0]
+    devices = running.devices
     homes = list(buffer.devices())
     if len(homes) != 1 or homes[0] not in devices:
         raise DeviceMismatchError(
             f"the array lives on {homes}, not on one of this process's xla devices {list(devices)}: device_put it there first"
         )
-    return client().recorders[devices.index(homes[0])]
+    return running.recorders[0 if spans_devices(running.homes[0]) else devices.index(homes[0])]
 
 
 def annotate(tensor: torch.Tensor, key: str, value: Any) -> None:
@@ -85,6 +99,112 @@ def annotation(tensor: torch.Tensor, key: str) -> Any:
     """What `annotate` attached under `key`, or None."""
     annotations = _xla(tensor)._storage.annotations
     return None if annotations is None else annotations.get(key)
+
+
+def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None) -> None:
+    """Make the data of `tensor` lie so over the devices that `xla:0` stands for in SPMD mode; None: however it comes.
+
+    Data on the device moves now; of a pending result the compiler is told. Data that is not a view's keeps its layout when it is
+    written to, and gives it to its clones and to what is made like it. Dimensions that are not evenly divided stay whole.
+    sharding: over the devices in the order of `client().homes[0]`. Raises DeviceMismatchError for a tensor that is not on `xla`,
+    ExecutionError outside SPMD mode or for other devices.
+    """
+    checked = _xla(tensor)
+    recorder = checked._storage.value.recorder
+    if sharding is not None:
+        _check_devices(sharding, home(recorder))
+    layout = None if sharding is None else Layout(sharding)
+    if checked._spec is None:
+        layouts.set_layout(checked._storage, layout)
+    elif layout is not None:
+        _lay_out_view(checked, layout)
+
+
+def _check_devices(sharding: NamedSharding, form: Sharding) -> None:
+    if not isinstance(form, NamedSharding) or not spans_devices(form):
+        raise ExecutionError("tensors are laid out over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    wanted = [device.id for device in sharding.mesh.devices.flat]
+    present = [device.id for device in form.mesh.devices.flat]
+    if wanted != present:
+        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
+
+
+def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
+    """Of what a view shows now, the compiler is told how it lies."""
+    base = tensor._storage.value
+    with base.recorder.lock:
+        tape = base.recorder.tape
+        slot = tape.adopt(base)
+        told = lay_out_operation([tensor._spec.aval], [layout.stored(tensor._spec.aval.shape)])
+        tape.reads[slot, tensor._spec] = tape.append(told, [tape.read(slot, tensor._spec)])
+    tensor._seen = None
+
+
+def layout(tensor: torch.Tensor) -> NamedSharding | None:
+    """How the data of `tensor` was told to lie by `lay_out`; None if it was not, and for views."""
+    checked = _xla(tensor)
+    found = None if checked._spec is not None else layouts.layout_of(checked._storage)
+    return None if found is None else found.sharding
+
+
+def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
+    """Each device's part of `tensor`, which lies so: what is recorded over it runs on each device by itself, until `leave_manual`.
+
+    Parts are of one shape; zeros fill up the last ones. Reading such a tensor gives the part of this process's first device.
+    No autograd. Raises as `lay_out`.
+    """
+    return _recorded(tensor, sharding, enter(value_of(_xla(tensor)).aval, Layout(sharding)))
+
+
+def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor of `shape` whose parts, lying so, the devices have; of equal copies, one. No autograd. Raises as `lay_out`."""
+    return _recorded(tensor, sharding, leave(value_of(_xla(tensor)).aval, Layout(sharding), tuple(shape)))
+
+
+def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
+    value = value_of(_xla(tensor))
+    recorder = value.recorder
+    _check_devices(sharding, home(recorder))
+    with recorder.lock:
+        return wrap(define(recorder, recorder.tape, signature, [recorder.tape.adopt(value)])[0])  # type: ignore[arg-type]
+
+
+def is_manual(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is one device's part, in a manual region."""
+    return _xla(tensor)._storage.value.aval.manual
+
+
+def order_devices(order: Sequence[int]) -> None:
+    """In SPMD mode, let programs run over the job's devices in this order (numbers in the present one); all data moves.
+
+    Raises ExecutionError outside SPMD mode or when data was laid out already.
+    """
+    if not spans_devices(home(current_recorder())):
+        raise ExecutionError("devices have an order in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    if layouts.any_kept():
+        raise ExecutionError("tensors are laid out over the devices in their present order: choose the order before the first sharding")
+    spread_data(spread(order))
+
+
+def spread_data(form: Sharding) -> None:
+    """Move all that this process has on `xla:0` to where programs now run.
+
+    Raises ExecutionError if it has tensors on other devices.
+    """
+    recorder = client().recorders[0]
+    tensors = [found for found in gc.get_objects() if type(found) is XLATensor]
+    values = {id(tensor._storage.value): tensor._storage.value for tensor in tensors}.values()
+    elsewhere = {str(value.recorder.device) for value in values if value.recorder is not recorder}
+    if elsewhere:
+        raise ExecutionError(f"there are tensors on {sorted(elsewhere)}, which SPMD mode does not have: delete them or move them to xla:0")
+    with recorder.lock:
+        tape = recorder.tape
+        for value in values:
+            if value.buffer is not None:
+                value.buffer = relaid(value.buffer, form)
+        for slot, payload in tape.feeds.items():
+            if isinstance(payload, jax.Array):
+                tape.feeds[slot] = relaid(payload, form)
 
 
 def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
