@@ -190,7 +190,7 @@ def compiles(contender: Contender) -> int:
         return 0
     from xla_core import abi
 
-    return int(abi.snapshot().counters.get("UncachedCompile", 0))
+    return abi.counter("UncachedCompile")
 
 
 def measure(work: Workload, names: tuple[str, ...], kind: str, rounds: int, budget_s: float) -> list[Row]:

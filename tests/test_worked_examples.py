@@ -19,11 +19,7 @@ import torch.optim as optim
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental as experimental
-from xla_core.abi import snapshot
-
-
-def counter(name: str) -> int:
-    return snapshot().counters.get(name, 0)
+from xla_core.abi import counter, snapshot
 
 
 def samples(name: str) -> int:

@@ -403,7 +403,7 @@ def compiles(settings: Settings) -> int:
         return 0
     from xla_core import abi
 
-    return int(abi.snapshot().counters.get("UncachedCompile", 0))
+    return abi.counter("UncachedCompile")
 
 
 def trained(entry: Any, kwargs: dict[str, Any], device: str, settings: Settings) -> tuple[list[torch.Tensor], int]:

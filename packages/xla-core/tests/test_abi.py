@@ -92,7 +92,7 @@ def test_graph_of_shows_the_pending_program_and_leaves_it_pending() -> None:
     abi.sync()
     x = torch.arange(6.0).reshape(2, 3).to("xla")
     y = (x + x).relu()
-    before = abi.snapshot().counters.get("ExecuteComputation", 0)
+    before = abi.counter("ExecuteComputation")
     lines = [line.split("  #")[0] for line in graph_text(abi.graph_of([y])).splitlines()]
     assert lines == [
         "%0 = input : f32[2,3]",
@@ -100,7 +100,7 @@ def test_graph_of_shows_the_pending_program_and_leaves_it_pending() -> None:
         "%2 = aten.relu(%1) : f32[2,3]",
         "return %2",
     ]
-    assert abi.snapshot().counters.get("ExecuteComputation", 0) == before
+    assert abi.counter("ExecuteComputation") == before
     assert y.sum().item() == 30.0
 
 

@@ -1,7 +1,7 @@
 """Counters, metrics and events of the core (api.md §5, M03–M11)."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -172,4 +172,24 @@ def clean_process() -> Iterator[None]:
 @pytest.mark.usefixtures("clean_process")
 def test_module_functions_share_one_registry() -> None:
     metrics.counter_add("test::counter", 2)
-    assert metrics.snapshot().counters["test::counter"] == 2
+    assert metrics.counter("test::counter") == 2
+
+
+def test_one_counter_asks_only_those_who_may_know_it() -> None:
+    registry = Registry()
+    asked: list[str] = []
+
+    def collect(name: str) -> Callable[[], dict[str, int]]:
+        def give() -> dict[str, int]:
+            asked.append(name)
+            return {name: 3}
+
+        return give
+
+    registry.register_collector(collect("known"), frozenset({"known"}))
+    registry.register_collector(collect("open"))
+    registry.counter_add("known", 2)
+    assert (registry.counter("known"), registry.counter("nothing")) == (5, 0)
+    assert asked == ["known", "open", "open"]
+    registry.clear_counters()
+    assert registry.counter("known") == 0 == registry.snapshot().counters.get("known", 0)

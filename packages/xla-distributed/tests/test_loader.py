@@ -17,7 +17,7 @@ from xla_core import abi
 
 
 def marks() -> int:
-    return abi.snapshot().counters.get("MarkStep", 0)
+    return abi.counter("MarkStep")
 
 
 def threads() -> list[threading.Thread]:
@@ -57,12 +57,12 @@ def test_d25_steps_before_batches_and_twice_at_the_end(every: int, syncs: int) -
 
 def test_d27_the_last_step_takes_effect() -> None:
     total = torch.zeros((), device="xla")
-    before = abi.snapshot().counters.get("ExecuteComputation", 0)
+    before = abi.counter("ExecuteComputation")
     for batch in pl.MpDeviceLoader(BATCHES, "xla"):
         total += batch["x"].sum()
-    ran = abi.snapshot().counters["ExecuteComputation"] - before
+    ran = abi.counter("ExecuteComputation") - before
     assert total.item() == 20.0
-    assert abi.snapshot().counters["ExecuteComputation"] - before == ran, "nothing was pending"
+    assert abi.counter("ExecuteComputation") - before == ran, "nothing was pending"
 
 
 def test_upload_of_the_next_batch_starts_before_the_step_ends() -> None:

@@ -146,6 +146,7 @@ class _Metric:
 @dataclass(slots=True, eq=False)
 class _Collecting:
     collect: Collector
+    names: frozenset[str] | None
     baseline: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -177,9 +178,12 @@ class Registry:
             metric.total_samples += 1
             metric.accumulator += value
 
-    def register_collector(self, collect: Collector) -> Callable[[], None]:
-        """Ask `collect` for counters at each snapshot; its numbers may only grow. Returns a function that ends it."""
-        entry = _Collecting(collect)
+    def register_collector(self, collect: Collector, names: frozenset[str] | None = None) -> Callable[[], None]:
+        """Ask `collect` for counters at each snapshot; its numbers may only grow. Returns a function that ends it.
+
+        names: all that it may give, where that is known.
+        """
+        entry = _Collecting(collect, names)
         with self._lock:
             self._collecting = (*self._collecting, entry)
 
@@ -188,6 +192,13 @@ class Registry:
                 self._collecting = tuple(other for other in self._collecting if other is not entry)
 
         return unregister
+
+    def counter(self, name: str) -> int:
+        """One counter now, 0 if nothing was counted: much cheaper than a snapshot."""
+        asked = [entry for entry in self._collecting if entry.names is None or name in entry.names]
+        collected = sum(entry.collect().get(name, 0) - entry.baseline.get(name, 0) for entry in asked)
+        with self._lock:
+            return self._counters.get(name, 0) + collected
 
     def snapshot(self) -> Snapshot:
         """Everything active now."""
@@ -252,6 +263,7 @@ _PROCESS = Registry()
 counter_add = _PROCESS.counter_add
 metric_add = _PROCESS.metric_add
 register_collector = _PROCESS.register_collector
+counter = _PROCESS.counter
 snapshot = _PROCESS.snapshot
 clear_counters = _PROCESS.clear_counters
 clear_metrics = _PROCESS.clear_metrics

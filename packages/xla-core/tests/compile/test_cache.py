@@ -114,7 +114,7 @@ def test_two_devices_have_programs_of_their_own(run: Any) -> None:
         for device in ("xla:0", "xla:1", "xla:0", "xla:1"):
             x = torch.zeros(3, device=device).cosh()
             abi.sync(device)
-            print(x.sum().item(), abi.snapshot().counters["UncachedCompile"])
+            print(x.sum().item(), abi.counter("UncachedCompile"))
         """,
         CPU_NUM_DEVICES="2",
     )

@@ -28,7 +28,7 @@ def lazy_again() -> Iterator[None]:
 
 
 def counter(name: str) -> int:
-    return metrics.snapshot().counters.get(name, 0)
+    return metrics.counter(name)
 
 
 def samples(name: str) -> int:
@@ -102,7 +102,7 @@ def test_eager_mode_starts_no_client(run: Run) -> None:
         experimental.eager_mode(True)
         print(client.started())
         tensor = torch.ones(2).to("xla") * 2
-        print(metrics.snapshot().counters["ExecuteComputation"])
+        print(metrics.counter("ExecuteComputation"))
     """
     assert run(code).split() == ["False", "1"]
 
@@ -112,7 +112,7 @@ def test_eager_debug_variable(run: Run) -> None:
         import torch, torch_xla.experimental as experimental
         from xla_core import metrics
         tensor = torch.ones(2).to("xla") * 2
-        print(experimental.is_eager_mode(), metrics.snapshot().counters["ExecuteComputation"])
+        print(experimental.is_eager_mode(), metrics.counter("ExecuteComputation"))
     """
     assert run(code, XLA_USE_EAGER_DEBUG_MODE="1").split() == ["True", "1"]
 

@@ -26,7 +26,7 @@ class Counts:
         self._before = dict(metrics.snapshot().counters)
 
     def __getattr__(self, name: str) -> int:
-        return metrics.snapshot().counters.get(name, 0) - self._before.get(name, 0)
+        return metrics.counter(name) - self._before.get(name, 0)
 
 
 @pytest.fixture

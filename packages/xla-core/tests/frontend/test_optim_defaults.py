@@ -49,7 +49,7 @@ def clean() -> Iterator[None]:
 
 
 def counter(name: str) -> int:
-    return metrics.snapshot().counters.get(name, 0)
+    return metrics.counter(name)
 
 
 def operations() -> int:

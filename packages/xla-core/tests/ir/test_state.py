@@ -13,7 +13,7 @@ OPTIMIZERS: list[Callable[..., torch.optim.Optimizer]] = [torch.optim.Adam, torc
 
 
 def compiles() -> int:
-    return abi.snapshot().counters.get("UncachedCompile", 0)
+    return abi.counter("UncachedCompile")
 
 
 def train(device: str, make: Callable[..., torch.optim.Optimizer], steps: int) -> tuple[list[torch.Tensor], list[int]]:

@@ -106,7 +106,7 @@ def parallel(rank: int, folder: str) -> dict[str, Any]:
         wrapped(batch).square().mean().backward()
         optimizer.step()
         torch_xla.sync()
-        compiled.append(abi.snapshot().counters["UncachedCompile"])
+        compiled.append(abi.counter("UncachedCompile"))
     return {"end": [parameter.cpu().tolist() for parameter in net.parameters()], "late": compiled[-1] - compiled[2]}
 
 

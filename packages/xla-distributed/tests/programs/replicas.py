@@ -80,7 +80,7 @@ def training(rank: int) -> dict[str, Any]:
         net(batch).square().mean().backward()
         result = xm.optimizer_step(optimizer)
         torch_xla.sync()
-        compiled.append(abi.snapshot().counters["UncachedCompile"])
+        compiled.append(abi.counter("UncachedCompile"))
     return {"start": same, "end": [parameter.cpu().tolist() for parameter in net.parameters()], "result": result, "compiled": compiled}
 
 
