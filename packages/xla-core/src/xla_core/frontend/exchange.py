@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -84,7 +84,7 @@ def _recorder_holding(buffer: jax.Array) -> Recorder:
     return running.recorders[0 if spans_devices(running.homes[0]) else devices.index(homes[0])]
 
 
-def annotate(tensor: torch.Tensor, key: str, value: Any) -> None:
+def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
     """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
     storage = _xla(tensor)._storage
     if storage.annotations is None:
@@ -95,7 +95,7 @@ def annotate(tensor: torch.Tensor, key: str, value: Any) -> None:
         storage.annotations[key] = value
 
 
-def annotation(tensor: torch.Tensor, key: str) -> Any:
+def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
     """What `annotate` attached under `key`, or None."""
     annotations = _xla(tensor)._storage.annotations
     return None if annotations is None else annotations.get(key)
@@ -116,8 +116,10 @@ def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None) -> None:
     layout = None if sharding is None else Layout(sharding)
     if checked._spec is None:
         layouts.set_layout(checked._storage, layout)
-    elif layout is not None:
-        _lay_out_view(checked, layout)
+    else:
+        annotate(checked, _key_of_view(checked), layout)
+        if layout is not None:
+            _lay_out_view(checked, layout)
 
 
 def _check_devices(sharding: NamedSharding, form: Sharding) -> None:
@@ -127,6 +129,10 @@ def _check_devices(sharding: NamedSharding, form: Sharding) -> None:
     present = [device.id for device in form.mesh.devices.flat]
     if wanted != present:
         raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
+
+
+def _key_of_view(tensor: XLATensor) -> Any:
+    return ("layout", tensor._spec)
 
 
 def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
@@ -141,9 +147,9 @@ def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
 
 
 def layout(tensor: torch.Tensor) -> NamedSharding | None:
-    """How the data of `tensor` was told to lie by `lay_out`; None if it was not, and for views."""
+    """How the data of `tensor` was told to lie by `lay_out`; None if it was not."""
     checked = _xla(tensor)
-    found = None if checked._spec is not None else layouts.layout_of(checked._storage)
+    found = layouts.layout_of(checked._storage) if checked._spec is None else annotation(checked, _key_of_view(checked))
     return None if found is None else found.sharding
 
 

@@ -38,7 +38,7 @@ class Storage:
     __slots__ = ("__weakref__", "annotations", "value")
 
     value: Value
-    annotations: dict[str, Any] | None
+    annotations: dict[Any, Any] | None
 
 
 class XLATensor(torch.Tensor):

@@ -48,7 +48,9 @@ def enter(aval: Aval, layout: Layout) -> Signature:
     part = aval_of(part_shape(aval.shape, layout), aval.dtype, manual=True)
 
     def lower(context: Any, whole: jax.Array, layout: Layout) -> jax.Array:
-        padding = [(0, size * pieces - full, 0) for size, pieces, full in zip(part.shape, _pieces(aval.shape, layout), aval.shape, strict=True)]
+        padding = [
+            (0, size * pieces - full, 0) for size, pieces, full in zip(part.shape, _pieces(aval.shape, layout), aval.shape, strict=True)
+        ]
         if any(end for _, end, _ in padding):
             whole = jax.lax.pad(whole, jax.numpy.zeros((), whole.dtype), padding)
         form = layout.sharding
