@@ -38,7 +38,8 @@ def _layout(aval: Aval | None) -> tuple[Any, ...] | None:
 def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | None = None, told: bool = False) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
 
-    home: how the buffers lie. told: in SPMD mode, results without a layout are replicated, not as the compiler likes. Raises (at that call) LoweringError for a lowering that fails.
+    home: how the buffers lie. told: in SPMD mode, results without a layout are replicated, not as the compiler likes.
+    Raises (at that call) LoweringError for a lowering that fails.
     """
     return jax.jit(
         across_replicas(program(graph, constants, scope, home), home),
@@ -57,7 +58,7 @@ def _result_forms(graph: Graph, home: Sharding, told: bool) -> Any:
     return (*[_form_at(graph, slot, home) or otherwise for slot in graph.outs], otherwise)
 
 
-def _form_at(graph: Graph, slot: int, home: NamedSharding) -> NamedSharding | None:
+def _form_at(graph: Graph, slot: int, home: Sharding) -> NamedSharding | None:
     aval = aval_at(graph.entries, slot)
     if aval is not None and aval.manual:
         return form_of_parts(home)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import Sharding
 
 from xla_core.errors import LoweringError, XlaError
 from xla_core.ir.aval import Aval
@@ -132,9 +132,9 @@ def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, ho
     signature, *slots = operation(graph, slot)
     if is_boundary(signature):
         return signature.emit(operands)  # type: ignore[no-any-return]
-    parts = manual_operands(graph.entries, slots) if isinstance(home, NamedSharding) else []
-    if any(parts):
-        return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)  # type: ignore[arg-type]
+    parts = manual_operands(graph.entries, slots)
+    if home is not None and any(parts):
+        return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)
     return _lower_here(graph, slot, operands, scope)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from xla_core.errors import internal
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import aval_at
-from xla_core.ir.layout import Layout, parts_of
+from xla_core.ir.layout import Layout, parts_of, spans_devices
 from xla_core.ir.signature import HOLE, Signature
 from xla_core.ir.tape import Entry
 
@@ -24,13 +25,11 @@ _ENTER, _LEAVE = "xla.enter_manual", "xla.leave_manual"
 _WHOLE, _PARTS = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
 
 
-def form_of_parts(home: NamedSharding) -> NamedSharding:
-    """How the parts of a value lie over the devices of a program."""
-    return NamedSharding(_line(home.mesh), _PARTS)
-
-
-def _line(mesh: Mesh) -> Mesh:
-    return Mesh(mesh.devices.reshape(-1), (REPLICA_AXIS,))
+def form_of_parts(home: Sharding) -> NamedSharding:
+    """How the parts of a value lie over the devices of a program. Raises InternalError outside SPMD mode."""
+    internal(spans_devices(home), lambda: f"parts of a value lie over all devices, not on {home}")
+    devices: Any = home.mesh.devices  # type: ignore[attr-defined]
+    return NamedSharding(Mesh(devices.reshape(-1), (REPLICA_AXIS,)), _PARTS)
 
 
 def part_shape(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
@@ -48,9 +47,8 @@ def enter(aval: Aval, layout: Layout) -> Signature:
     part = aval_of(part_shape(aval.shape, layout), aval.dtype, manual=True)
 
     def lower(context: Any, whole: jax.Array, layout: Layout) -> jax.Array:
-        padding = [
-            (0, size * pieces - full, 0) for size, pieces, full in zip(part.shape, _pieces(aval.shape, layout), aval.shape, strict=True)
-        ]
+        sizes = zip(part.shape, _pieces(aval.shape, layout), aval.shape, strict=True)
+        padding = [(0, size * pieces - full, 0) for size, pieces, full in sizes]
         if any(end for _, end, _ in padding):
             whole = jax.lax.pad(whole, jax.numpy.zeros((), whole.dtype), padding)
         form = layout.sharding
@@ -86,7 +84,7 @@ def manual_operands(entries: Sequence[Entry], slots: Sequence[int]) -> list[bool
     return [aval is not None and aval.manual for aval in avals]
 
 
-def on_each_device(function: Callable[[list[Any]], list[Any]], operands: list[Any], parts: list[bool], home: NamedSharding) -> list[Any]:
+def on_each_device(function: Callable[[list[Any]], list[Any]], operands: list[Any], parts: list[bool], home: Sharding) -> list[Any]:
     """`function` on each device, over its part of those operands that are parts and over the whole of the others."""
     traced = [number for number, operand in enumerate(operands) if isinstance(operand, jax.Array)]
     missing: list[int] = []
@@ -100,8 +98,8 @@ def on_each_device(function: Callable[[list[Any]], list[Any]], operands: list[An
         return tuple(result[None] for result in results if result is not None)
 
     specs = tuple(_PARTS if parts[number] else _WHOLE for number in traced)
-    spread = jax.shard_map(one, mesh=_line(home.mesh), in_specs=specs, out_specs=_PARTS, check_vma=False)
-    made = list(spread(*[operands[number] for number in traced]))
+    spread = jax.shard_map(one, mesh=form_of_parts(home).mesh, in_specs=specs, out_specs=_PARTS, check_vma=False)
+    made: list[Any] = list(spread(*[operands[number] for number in traced]))
     for place in missing:
         made.insert(place, None)
     return made
