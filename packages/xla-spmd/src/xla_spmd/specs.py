@@ -32,7 +32,7 @@ def translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) ->
 
 
 def _indexed(mesh: Mesh, entry: Any, spec: object) -> int | None | tuple[int, ...]:
-    if entry is None or entry == ():
+    if not _splits(entry):
         return None
     if not isinstance(entry, tuple):
         return _axis(mesh, entry, spec)
@@ -40,6 +40,11 @@ def _indexed(mesh: Mesh, entry: Any, spec: object) -> int | None | tuple[int, ..
     if nested:
         raise AxisError(f"a tuple in a partition spec holds axes, not tuples such as {nested[0]}: {spec}")
     return tuple(_axis(mesh, part, spec) for part in entry)
+
+
+def _splits(entry: Any) -> bool:
+    """Whether an entry names an axis; None and a tuple without axes do not."""
+    return entry is not None and not (isinstance(entry, tuple) and not entry)
 
 
 def _axis(mesh: Mesh, entry: Any, spec: object) -> int:
@@ -81,7 +86,7 @@ def tile_assignment(mesh: Mesh, partition_spec: PartitionSpec) -> Ids:
 
 def sharding_type(partition_spec: PartitionSpec, num_devices: int) -> ShardingType:
     """The type that a spec has on a mesh with as many axes as it names."""
-    split = [entry is not None and entry != () for entry in partition_spec]
+    split = [_splits(entry) for entry in partition_spec]
     if num_devices == 1:
         return ShardingType.MAXIMAL
     if not any(split):
