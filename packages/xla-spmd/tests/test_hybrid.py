@@ -66,9 +66,19 @@ def test_worked_torus(hardware: Patch) -> None:
     physical = mesh._get_physical_tpu_mesh(range(64))
     assert physical[1, 2, 3] == 1 + 2 * 4 + 3 * 16
     assert np.array_equal(mesh.get_logical_mesh(), physical.transpose(2, 0, 1).reshape(4, 16))
+    _, several_rather_than_one = mesh._create_device_mesh_for_nd_torus(np.arange(16).reshape(2, 2, 4), (4, 4))
+    assert several_rather_than_one == [(2,), (0, 1)]
     with pytest.raises(NotImplementedError, match=r"axis 1 of mesh shape \(2, 8\) .* sizes \[4, 4, 1\]") as caught:
         mesh._create_device_mesh_for_nd_torus(np.arange(16).reshape(4, 4, 1), (2, 8))
     assert isinstance(caught.value, PlacementError)
+
+
+def test_slices_come_in_order_of_their_index(hardware: Patch) -> None:
+    devices = chips((2, 1, 1), slices=3)
+    for device in devices:
+        device["slice_index"] = (2, 0, 1)[device["slice_index"]]
+    hardware(devices)
+    assert xs.HybridMesh((1, 2), (3, 1)).get_logical_mesh().tolist() == [[2, 3], [4, 5], [0, 1]]
 
 
 def test_axes_that_do_not_fit_take_parts_of_physical_axes(hardware: Patch) -> None:

@@ -29,6 +29,5 @@ def named_parts(mesh: Mesh, partition_spec: PartitionSpec) -> NamedParts:
     Raises AxisError for an axis out of range or used twice, PartitionSpecError for an unknown name or entry.
     """
     names = named_axes(mesh)
-    entries = [tuple(names[axis] for axis in axes) for axes in split_axes(mesh, partition_spec)]
-    spec = JaxSpec(*(entry[0] if len(entry) == 1 else entry or None for entry in entries))
+    spec = JaxSpec(*(tuple(names[axis] for axis in axes) or None for axes in split_axes(mesh, partition_spec)))
     return NamedParts(mesh.get_logical_mesh(), names, spec)
