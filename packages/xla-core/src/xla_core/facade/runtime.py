@@ -113,15 +113,17 @@ def local_ordinal() -> int:
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
-    """One dict per physical device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`, perhaps `slice_index`."""
+    """One dict per device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; of several slices `slice_index`."""
     local = client.client().devices
     count = place().process_count
-    if count == 1:
-        return [devices.attributes(device, number) for number, device in enumerate(local)]
-    known = local[0].client.devices()
+    known = local if count == 1 else local[0].client.devices()
     if len(known) != count * len(local):  # the processes are not connected (yet): equal shares
         known = list(local) * count
-    return [devices.attributes(device, number) for number, device in enumerate(known)]
+    found = [devices.attributes(device, number) for number, device in enumerate(known)]
+    if len({attributes.get("slice_index") for attributes in found}) == 1:  # jax numbers a slice that is the only one as well
+        for attributes in found:
+            attributes.pop("slice_index", None)
+    return found
 
 
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
