@@ -24,7 +24,9 @@ from xla_core.frontend.exchange import (
 )
 from xla_core.frontend.lines import pass_over
 from xla_core.frontend.setup import activate
+from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.graph import Graph, Operation
+from xla_core.ir.layout import Layout
 from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.metrics import (
     Cause,
@@ -66,6 +68,7 @@ __all__ = [
     "FallbackEvent",
     "Graph",
     "GraphPass",
+    "Layout",
     "MetricSnapshot",
     "OpSpec",
     "Operation",
@@ -77,6 +80,7 @@ __all__ = [
     "Topology",
     "TransferEvent",
     "Unit",
+    "XLATensor",
     "XlaError",
     "annotate",
     "annotation",

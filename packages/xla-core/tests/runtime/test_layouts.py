@@ -125,10 +125,10 @@ abi.lay_out(weight, None)
 found["cleared"] = abi.layout(weight) is None
 part = weight[:8]
 abi.lay_out(part, over("x"))
-found["a view"] = [held(part * 2), str(abi.layout(part).spec), abi.layout(weight) is None]
+found["a view"] = [held(part * 2), str(abi.layout(part).sharding.spec), abi.layout(weight) is None]
 uneven = torch.arange(20.0).reshape(10, 2).to("xla")
 abi.lay_out(uneven, over("x", "y"))
-found["uneven"] = [held(uneven), str(abi.layout(uneven).spec), (uneven * 2).sum().item()]
+found["uneven"] = [held(uneven), str(abi.layout(uneven).sharding.spec), (uneven * 2).sum().item()]
 found["other order"] = why(abi.lay_out, uneven, NamedSharding(mesh(8, order=range(7, -1, -1)), P("x")))
 found["too late"] = why(abi.order_devices, range(7, -1, -1))
 """

@@ -101,19 +101,19 @@ def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
     return None if annotations is None else annotations.get(key)
 
 
-def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None) -> None:
+def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
     """Make the data of `tensor` lie so over the devices that `xla:0` stands for in SPMD mode; None: however it comes.
 
     Data on the device moves now; of a pending result the compiler is told. Data that is not a view's keeps its layout when it is
     written to, and gives it to its clones and to what is made like it. Dimensions that are not evenly divided stay whole.
-    sharding: over the devices in the order of `client().homes[0]`. Raises DeviceMismatchError for a tensor that is not on `xla`,
+    sharding: over the devices in the order of `client().homes[0]`. note: what `layout` gives back beside it. Raises DeviceMismatchError for a tensor that is not on `xla`,
     ExecutionError outside SPMD mode or for other devices.
     """
     checked = _xla(tensor)
     recorder = checked._storage.value.recorder
     if sharding is not None:
         _check_devices(sharding, home(recorder))
-    layout = None if sharding is None else Layout(sharding)
+    layout = None if sharding is None else Layout(sharding, note)
     if checked._spec is None:
         layouts.set_layout(checked._storage, layout)
     else:
@@ -146,11 +146,11 @@ def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
     tensor._seen = None
 
 
-def layout(tensor: torch.Tensor) -> NamedSharding | None:
+def layout(tensor: torch.Tensor) -> Layout | None:
     """How the data of `tensor` was told to lie by `lay_out`; None if it was not."""
     checked = _xla(tensor)
-    found = layouts.layout_of(checked._storage) if checked._spec is None else annotation(checked, _key_of_view(checked))
-    return None if found is None else found.sharding
+    found: Layout | None = layouts.layout_of(checked._storage) if checked._spec is None else annotation(checked, _key_of_view(checked))
+    return found
 
 
 def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:

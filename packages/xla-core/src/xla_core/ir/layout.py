@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from xla_core.ir.signature import HOLE, Signature
 from xla_core.ir.tape import Entry
 
 _NAME = "xla.lay_out"
-_AXIS = "device"  # and a number: axes of the mesh over which tensors without a layout are replicated
+_AXIS = "xla_device"  # and a number: axes of the mesh over which tensors without a layout are replicated
 
 
 def everywhere(devices: np.ndarray[Any, Any]) -> NamedSharding:
@@ -39,9 +39,10 @@ def spans_devices(form: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sharding of one tensor; its text is the same in every process."""
+    """The sharding of one tensor; its text is the same in every process. note: what who asked for it wants to keep with it."""
 
     sharding: NamedSharding
+    note: Any = field(default=None, compare=False)
 
     def stored(self, shape: tuple[int, ...]) -> Layout:
         """As arrays of `shape` can lie: a dimension that its devices do not divide evenly is kept whole."""
