@@ -8,22 +8,21 @@ from __future__ import annotations
 from xla_core.config import Setting
 from xla_core.errors import ExecutionError, XlaError
 from xla_core.frontend.dispatch import register_op
-from xla_core.frontend.exchange import (
-    annotate,
-    annotation,
-    buffer_of,
+from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, is_pending, sync, tensor_from_buffer
+from xla_core.frontend.lines import pass_over
+from xla_core.frontend.setup import activate
+from xla_core.frontend.spread import (
+    DevicePart,
+    device_parts,
     enter_manual,
-    graph_of,
     is_manual,
     lay_out,
     layout,
     leave_manual,
     order_devices,
-    sync,
-    tensor_from_buffer,
+    tensor_from_parts,
+    upload_divided,
 )
-from xla_core.frontend.lines import pass_over
-from xla_core.frontend.setup import activate
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.graph import Graph, Operation
 from xla_core.ir.layout import Layout
@@ -61,6 +60,7 @@ __all__ = [
     "Client",
     "CompileEvent",
     "Context",
+    "DevicePart",
     "Direction",
     "ExecutableWrapper",
     "ExecuteEvent",
@@ -91,10 +91,12 @@ __all__ = [
     "client",
     "counter",
     "counter_add",
+    "device_parts",
     "enter_manual",
     "explain_failures",
     "graph_of",
     "is_manual",
+    "is_pending",
     "lay_out",
     "layout",
     "leave_manual",
@@ -111,7 +113,9 @@ __all__ = [
     "subscribe",
     "sync",
     "tensor_from_buffer",
+    "tensor_from_parts",
     "topology",
+    "upload_divided",
 ]
 
 activate()

@@ -25,11 +25,18 @@ def _devices() -> np.ndarray[Any, Any]:
     return devices
 
 
+def everywhere() -> NamedSharding:
+    """All on every device."""
+    home: Any = client().homes[0]
+    found: NamedSharding = home
+    return found
+
+
 def named_sharding(sharding: OpSharding) -> NamedSharding | None:
     """The same sharding for programs; None where only another order of devices could say it."""
-    devices = _devices().reshape(-1)
     if sharding.effective_type is ShardingType.REPLICATED:
-        return NamedSharding(jax.sharding.Mesh(devices, ("axis0",)), PartitionSpec())
+        return everywhere()
+    devices = _devices().reshape(-1)
     places = np.argsort(order_of_programs())[sharding.tiles.reshape(-1)]
     strides = _strides(places, sharding.tiles.shape)
     if strides is None:

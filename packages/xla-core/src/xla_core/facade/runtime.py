@@ -16,7 +16,7 @@ from xla_core.facade import devices, tpu
 from xla_core.facade.deprecation import warn_once
 from xla_core.facade.modules import xm, xr
 from xla_core.facade.replicas import is_replica, place
-from xla_core.frontend import exchange
+from xla_core.frontend import spread
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.layout import spans_devices
 from xla_core.runtime import client, executor
@@ -171,7 +171,7 @@ def use_spmd(auto: bool | None = False) -> None:
     set_topology(replace(topology(), spmd=True))
     if client.started() and not spans_devices(client.client().homes[0]):
         client.set_current_index(0)
-        exchange.spread_data(client.spread())
+        spread.spread_data(client.spread())
 
 
 def _tensors_exist() -> bool:

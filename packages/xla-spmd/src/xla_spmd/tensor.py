@@ -1,0 +1,130 @@
+"""A tensor that shows how it lies: a wrapper whose operations are those of the tensor inside (api.md S20, S25)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from xla_core import abi
+from xla_spmd import held
+from xla_spmd._compat import DISABLED_TORCH_FUNCTION, make_wrapper, tree_map
+from xla_spmd.annotations import annotation_of, sharding_text
+from xla_spmd.errors import AnnotationError
+from xla_spmd.held import XLAShard
+from xla_spmd.op_sharding import ShardingType
+from xla_spmd.specs import PartitionSpec
+
+
+class XLAShardedTensor(abi.XLATensor):
+    """A wrapper of a tensor on `xla`, of the whole tensor's shape. Operations on it give wrapped results.
+
+    global_tensor: the tensor inside. mesh_shape, partition_spec: how it was divided, where it is known.
+    Raises AnnotationError for a tensor that is not on `xla`.
+    """
+
+    global_tensor: torch.Tensor
+    mesh_shape: tuple[int, ...] | None
+    partition_spec: PartitionSpec | None
+
+    __torch_function__ = DISABLED_TORCH_FUNCTION
+
+    @staticmethod
+    def __new__(
+        cls, elem: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None, **_: Any
+    ) -> XLAShardedTensor:
+        inner = unwrap_sharded_tensor(elem)
+        if not isinstance(inner, abi.XLATensor):
+            raise AnnotationError(f"only tensors on an xla device are divided, got one on {inner.device}: move it with .to('xla') first")
+        found = _around(inner.detach() if inner.requires_grad else inner)
+        found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+        found.partition_spec = partition_spec
+        return found.requires_grad_(inner.requires_grad)  # type: ignore[return-value]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """`__new__` has done it."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        inner_args, inner_kwargs = tree_map(unwrap_sharded_tensor, (args, kwargs or {}))
+        result = func(*inner_args, **inner_kwargs)
+        wrappers = {id(arg.global_tensor): arg for arg in args if isinstance(arg, XLAShardedTensor)}  # in-place: the same object
+        return tree_map(lambda item: wrappers.get(id(item)) or _wrapped(item), result)
+
+    @property
+    def sharding_spec(self) -> str:
+        """HLO's text of the sharding; `''` if none was told."""
+        return sharding_text(self.global_tensor)
+
+    @property
+    def sharding_type(self) -> ShardingType | None:
+        """The type of the sharding; None if none was told."""
+        found = annotation_of(self.global_tensor)
+        return None if found is None else found.sharding.effective_type
+
+    @property
+    def local_shards(self) -> list[XLAShard]:
+        """What each device of this process holds, in their order. Raises RuntimeError if no sharding was told."""
+        return held.local_shards(self.global_tensor)
+
+    def load_local_shards_(self, given: Sequence[XLAShard]) -> None:
+        """Overwrite the tensor with one shard for each device of this process, padded as those that `local_shards` gives.
+
+        Raises RuntimeError for a replicated tensor, for more or fewer shards than devices, and for shards of another shape.
+        """
+        held.load_local_shards(self.global_tensor, given)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"XLAShardedTensor({self.global_tensor!r}, sharding={self.sharding_spec!r})"
+
+
+def _around(inner: Any) -> XLAShardedTensor:
+    """A wrapper without autograd of its own, that shares all with the tensor inside."""
+    strides = torch.Tensor.stride(inner)
+    offset = torch.Tensor.storage_offset(inner)
+    found: XLAShardedTensor = make_wrapper(
+        XLAShardedTensor, inner.shape, strides, offset, dtype=inner.dtype, device=inner.device, layout=inner.layout
+    )
+    found._storage, found._spec, found._seen = inner._storage, inner._spec, None
+    found.global_tensor = inner
+    found.mesh_shape = found.partition_spec = None
+    return found
+
+
+def _wrapped(item: Any) -> Any:
+    return _around(item) if type(item) is abi.XLATensor else item
+
+
+class _Wrapping(torch.autograd.Function):
+    """Between a tensor with history and its wrapper."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> XLAShardedTensor:
+        """The wrapper."""
+        return _around(tensor.detach())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """The gradient, plain."""
+        return unwrap_sharded_tensor(grad)
+
+
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None
+) -> XLAShardedTensor:
+    """A wrapper of `t`, which is `t` itself if it is one. Gradients flow through it. Raises as XLAShardedTensor."""
+    if isinstance(t, XLAShardedTensor):
+        return t
+    if t.requires_grad and torch.is_grad_enabled() and isinstance(t, abi.XLATensor):
+        found: XLAShardedTensor = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
+    else:
+        found = XLAShardedTensor(t)
+    found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+    found.partition_spec = partition_spec
+    return found
+
+
+def unwrap_sharded_tensor(t: Any) -> Any:
+    """The tensor inside a wrapper; anything else as it is."""
+    return t.global_tensor if isinstance(t, XLAShardedTensor) else t
