@@ -27,7 +27,7 @@ class _Enter(torch.autograd.Function):
         return abi.enter_manual(unwrap_sharded_tensor(tensor), sharding)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The whole of the gradients' parts."""
         return abi.leave_manual(unwrap_sharded_tensor(grad), ctx.sharding, ctx.shape), None
 
@@ -40,7 +40,7 @@ class _Leave(torch.autograd.Function):
         return abi.leave_manual(unwrap_sharded_tensor(tensor), sharding, shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Each device's part of the gradient."""
         return abi.enter_manual(unwrap_sharded_tensor(grad), ctx.sharding), None, None
 

@@ -48,7 +48,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Take back what was said of how `t` lies, in place; returns the plain tensor."""
-    inner = unwrap_sharded_tensor(t)
+    inner: torch.Tensor = unwrap_sharded_tensor(t)
     abi.lay_out(inner, None)
     return inner
 

@@ -105,9 +105,10 @@ class _Wrapping(torch.autograd.Function):
         return _around(tensor.detach())
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         """The gradient, plain."""
-        return unwrap_sharded_tensor(grad)
+        plain: torch.Tensor = unwrap_sharded_tensor(grad)
+        return plain
 
 
 def wrap_as_sharded_tensor(
