@@ -49,13 +49,16 @@ class Case:
     micro: int = 1
 
 
-SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
-ADAM = {"lr": 0.02, "weight_decay": 0.1}
 BUCKETS = {"bucket_cap_mb_all_gather": 1, "bucket_cap_mb_reduce_scatter": 1}
 CASES = {
-    "sgd": Case(torch.optim.SGD, SGD, {"grad_clipping": False, "sharding_groups": [[1, 0]]}),
-    "adamw": Case(torch.optim.AdamW, ADAM, BUCKETS, clip=1.0),
-    "groups": Case(torch.optim.SGD, SGD, {"max_norm": 0.5, "lazy_init": True, **BUCKETS}, clip=0.5, groups=True),
+    "adamw": Case(torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1}, {"sharding_groups": [[1, 0]]}, clip=1.0),
+    "groups": Case(
+        torch.optim.SGD,
+        {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+        {"max_norm": 0.5, "lazy_init": True, **BUCKETS},
+        clip=0.5,
+        groups=True,
+    ),
     "low": Case(
         torch.optim.AdamW,
         {"lr": 1e-4},
@@ -111,11 +114,13 @@ def stock(case: Case, count: int) -> dict[str, Any]:
         net.zero_grad()
         wide.zero_grad()
         for batch in micro:
-            for part in batch.split(2):  # one by one, as low precision would round their sum
+            # Whole, or as the replicas cut it where low precision would round the sum of their gradients.
+            parts = [batch] if case.dtype == torch.float32 else batch.split(2)
+            for part in parts:
                 backward(case, net, [part])
                 for mine, gave in zip(wide.parameters(), net.parameters(), strict=True):
                     if gave.grad is not None:
-                        gradient = gave.grad.float() / count
+                        gradient = gave.grad.float() / len(parts)
                         mine.grad = gradient if mine.grad is None else mine.grad + gradient
                 net.zero_grad()
         if case.clip is not None:
@@ -208,28 +213,29 @@ def compared(case: Case, rank: int, count: int) -> dict[str, Any]:
     return {"mine": found, "stock": stock(case, count)}
 
 
-def through_file(value: Any) -> Any:
+def through_file(sources: list[Any], targets: list[Any]) -> None:
+    """Load what each source gives as its state."""
     file = io.BytesIO()
-    torch.save(value, file)
+    torch.save([source.state_dict() for source in sources], file)
     file.seek(0)
-    return torch.load(file, weights_only=True)
+    for target, state in zip(targets, torch.load(file, weights_only=True), strict=True):
+        target.load_state_dict(state)
 
 
 def resumed(case: Case, rank: int, count: int) -> dict[str, Any]:
     """Parameters and shards after the steps of `compared`, with a break after the third, from which all came back from a file."""
     steps = list(batches(case, rank, count))
-    first = Training.of(case)
+    first, second = Training.of(case), Training.of(case)
     first.run(steps[:3])
-    parts = through_file([first.optimizer.state_dict(), first.scheduler.state_dict(), first.net.state_dict()])
-    second = Training.of(case)
     with torch.no_grad():
         for parameter in second.net.parameters():
             parameter.add_(1.0)
-    for target, part in zip((second.optimizer, second.scheduler, second.net), parts, strict=True):
-        target.load_state_dict(part)
+    through_file([first.optimizer, first.scheduler, first.net], [second.optimizer, second.scheduler, second.net])
+    torch_xla.sync()
+    compiled = EVENTS.compiled
     second.run(steps[3:])
     end, masters = second.end()
-    return {"end": end, "masters": masters}
+    return {"end": end, "masters": masters, "compiled": EVENTS.compiled - compiled}
 
 
 def groups_of_one(rank: int, count: int) -> dict[str, Any]:
