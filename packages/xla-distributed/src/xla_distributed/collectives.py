@@ -20,7 +20,8 @@ def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
     """D21: what orders the next collective after those before it, and the device's context, which keeps it."""
     context = xm._get_device_context()
     if context.all_reduce_token is None:
-        context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
+        with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
+            context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
     return context.all_reduce_token, context
 
 
