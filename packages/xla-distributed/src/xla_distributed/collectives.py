@@ -9,7 +9,7 @@ import torch
 
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed import ops
+from xla_distributed import connection, meeting, ops, threads
 from xla_distributed.errors import JobError
 from xla_distributed.groups import Given, even_groups_of, groups_of
 
@@ -27,6 +27,10 @@ def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
 
 def _record(operation: Any, inputs: Any, *rest: Any) -> Any:
     """Record a collective behind those before it; its results."""
+    if meeting.joined():
+        with torch.no_grad():
+            return threads.run(operation, inputs, *rest)
+    connection.member()  # raises if there are no others
     token, context = get_all_reduce_token()
     with torch.no_grad():
         results, context.all_reduce_token = operation(inputs, token, *rest)

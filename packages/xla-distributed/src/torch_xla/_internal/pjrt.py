@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xla_distributed.launch import spawn
+from xla_distributed.meeting import spawn_threads
 from xla_distributed.replicas import run_multiprocess
 
-__all__ = ["run_multiprocess", "spawn"]
+__all__ = ["run_multiprocess", "spawn", "spawn_threads"]
