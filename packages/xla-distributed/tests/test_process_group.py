@@ -48,9 +48,39 @@ def test_collectives(reports: Reports) -> None:
         }
 
 
+def test_the_old_init_method(reports: Reports) -> None:
+    assert [report["old name"] for report in reports] == [[0, 2], [1, 2]]
+
+
 def test_groups(reports: Reports) -> None:
     for rank, report in enumerate(reports):
         assert report["groups"] == {"alone": [10 * rank], "part": "ValueError"}
+
+
+def test_a_process_on_its_own_is_a_group_of_one() -> None:
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as funcol
+
+    import torch_xla.distributed.xla_backend  # noqa: F401
+
+    dist.init_process_group("xla", init_method="xla://")
+    try:
+        x = torch.arange(4.0, device="xla")
+        dist.broadcast(x, 0)
+        group = dist.distributed_c10d._get_default_group()
+        results = [
+            funcol.all_reduce(x, "avg", group),
+            funcol.all_gather_single(x, 0, group),
+            funcol.reduce_scatter_single(x, "max", 0, group),
+            funcol.all_to_all_single(x, None, None, group),
+            funcol.broadcast(x, 0, group),
+        ]
+        assert [result.tolist() for result in results] == [[0, 1, 2, 3]] * len(results)
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1).to("xla"), gradient_as_bucket_view=True)
+        net(x).sum().backward()
+        assert net.module.weight.grad is not None and net.module.weight.grad.tolist() == [[0, 1, 2, 3]]
+    finally:
+        dist.destroy_process_group()
 
 
 def test_distributed_data_parallel_is_one_process_with_the_whole_batch(reports: Reports) -> None:

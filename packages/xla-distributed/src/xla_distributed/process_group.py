@@ -332,7 +332,7 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
 
 
 def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Torch's `init_method="xla://"`: rank, size and a store from the job of this process."""
+    """Torch's `init_method="xla://"`, also under its old name `pjrt://`: rank, size and a store from the job of this process."""
     rank, size = int(xr.global_ordinal()), int(xr.world_size())
     if size == 1:
         yield HashStore(), 0, 1
@@ -343,7 +343,8 @@ def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any)
 def register() -> None:
     """Make torch know the backend and the init method."""
     dist.Backend.register_backend("xla", create, extended_api=True, devices="xla")
-    dist.register_rendezvous_handler("xla", rendezvous)  # type: ignore[attr-defined,no-untyped-call]
+    for scheme in ("xla", "pjrt"):
+        dist.register_rendezvous_handler(scheme, rendezvous)  # type: ignore[attr-defined,no-untyped-call]
 
 
 register()

@@ -11,7 +11,7 @@ from functional import functional
 
 import harness
 import torch_xla
-import torch_xla.distributed.xla_backend
+import torch_xla.experimental.pjrt_backend
 from xla_core import abi
 
 
@@ -120,6 +120,9 @@ def work(rank: int, folder: str) -> dict[str, Any]:
         "parallel": parallel(rank, folder),
         "functional": functional(rank, alone),
     }
+    dist.destroy_process_group()
+    dist.init_process_group("xla", init_method="pjrt://")
+    found["old name"] = [dist.get_rank(), dist.get_world_size()]
     dist.destroy_process_group()
     return found
 
