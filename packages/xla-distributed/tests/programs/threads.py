@@ -165,6 +165,7 @@ def elsewhere() -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
+    pjrt.initialize_singleprocess(0, 1)
     failing = (raises, raises_while_others_wait, ends_early, ends_without_the_other, disagrees)
     found = {
         "training": training(),
