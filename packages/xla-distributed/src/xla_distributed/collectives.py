@@ -9,7 +9,7 @@ import torch
 
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed import ops
+from xla_distributed import connection, meeting, ops, threads
 from xla_distributed.errors import JobError
 from xla_distributed.groups import Given, even_groups_of, groups_of
 
@@ -20,12 +20,17 @@ def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
     """D21: what orders the next collective after those before it, and the device's context, which keeps it."""
     context = xm._get_device_context()
     if context.all_reduce_token is None:
-        context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
+        with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
+            context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
     return context.all_reduce_token, context
 
 
 def _record(operation: Any, inputs: Any, *rest: Any) -> Any:
     """Record a collective behind those before it; its results."""
+    if meeting.joined():
+        with torch.no_grad():
+            return threads.run(operation, inputs, *rest)
+    connection.member()  # raises if there are no others
     token, context = get_all_reduce_token()
     with torch.no_grad():
         results, context.all_reduce_token = operation(inputs, token, *rest)
@@ -222,7 +227,7 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
 
 def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: Given) -> None:
     """All tensors take, in place, the values of the replica at a place of their group."""
-    if not tensors:
+    if not tensors or xr.world_size() == 1:
         return
     found = groups_of(groups)
     results = _record(ops.broadcast, list(tensors), place, found.members, found.sizes)

@@ -78,6 +78,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "torch_xla.experimental.distributed_checkpoint": SERIALIZATION,
         "torch_xla.experimental.spmd_fully_sharded_data_parallel": SPMD,
         "torch_xla._internal.pjrt": DISTRIBUTED,
+        "torch_xla.experimental.pjrt": DISTRIBUTED,
+        "torch_xla.experimental.pjrt_backend": DISTRIBUTED,
     }
 )
 
