@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 Process = subprocess.Popen[str]
 Starter = Callable[..., Process]
@@ -72,6 +73,23 @@ def test_torchrun(start_one: Starter, tmp_path: Path) -> None:
     (ended,) = end([start_one(command)])
     assert ended[0] == 0, ended[1]
     assert [report["sum"] for report in reports(tmp_path, 2)] == [3.0, 3.0]
+
+
+def test_processes_that_were_told_their_places(start_one: Starter, free_port: int, tmp_path: Path) -> None:
+    assert [code for code, _ in end([start_one(PLACE=f"{rank} of 2", MASTER_PORT=str(free_port)) for rank in range(2)])] == [0, 0]
+    for rank, report in enumerate(reports(tmp_path, 2)):
+        assert report["sum"] == 3.0 and report["local"] == [rank, 2] and report["all"] == [0, 1]
+
+
+@pytest.mark.parametrize("initialize", ["initialize_multiprocess", "initialize_singleprocess"])
+def test_a_place_must_be_one_of_them_and_in_time(initialize: str) -> None:
+    from torch_xla._internal import pjrt
+
+    with pytest.raises(ValueError, match="local_rank is 2"):
+        getattr(pjrt, initialize)(2, 2)
+    torch.ones(1, device="xla")
+    with pytest.raises(RuntimeError, match="already used"):
+        getattr(pjrt, initialize)(0, 2)
 
 
 def test_a_process_that_never_comes_is_named(start_one: Starter, free_port: int) -> None:

@@ -34,6 +34,11 @@ def test_r05_children_see_the_variables_of_torchrun(reports: Reports) -> None:
         assert report["place"]["variables"] == [str(rank), "2"] * 3
 
 
+def test_a_loop_of_data_parallel_is_the_replica_of_its_process(reports: Reports) -> None:
+    for rank, report in enumerate(reports):
+        assert report["looped"] == [[[1.0, 21.0, 41.0], "xla:0", 2, rank]]
+
+
 def test_d16_d17_w24_rendezvous(reports: Reports) -> None:
     for report in reports:
         assert report["meetings"]["bare"] == [[], []]

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 from torch_xla.core.dynamo_bridge import extract_compiled_graph, partition_fx_graph_for_cpu_fallback
 from xla_core import config, metrics
-from xla_core.errors import ExecutionError
+from xla_core.errors import ExecutionError, UnsupportedOperationError
 from xla_core.facade import dynamo_config
 from xla_core.facade.dynamo_bridge import CompiledGraph
 from xla_core.facade.dynamo_capture import Captured
@@ -309,6 +310,68 @@ def test_extraction_changes_nothing() -> None:
     run(x)
     same(x, X + 1)
     same(pending, Y + 1)
+
+
+@pytest.fixture
+def turns() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """An operation like a collective: it takes the device's token and makes the next one. Adds the number of the call."""
+    context = xm._get_device_context()
+    library = torch.library.Library("xla_core_turns_tests", "DEF")
+
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        if context.all_reduce_token is None:
+            context.all_reduce_token = torch.zeros(()).to("xla")
+        context.all_reduce_token = context.all_reduce_token + 1
+        return x + context.all_reduce_token
+
+    library.define("turn(Tensor x) -> Tensor")
+    library.impl("turn", turn, "PrivateUse1")
+    library.impl("turn", torch.empty_like, "Meta")
+    before, context.all_reduce_token = context.all_reduce_token, None
+    yield torch.ops.xla_core_turns_tests.turn
+    context.all_reduce_token = None
+    context.all_reduce_token = before
+    library._destroy()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_devices_token_goes_through_programs(backend: str, turns: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    compiled = torch.compile(lambda x: turns(turns(x)), backend=backend, fullgraph=True)
+    zero = torch.zeros((), device="xla")
+    assert compiled(zero).item() == 1 + 2  # the first token of all is made while recording
+    pending = turns(zero)
+    result, _, runs = cost(lambda: compiled(zero))
+    assert runs == 2, "the program, and what it needs of what is pending"
+    behind = turns(zero)
+    assert [behind.item(), result.item(), pending.item()] == [6, 4 + 5, 3]
+    torch_xla.sync()
+    result, programs, runs = cost(lambda: compiled(zero))
+    assert (result.item(), programs, runs) == (7 + 8, 0, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no XLA lowering:RuntimeWarning")
+def test_the_devices_token_goes_through_parts_of_programs(turns: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    doubled = torch.ops.xla_core_tests.doubled
+    graph = fx.symbolic_trace(lambda x: turns(doubled(turns(x))))
+    for node in graph.graph.nodes:
+        node.target = getattr(node.target, "default", node.target)
+        node.meta["val"] = torch.empty((), device="xla")
+    turns(torch.zeros((), device="xla"))
+    parted = partition_fx_graph_for_cpu_fallback(graph, [torch.zeros((), device="xla")])
+    assert len([module for module in parted.modules() if isinstance(module, CompiledGraph)]) == 2
+    assert [parted(torch.zeros((), device="xla")).item() for _ in range(2)] == [2 * 2 + 3, 2 * 4 + 5]
+
+
+def test_what_needs_the_devices_token_cannot_be_exported(turns: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Turns(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return turns(x)
+
+    x = torch.zeros((), device="xla")
+    turns(x)
+    with pytest.raises(UnsupportedOperationError, match="collectives"):
+        torch_xla.stablehlo.exported_program_to_stablehlo(torch.export.export(Turns(), (torch.zeros(()),)))
+    assert turns(x).item() == 2
 
 
 def test_extracted_modules_keep_their_state() -> None:

@@ -125,7 +125,9 @@ def test_c34_set_replication_joins_and_leaves() -> None:
     try:
         xm.set_replication("xla:0", ["CPU:0", "CPU:1"])
         assert replicas.joined() == ("CPU:0", "CPU:1")
-        assert xr.world_size() == xr.global_device_count() and replicas.is_replica()
+        assert (xr.world_size(), xr.global_ordinal()) == (2, 0) and replicas.is_replica()
+        xm.set_replication("xla:0", ["CPU:1", "CPU:0"])
+        assert (xr.world_size(), xr.global_ordinal()) == (2, 1), "places in the set, which need not hold all devices"
         xm.set_replication(torch.device("xla:0"), None)
         assert xr.world_size() == 1 and not replicas.is_replica()
         with pytest.raises(RuntimeError, match="CPU:3"):

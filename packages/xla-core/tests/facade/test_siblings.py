@@ -249,6 +249,9 @@ def test_with_several_replicas_the_wheel_is_named(monkeypatch: pytest.MonkeyPatc
 MISSING = {
     "import torch_xla.distributed.parallel_loader": "xla-distributed",
     "from torch_xla import distributed": "xla-distributed",
+    "import torch_xla._internal.pjrt": "xla-distributed",
+    "import torch_xla.experimental.pjrt": "xla-distributed",
+    "import torch_xla.experimental.pjrt_backend": "xla-distributed",
     "import torch_xla.distributed.spmd": "xla-spmd",
     "import torch_xla.debug.metrics as met": "xla-debug",
     "from torch_xla.utils import serialization": "xla-serialization",

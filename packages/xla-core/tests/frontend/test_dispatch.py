@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_xla
+from xla_core.frontend.encode import remember
 
 Tensor = torch.Tensor
 Counts = Any
@@ -362,3 +363,11 @@ def test_nothing_warns_on_the_way() -> None:
         (x @ x.t() + x.sum()).softmax(-1).mean().backward()
         torch_xla.sync()
         assert x.grad is not None and x.grad.shape == (2, 2)
+
+
+def test_what_two_threads_work_out_at_once_is_kept_once() -> None:
+    """Programs compare by the identity of their operations: the second thread must use what the first has kept."""
+    known: dict[str, object] = {}
+    first, second = object(), object()
+    assert remember(known, "key", first) is first
+    assert remember(known, "key", second) is first

@@ -179,6 +179,19 @@ def test_a_kernel_for_any_device_is_recorded(counts: Counts) -> None:
         library._destroy()
 
 
+def test_a_kernel_for_this_device_comes_first(counts: Counts) -> None:
+    library = torch.library.Library("xla_core_this_device_tests", "DEF")
+    try:
+        library.define("quadruple(Tensor x) -> Tensor")
+        library.impl("quadruple", lambda x: x * 4, "CompositeExplicitAutograd")
+        library.impl("quadruple", lambda x: x + x + x + x, "PrivateUse1")
+        x = torch.ones(2, device="xla")
+        assert torch.ops.xla_core_this_device_tests.quadruple(x).tolist() == [4.0, 4.0]
+        assert counts["xla::mul"] == 0 and counts["xla::add"] == 3
+    finally:
+        library._destroy()
+
+
 def test_a_factorisation_that_fails_raises_without_a_fallback(counts: Counts) -> None:
     with pytest.raises(torch.linalg.LinAlgError) as mine:
         torch.linalg.inv(torch.zeros(2, 2, device="xla"))

@@ -9,8 +9,9 @@ import torch
 
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed import ops
-from xla_distributed.errors import JobError
+from xla_core.abi import is_manual
+from xla_distributed import connection, meeting, ops, threads
+from xla_distributed.errors import JobError, ModeError
 from xla_distributed.groups import Given, even_groups_of, groups_of
 
 _REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
@@ -20,16 +21,34 @@ def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
     """D21: what orders the next collective after those before it, and the device's context, which keeps it."""
     context = xm._get_device_context()
     if context.all_reduce_token is None:
-        context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
+        with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
+            context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
     return context.all_reduce_token, context
 
 
 def _record(operation: Any, inputs: Any, *rest: Any) -> Any:
     """Record a collective behind those before it; its results."""
+    if meeting.joined():
+        with torch.no_grad():
+            return threads.run(operation, inputs, *rest)
+    if xr.is_spmd():
+        _check_in_region(str(operation).split(".")[1], [inputs] if isinstance(inputs, torch.Tensor) else inputs)
+    else:
+        connection.member()  # raises if there are no others
     token, context = get_all_reduce_token()
     with torch.no_grad():
         results, context.all_reduce_token = operation(inputs, token, *rest)
     return results
+
+
+def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise ModeError unless all tensors are parts, in a manual region."""
+    whole = next((tensor for tensor in tensors if not is_manual(tensor)), None)
+    if whole is not None:
+        raise ModeError(
+            f"{name} of a tensor of shape {tuple(whole.shape)}: in SPMD mode there is one replica and the compiler places collectives. "
+            "Call it on parts, between enable_manual_sharding and disable_manual_sharding, or leave it out"
+        )
 
 
 def check_reduction(reduce_type: str, *tensors: torch.Tensor) -> None:
@@ -137,6 +156,9 @@ def all_gather(
 
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: Given = None, pin_layout: bool = True) -> torch.Tensor:
     """D02: as D03, by a sum in which each member adds its part to zeros."""
+    if xr.is_spmd():  # no host knows which part it pads
+        gathered: torch.Tensor = xm.all_gather(value, dim, groups, pin_layout=pin_layout)
+        return gathered
     found = even_groups_of(groups, "all_gather")
     dim = _dimension(value, dim)
     size = value.size(dim)
@@ -222,7 +244,7 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
 
 def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: Given) -> None:
     """All tensors take, in place, the values of the replica at a place of their group."""
-    if not tensors:
+    if not tensors or xr.world_size() == 1:
         return
     found = groups_of(groups)
     results = _record(ops.broadcast, list(tensors), place, found.members, found.sizes)

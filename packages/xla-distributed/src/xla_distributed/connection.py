@@ -72,7 +72,8 @@ def _start_jax(place: job.Job, joined: Member) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if _TIMEOUT_FLAG not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
-    settings.CPU_NUM_DEVICES.set(1)  # each replica has one
+    if not xr.is_spmd():
+        settings.CPU_NUM_DEVICES.set(1)  # each replica has one
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the user
     jax.config.update("jax_enable_recoverability", True)  # those that are left end at once, with their own errors
     jax.distributed.initialize(
@@ -105,7 +106,9 @@ def torch_store(wait: timedelta) -> Store:
         serving = TCPStore(host, 0, is_master=True, timeout=wait, wait_for_workers=False, master_listen_fd=job.listening(host, 0))
         offer = f"{host} {serving.port}"
     address, port = joined.exchange("torch store", offer.encode(), timeout(), "init_process_group")[0].decode().split(" ")
-    return serving if serving is not None else TCPStore(address, int(port), is_master=False, timeout=wait, wait_for_workers=False)
+    store = serving if serving is not None else TCPStore(address, int(port), is_master=False, timeout=wait, wait_for_workers=False)
+    joined.exchange("torch store found", b"", timeout(), "init_process_group")  # process 0 may drop its store as soon as this returns
+    return store
 
 
 def lost() -> bool:

@@ -29,6 +29,7 @@ class Lane:
         self._total: int | None = None  # batches in all, once known
         self._error: BaseException | None = None
         self._closed = False
+        self._abandoned = False
         self._threads = [threading.Thread(target=self._work, name="xla-loader-upload", daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
@@ -36,9 +37,11 @@ class Lane:
     def put(self, batch: Any) -> None:
         """Add a host batch; blocks while the lane is full. Raises LoaderClosedError."""
         with self._news:
-            self._news.wait_for(lambda: self._closed or len(self._host) < self._host_size)
+            self._news.wait_for(lambda: self._closed or self._abandoned or len(self._host) < self._host_size)
             if self._closed:
                 raise LoaderClosedError
+            if self._abandoned:
+                return
             self._host.append(batch)
             self._news.notify_all()
 
@@ -63,6 +66,14 @@ class Lane:
             self._given += 1
             self._news.notify_all()
             return (batch,)
+
+    def abandon(self) -> None:
+        """Drop what waits, and all that comes: nobody takes batches any more."""
+        with self._news:
+            self._abandoned = True
+            self._host.clear()
+            self._ready.clear()
+            self._news.notify_all()
 
     def close(self) -> None:
         """Drop what waits, and end the threads."""

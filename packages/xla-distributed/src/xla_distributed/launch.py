@@ -127,15 +127,9 @@ def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_met
 def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
     """What a child process runs."""
     _end_with_parent()
-    for setting, number in (
-        (settings.RANK, index),
-        (settings.WORLD_SIZE, size),
-        (settings.LOCAL_RANK, index),
-        (settings.LOCAL_WORLD_SIZE, size),
-        (settings.PJRT_LOCAL_PROCESS_RANK, index),
-        (settings.PJRT_LOCAL_PROCESS_COUNT, size),
-    ):
-        setting.set(number)
+    settings.RANK.set(index)
+    settings.WORLD_SIZE.set(size)
+    _take_place(index, size)
     settings.MASTER_ADDR.set(address[0])
     job.tell(job.Job(index, size, index, size, address, key))
     hardware.restrict(index, size)
@@ -146,6 +140,47 @@ def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: 
         if connection.lost():
             time.sleep(_SECOND_SECONDS)  # the replica that was lost is the one to hear of; the launcher ends this one
         raise
+
+
+def _take_place(local_rank: int, local_size: int) -> None:
+    """Tell readers of the environment which of this host's processes this one is."""
+    settings.LOCAL_RANK.set(local_rank)
+    settings.LOCAL_WORLD_SIZE.set(local_size)
+    settings.PJRT_LOCAL_PROCESS_RANK.set(local_rank)
+    settings.PJRT_LOCAL_PROCESS_COUNT.set(local_size)
+
+
+def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
+    """Make this process, which somebody else started, one replica of this host's, and connect it to the others.
+
+    They meet as under torchrun, at MASTER_ADDR and MASTER_PORT. RANK and WORLD_SIZE place it among several hosts; without
+    them this host is all. Raises ValueError for a rank outside the count, RuntimeError if the process already used its devices.
+    """
+    _check_place(local_rank, local_world_size)
+    if not settings.WORLD_SIZE.is_set():
+        settings.RANK.set(local_rank)
+        settings.WORLD_SIZE.set(local_world_size)
+    _take_place(local_rank, local_world_size)
+    hardware.restrict(local_rank, local_world_size)
+    if settings.WORLD_SIZE.get() != 1:
+        connection.member()
+
+
+def initialize_singleprocess(local_rank: int, local_world_size: int) -> None:
+    """Say which of this host's processes this one is, which drives all devices that it sees on its own; see `spawn_threads`.
+
+    Raises ValueError for a rank outside the count, RuntimeError if the process already used its devices.
+    """
+    _check_place(local_rank, local_world_size)
+    settings.PJRT_LOCAL_PROCESS_RANK.set(local_rank)
+    settings.PJRT_LOCAL_PROCESS_COUNT.set(local_world_size)
+
+
+def _check_place(local_rank: int, local_size: int) -> None:
+    if not 0 <= local_rank < local_size:
+        raise ValueError(f"local_rank is {local_rank}, must be from 0 to local_world_size - 1, {local_size - 1}")
+    if _XLAC._xla_runtime_is_initialized():
+        raise RuntimeError("this process has already used its xla devices, too late to give it a place among others: do so at its start")
 
 
 def _end_with_parent() -> None:

@@ -142,6 +142,10 @@ class ParallelLoader:
         """The next batch on a device, in a tuple; None behind the last. Raises what reading or uploading it raised."""
         return self._lanes[device].get()
 
+    def abandon(self, device: Device) -> None:
+        """Read on for the other devices, though nobody takes the batches of this one any more."""
+        self._lanes[torch.empty(0, device=device).device].abandon()
+
     def close(self) -> None:
         """End the threads; what was read ahead is dropped."""
         for lane in self._lanes.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -62,8 +63,8 @@ class _Recorded(Work):
         return future
 
 
-def _reduction(operation: Any, size: int) -> tuple[str, float]:
-    """Name and scale of a reduction. Raises NotImplementedError for one that XLA has not."""
+def reduction(operation: Any, size: int) -> tuple[str, float]:
+    """Name and scale of a reduction over `size` replicas. Raises NotImplementedError for one that XLA has not."""
     for known, name in _REDUCTIONS.items():
         if operation == known:
             return name, 1.0 / size if known == ReduceOp.AVG else 1.0
@@ -86,8 +87,19 @@ def _back(tensors: Tensors, moved: Tensors) -> None:
             tensor.copy_(result)
 
 
-def _one_dim(tensor: torch.Tensor) -> torch.Tensor:
+def one_dim(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, with a dimension if it has none."""
     return tensor.reshape(1) if tensor.dim() == 0 else tensor
+
+
+def check_parts(tensor: torch.Tensor, input_sizes: Sequence[int], output_sizes: Sequence[int]) -> None:
+    """Raise NotImplementedError for an exchange of parts that are not of one size, RuntimeError for parts of another tensor."""
+    if len({*input_sizes, *output_sizes}) > 1:
+        raise NotImplementedError(
+            f"all_to_all on xla devices has equal parts only, got {list(input_sizes)} and {list(output_sizes)}: pad them"
+        )
+    if input_sizes and sum(input_sizes) != tensor.size(0):
+        raise RuntimeError(f"all_to_all: the parts {list(input_sizes)} do not make up the {tensor.size(0)} rows of the tensor")
 
 
 def _fill(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -105,18 +117,36 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         super().__init__(rank, size)
         if xr.is_spmd():
             raise AssertionError("the torch.distributed backend xla is for replicas, SPMD mode has one program over all devices")
-        self._groups = groups
+        self.groups = groups
+        self._name = self._description = ""
 
     def getBackendName(self) -> str:
         """`xla`."""
         return "xla"
 
+    def setGroupName(self, name: str) -> None:
+        """Torch names each group; the base class would leave that to a backend object, of which there is none."""
+        self._name = name
+        named[name] = self
+
+    def getGroupName(self) -> str:
+        """The name by which torch's functional collectives find this group."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        """What the group is for, in words."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        """As `setGroupDesc` said."""
+        return self._description
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce tensors in place."""
         listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        name, scale = reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
         moved = [_here(tensor) for tensor in listed]
-        xm.all_reduce(name, moved, scale=scale, groups=self._groups, pin_layout=False)
+        xm.all_reduce(name, moved, scale=scale, groups=self.groups, pin_layout=False)
         _back(listed, moved)
         return _Recorded(listed)
 
@@ -127,14 +157,14 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Fill the list `outputs[i]` with input i of each member."""
         for listed, tensor in zip(outputs, inputs, strict=True):
-            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self._groups, pin_layout=False)
+            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self.groups, pin_layout=False)
             for output, part in zip(listed, gathered.unbind(0), strict=True):
                 _fill(output, part)
         return _Recorded(outputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Fill `outputs[member][i]` with input i of each member."""
-        gathered = xm.all_gather([_here(tensor).unsqueeze(0) for tensor in inputs], groups=self._groups, pin_layout=False)
+        gathered = xm.all_gather([_here(tensor).unsqueeze(0) for tensor in inputs], groups=self.groups, pin_layout=False)
         for place, listed in enumerate(outputs):
             for output, parts in zip(listed, gathered, strict=True):
                 _fill(output, parts[place])
@@ -142,12 +172,12 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Fill `output` with the members' tensors in line."""
-        _fill(output, xm.all_gather(_one_dim(_here(tensor)), groups=self._groups, pin_layout=False))
+        _fill(output, xm.all_gather(one_dim(_here(tensor)), groups=self.groups, pin_layout=False))
         return _Recorded([output])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """`all_gather_single` for each pair."""
-        gathered = xm.all_gather([_one_dim(_here(tensor)) for tensor in inputs], groups=self._groups, pin_layout=False)
+        gathered = xm.all_gather([one_dim(_here(tensor)) for tensor in inputs], groups=self.groups, pin_layout=False)
         for output, result in zip(outputs, gathered, strict=True):
             _fill(output, result)
         return _Recorded(outputs)
@@ -155,15 +185,15 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         """Tensors take the root's values in place."""
         moved = [_here(tensor) for tensor in tensors]
-        collectives.broadcast_from(_pick(opts, "rootRank", 0), moved, self._groups)
+        collectives.broadcast_from(_pick(opts, "rootRank", 0), moved, self.groups)
         _back(tensors, moved)
         return _Recorded(tensors)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         """The root's tensors become the reduction, the others stay."""
-        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        name, scale = reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
         for tensor in tensors:
-            reduced = xm.all_reduce(name, _here(tensor), scale=scale, groups=self._groups, pin_layout=False)
+            reduced = xm.all_reduce(name, _here(tensor), scale=scale, groups=self.groups, pin_layout=False)
             if self.rank() == opts.rootRank:
                 _fill(tensor, reduced)
         torch_xla.sync()  # others than the root may never read what depends on it, and programs must hold the same collectives
@@ -177,15 +207,15 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """`output` becomes this member's part of the reduced tensor, cut along dimension 0."""
-        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
-        _fill(output, xm.reduce_scatter(name, _here(tensor), scale, 0, self.size(), groups=self._groups, pin_layout=False))
+        name, scale = reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        _fill(output, xm.reduce_scatter(name, _here(tensor), scale, 0, self.size(), groups=self.groups, pin_layout=False))
         return _Recorded([output])
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """`reduce_scatter_single` for each pair."""
-        name, scale = _reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        name, scale = reduction(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
         listed = [_here(tensor) for tensor in inputs]
-        results = xm.reduce_scatter(name, listed, scale, 0, self.size(), groups=self._groups, pin_layout=False)
+        results = xm.reduce_scatter(name, listed, scale, 0, self.size(), groups=self.groups, pin_layout=False)
         for output, result in zip(outputs, results, strict=True):
             _fill(output, result)
         return _Recorded(outputs)
@@ -196,22 +226,21 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         if len(shapes) > 1:
             raise NotImplementedError(f"all_to_all on xla devices needs tensors of one shape, got {sorted(shapes)}: pad them")
         stacked = torch.stack([_here(tensor) for tensor in inputs])
-        received = xm.all_to_all(stacked, 0, 0, self.size(), groups=self._groups, pin_layout=False)
+        received = xm.all_to_all(stacked, 0, 0, self.size(), groups=self.groups, pin_layout=False)
         for output, part in zip(outputs, received.unbind(0), strict=True):
             _fill(output, part)
         return _Recorded(outputs)
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Work:
         """Part j of dimension 0 goes to member j; equal parts only."""
-        if len(set(output_sizes or ())) > 1 or len(set(input_sizes or ())) > 1:
-            raise NotImplementedError(f"all_to_all on xla devices has equal parts only, got {input_sizes} and {output_sizes}: pad them")
-        _fill(output, xm.all_to_all(_here(tensor), 0, 0, self.size(), groups=self._groups, pin_layout=False))
+        check_parts(tensor, input_sizes or (), output_sizes or ())
+        _fill(output, xm.all_to_all(_here(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
         return _Recorded([output])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """The root fills its list with the members' tensors."""
         for place, tensor in enumerate(inputs):
-            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self._groups, pin_layout=False)
+            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self.groups, pin_layout=False)
             if self.rank() == opts.rootRank:
                 for output, part in zip(outputs[place], gathered.unbind(0), strict=True):
                     _fill(output, part)
@@ -223,7 +252,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         for place, output in enumerate(outputs):
             mine = self.rank() == opts.rootRank
             brought = torch.stack([_here(tensor) for tensor in inputs[place]]) if mine else self._nothing(output)
-            received = xm.all_to_all(brought, 0, 0, self.size(), groups=self._groups, pin_layout=False)
+            received = xm.all_to_all(brought, 0, 0, self.size(), groups=self.groups, pin_layout=False)
             _fill(output, received[opts.rootRank])
         return _Recorded(outputs)
 
@@ -264,9 +293,9 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
 
     def _ordinal(self, rank: int) -> int:
         """The ordinal of a member of this group."""
-        if self._groups is None:
+        if self.groups is None:
             return rank
-        home = next(group for group in self._groups if xr.global_ordinal() in group)
+        home = next(group for group in self.groups if xr.global_ordinal() in group)
         return home[rank]
 
     # Names of the same methods in other releases of torch.
@@ -277,6 +306,8 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
 
+# The groups of this process by their names, as long as somebody has them.
+named: weakref.WeakValueDictionary[str, ProcessGroupXla] = weakref.WeakValueDictionary()
 _warned = False
 
 
@@ -301,7 +332,7 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
 
 
 def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Torch's `init_method="xla://"`: rank, size and a store from the job of this process."""
+    """Torch's `init_method="xla://"`, also under its old name `pjrt://`: rank, size and a store from the job of this process."""
     rank, size = int(xr.global_ordinal()), int(xr.world_size())
     if size == 1:
         yield HashStore(), 0, 1
@@ -312,7 +343,8 @@ def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any)
 def register() -> None:
     """Make torch know the backend and the init method."""
     dist.Backend.register_backend("xla", create, extended_api=True, devices="xla")
-    dist.register_rendezvous_handler("xla", rendezvous)  # type: ignore[attr-defined,no-untyped-call]
+    for scheme in ("xla", "pjrt"):
+        dist.register_rendezvous_handler(scheme, rendezvous)  # type: ignore[attr-defined,no-untyped-call]
 
 
 register()

@@ -1,4 +1,4 @@
-"""Objects and bytes between the processes of a job, through its store (api.md D16–D19)."""
+"""Objects and bytes between replicas: processes of a job, through its store, or threads of a process (api.md D16–D19)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed import connection
+from xla_distributed import connection, meeting
 
 
 def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
+    if meeting.joined():
+        return meeting.exchange("rendezvous", payload)
     what = f"rendezvous {tag!r} of replica {xr.global_ordinal()}"
     return connection.member().exchange("rendezvous", payload, connection.timeout(), what)
 
@@ -49,7 +51,8 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequenc
         if running:
             result = target(*cpu)
     except BaseException as error:
-        connection.member().leave(f"{type(error).__name__} in do_on_ordinals: {error}")
+        if not meeting.joined():  # a thread that raises is missed as it is
+            connection.member().leave(f"{type(error).__name__} in do_on_ordinals: {error}")
         raise
     xm.rendezvous("torch_xla.core.xla_model.do_on_ordinals")
     return result

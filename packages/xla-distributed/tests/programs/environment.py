@@ -11,6 +11,7 @@ import harness
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
+from torch_xla.experimental import pjrt
 
 
 def work(index: int, folder: str) -> None:
@@ -29,5 +30,11 @@ def work(index: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    torch_xla.launch(work, (sys.argv[1],))
+    place = os.environ.get("PLACE")  # "1 of 2": of processes that nobody's launcher started
+    if place is None:
+        torch_xla.launch(work, (sys.argv[1],))
+    else:
+        rank, _, size = place.split()
+        pjrt.initialize_multiprocess(int(rank), int(size))
+        work(int(rank), sys.argv[1])
     sys.exit(int(os.environ.get("EXIT_CODE", "0")))

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from functional import functional
 
 import harness
 import torch_xla
-import torch_xla.distributed.xla_backend
+import torch_xla.experimental.pjrt_backend
 from xla_core import abi
 
 
@@ -85,8 +86,7 @@ def collectives(rank: int, size: int) -> dict[str, Any]:
     return found
 
 
-def groups(rank: int, size: int) -> dict[str, Any]:
-    alone = dist.new_group([rank], pg_options={"xla_pg_options": {"spmd": True}}, use_local_synchronization=True)
+def groups(rank: int, alone: Any) -> dict[str, Any]:
     x = value(rank, 1)
     dist.all_reduce(x, group=alone)
     return {"alone": x.tolist(), "part": raised(lambda: dist.new_group([rank], use_local_synchronization=True))}
@@ -113,7 +113,16 @@ def parallel(rank: int, folder: str) -> dict[str, Any]:
 def work(rank: int, folder: str) -> dict[str, Any]:
     dist.init_process_group("xla", init_method="xla://")
     size = dist.get_world_size()
-    found = {"collectives": collectives(rank, size), "groups": groups(rank, size), "parallel": parallel(rank, folder)}
+    alone = dist.new_group([rank], pg_options={"xla_pg_options": {"spmd": True}}, use_local_synchronization=True)
+    found = {
+        "collectives": collectives(rank, size),
+        "groups": groups(rank, alone),
+        "parallel": parallel(rank, folder),
+        "functional": functional(rank, alone),
+    }
+    dist.destroy_process_group()
+    dist.init_process_group("xla", init_method="pjrt://")
+    found["old name"] = [dist.get_rank(), dist.get_world_size()]
     dist.destroy_process_group()
     return found
 

@@ -14,6 +14,7 @@ import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
+from torch_xla.distributed.data_parallel import Context, DataParallel
 from xla_core import abi
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT")
@@ -124,6 +125,16 @@ def normalized(rank: int) -> dict[str, Any]:
     return {"close": True}
 
 
+def looped(rank: int) -> Any:
+    """A loop over this process's devices, of which there is one: it is still one replica of the job."""
+
+    def loop(model: torch.nn.Module, batches: Any, device: torch.device, context: Context) -> list[Any]:
+        totals = [xm.all_reduce("sum", batch).item() for batch in batches]
+        return [totals, str(device), xr.world_size(), xr.global_ordinal()]
+
+    return DataParallel(torch.nn.Identity())(loop, [torch.tensor(10.0 * step + rank) for step in range(3)])
+
+
 def wrong_arguments(count: int) -> dict[str, str | None]:
     x = torch.ones(count + 1, 2, device="xla")
     return {
@@ -157,6 +168,7 @@ def work(rank: int, folder: str) -> dict[str, Any]:
         "training": training(rank),
         "gradients": gradients(rank, count),
         "normalized": normalized(rank),
+        "looped": looped(rank),
         "wrong": wrong_arguments(count),
     }
 

@@ -19,7 +19,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from xla_core import config
 from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import GraphBreakError
-from xla_core.facade.dynamo_capture import Captured, NotOneProgram, Recording, StandIns, capture, on_a_tape_of_its_own, recorder_among
+from xla_core.facade.dynamo_capture import Captured, NotOneProgram, Recording, StandIns, capture, on_a_tape_of_its_own
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.text import graph_text
 from xla_core.metrics import Cause
@@ -173,10 +173,8 @@ def partition_fx_graph_for_cpu_fallback(
     """
     if not _functional(xla_model):
         return xla_model
-    recorder = recorder_among(xla_args)
     try:
-        with on_a_tape_of_its_own(recorder):
-            stand_ins = StandIns(recorder, xla_args)
+        with on_a_tape_of_its_own(xla_args) as stand_ins:
             search = _Search(xla_model, stand_ins)
             search.run(*stand_ins.args)
     except GraphBreakError:

@@ -18,6 +18,7 @@ from xla_core import metrics
 from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_unflatten
 from xla_core.errors import ExecutionError, GraphBreakError
 from xla_core.facade import dynamo_config
+from xla_core.facade.step_closures import stand_in_by
 from xla_core.frontend.tensor import Storage, XLATensor, view_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of
@@ -127,15 +128,23 @@ def recorder_among(args: Sequence[Any]) -> Recorder:
 
 
 @contextmanager
-def on_a_tape_of_its_own(recorder: Recorder) -> Iterator[Tape]:
-    """Record on an empty tape, without running or reading anything; the device's state is as before at the end, and the CPU's."""
+def on_a_tape_of_its_own(args: Sequence[Any]) -> Iterator[StandIns]:
+    """Record over stand-ins for `args` on an empty tape, without running or reading anything.
+
+    The device's state is as before at the end, and the CPU's.
+    """
+    recorder = recorder_among(args)
     with recorder.lock, torch.random.fork_rng(devices=[]):
         before = recorder.tape, recorder.seed, recorder.eager
         recorder.tape, recorder.eager = Tape(), False
         reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
+        stand_in = stand_in_by(None)
         try:
-            yield recorder.tape
+            stand_ins = StandIns(recorder, args)
+            stand_in_by(stand_ins.of)
+            yield stand_ins
         finally:
+            stand_in_by(stand_in)
             forbid_reads(reason)
             recorder.tape, recorder.seed, recorder.eager = before
 
@@ -243,13 +252,11 @@ def _make_real(pending: list[Value]) -> None:
 
 def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
     """What `record(stand_ins)` does to stand-ins for `args`. Raises NotOneProgram if it does more than recording."""
-    recorder = recorder_among(args)
     grad = torch.is_grad_enabled()
     try:
-        with on_a_tape_of_its_own(recorder) as tape:
-            stand_ins = StandIns(recorder, args)
+        with on_a_tape_of_its_own(args) as stand_ins:
             outcome = record(stand_ins)
-            captured = _Assembly(tape, stand_ins).captured(outcome)
+            captured = _Assembly(stand_ins).captured(outcome)
     except NotOneProgram:
         raise
     except GraphBreakError as error:
@@ -263,8 +270,8 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
 class _Assembly:
     """Puts the results of a recording together."""
 
-    def __init__(self, tape: Tape, stand_ins: StandIns) -> None:
-        self.tape = tape
+    def __init__(self, stand_ins: StandIns) -> None:
+        self.tape = stand_ins.recorder.tape
         self.stand_ins = stand_ins
         self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
         self._leaves = {id(value): _Source(number) for number, value in enumerate(stand_ins.leaves)}

@@ -25,6 +25,7 @@ from xla_core.facade.export_bundle import (
     spec_text,
 )
 from xla_core.facade.stablehlo import Program, bytes_of, lower, pending_program, text_of
+from xla_core.facade.step_closures import stand_in_by
 from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
@@ -108,11 +109,17 @@ def _apart() -> Iterator[None]:
         reads = forbid_reads(
             "exporting needs a value while tracing: the program branches on data, or runs an operation without XLA lowering on the CPU"
         )
+        stand_in = stand_in_by(_refuse_collective)
         try:
             yield
         finally:
+            stand_in_by(stand_in)
             forbid_reads(reads)
             recorder.tape = before
+
+
+def _refuse_collective(token: Any) -> Any:
+    raise UnsupportedOperationError("a program with collectives cannot be exported: it runs among the replicas of a job only")
 
 
 def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, options: StableHLOExportOptions | None = None) -> None:

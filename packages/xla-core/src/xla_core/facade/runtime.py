@@ -15,7 +15,7 @@ from xla_core.compile import disk
 from xla_core.facade import devices, tpu
 from xla_core.facade.deprecation import warn_once
 from xla_core.facade.modules import xm, xr
-from xla_core.facade.replicas import is_replica, place
+from xla_core.facade.replicas import is_replica, joined, place
 from xla_core.frontend import spread
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.layout import spans_devices
@@ -95,13 +95,16 @@ def global_device_count() -> int:
 
 def world_size() -> int:
     """Number of replicas."""
-    return int(xr().global_device_count()) if is_replica() else 1
+    return (len(joined()) or int(xr().global_device_count())) if is_replica() else 1
 
 
 def global_ordinal() -> int:
     """Number of this replica; 0 if there is only one."""
     if not is_replica():
         return 0
+    mine = devices.xla_real_device(client.current_recorder().device)
+    if mine in joined():
+        return joined().index(mine)
     return int(place().process_index * xr().addressable_device_count()) + client.current_index()
 
 

@@ -36,16 +36,50 @@ class _Queued:
             value_of(tensor)  # a view keeps the value it was last read as
 
 
+StandIn = Callable[[Any], Any]
+
+
+class _Apart(threading.local):
+    """What this thread records apart from its devices' tapes, if it does: how that stands for a tensor which is not an argument."""
+
+    stand_in: StandIn | None = None
+
+
+_apart = _Apart()
+
+
+def stand_in_by(stand_in: StandIn | None) -> StandIn | None:
+    """Let what this thread now records use `stand_in(token)` for a device's token (None: the token); gives the previous one."""
+    previous, _apart.stand_in = _apart.stand_in, stand_in
+    return previous
+
+
 class DeviceContext:
     """State of one device that lives as long as the process; users may add attributes."""
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = device
-        self.all_reduce_token: Any = None
+        self._token: Any = None
         self.step_closures: list[_Queued] = []
         self.async_step_closures: list[_Queued] = []
         self.closure_handler = ClosureHandler()
         self.async_closure_handler = AsyncClosureHandler()
+
+    @property
+    def all_reduce_token(self) -> Any:
+        """What a collective takes from the one before it, and makes for the next; None before the first.
+
+        It stays one tensor, which setting it writes to: so a program that is recorded apart can take it and give it back.
+        """
+        return self._token if self._token is None or _apart.stand_in is None else _apart.stand_in(self._token)
+
+    @all_reduce_token.setter
+    def all_reduce_token(self, token: Any) -> None:
+        if self._token is None or token is None:
+            self._token = token
+        else:
+            with torch.no_grad():
+                self.all_reduce_token.copy_(token)
 
 
 _contexts: dict[str, DeviceContext] = {}

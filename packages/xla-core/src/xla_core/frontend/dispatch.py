@@ -19,7 +19,7 @@ from xla_core.runtime.client import current_recorder
 
 _BY_HAND: dict[str, Plan] = {**special.HANDLERS, **data_dependent.HANDLERS, **ctc.HANDLERS}
 _COUNTS: dict[str, Call] = {}
-_ANY_DEVICE = "CompositeExplicitAutograd"
+_THIS_DEVICE, _ANY_DEVICE = "PrivateUse1", "CompositeExplicitAutograd"
 
 
 def view(func: OpOverload) -> Plan:
@@ -56,9 +56,10 @@ def make_plan(func: OpOverload) -> Plan:
         return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
     if calling(func).convention is Convention.VIEW:
         return view(func)
-    if full_name(func) not in TABLE and func.namespace != "aten" and has_kernel(str(func.name()), _ANY_DEVICE):
-        # A user's operation whose kernel is made of torch operations: they are recorded.
-        return lambda args, kwargs: call_kernel(func, _ANY_DEVICE, args, kwargs)
+    if full_name(func) not in TABLE and func.namespace != "aten":
+        for key in (_THIS_DEVICE, _ANY_DEVICE):
+            if has_kernel(str(func.name()), key):  # a user's operation: its kernel is made of torch operations, which are recorded
+                return partial(call_kernel, func, key)
     return recording_plan(func)
 
 

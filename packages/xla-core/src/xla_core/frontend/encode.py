@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -81,11 +81,18 @@ class Call:
 _REMEMBERED = 8192
 
 
-def remember(known: dict[Any, Any], key: Any, found: Any) -> None:
-    """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes)."""
+_Found = TypeVar("_Found")
+
+
+def remember(known: dict[Any, Any], key: Any, found: _Found) -> _Found:
+    """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes).
+
+    Gives what is kept: if two threads work it out at once, one object for both, since programs compare by identity.
+    """
     if len(known) >= _REMEMBERED:
         known.clear()
-    known[key] = found
+    kept: _Found = known.setdefault(key, found)
+    return kept
 
 
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:

@@ -119,7 +119,7 @@ def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
         results, tree = jax.tree.flatten(shapes)
         promised = tuple(_result(one, avals) for one in results)
         found = _Traced(_signature(call.name, closed, avals, promised), tree)
-        remember(_traced, key, found)
+        found = remember(_traced, key, found)
     return found
 
 
@@ -145,7 +145,7 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], promised: tuple[
             return [jax.numpy.asarray(one, out.dtype) for one, out in zip(run(*arrays), context.out, strict=True) if out is not None]
 
         found = Signature(text, lower, (HOLE,) * len(avals), {}, promised, line=user_line(), pack=_listed)
-        remember(_signatures, text, found)
+        found = remember(_signatures, text, found)
     return found
 
 

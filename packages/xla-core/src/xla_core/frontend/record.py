@@ -47,7 +47,7 @@ def functional(call: Call) -> Plan:
                 signature = infer.signature(call, args, kwargs)
                 if signature is None:
                     return call.otherwise(args, kwargs)
-                remember(signatures, tuple(key), signature)
+                signature = remember(signatures, tuple(key), signature)
             call.count += 1
             outs = signature.outs
             if signature.pack is not None:
@@ -126,7 +126,7 @@ def in_place(call: Call) -> Plan:
                 signature = infer.signature(call, args, kwargs, [target])
                 if signature is None:
                     return call.otherwise(args, kwargs)
-                remember(signatures, tuple(key), signature)
+                signature = remember(signatures, tuple(key), signature)
             call.count += 1
             slots[0] = signature
             entries = tape.entries
@@ -178,7 +178,7 @@ def mutating(call: Call) -> Plan:
                 signature = infer.signature(call, args, inputs, targets, outs)
                 if signature is None:
                     return call.otherwise(args, kwargs)
-                remember(signatures, tuple(key), signature)
+                signature = remember(signatures, tuple(key), signature)
             call.count += 1
             values = define(recorder, tape, signature, slots[1:])
             fresh = len(values) - _assign_all(targets, values)
@@ -261,7 +261,7 @@ def factory(call: Call) -> Plan:
                 signature = infer.signature(call, args, kwargs)
                 if signature is None:
                     return call.otherwise(args, kwargs, recorder)
-                remember(call.signatures, tuple(key), signature)
+                signature = remember(call.signatures, tuple(key), signature)
             call.count += 1
             return _several(call, recorder, tape, signature, slots)
 

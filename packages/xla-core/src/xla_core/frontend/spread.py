@@ -157,7 +157,7 @@ def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signatur
 
 def is_manual(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is one device's part, in a manual region."""
-    return bool(checked(tensor)._storage.value.aval.manual)
+    return isinstance(tensor, XLATensor) and bool(tensor._storage.value.aval.manual)
 
 
 def order_devices(order: Sequence[int]) -> None:

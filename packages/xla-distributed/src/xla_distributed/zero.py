@@ -1,0 +1,328 @@
+"""An optimizer of which each replica runs a part (ZeRO-1, api.md §10.2)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_distributed.groups import Given, Groups, even_groups_of
+from xla_distributed.shards import Layout, followed
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A parameter, this replica's part of it as the base optimizer sees it (the master), and the dtype in which both travel."""
+
+    parameter: torch.Tensor
+    master: torch.nn.Parameter
+    layout: Layout
+    wire: torch.dtype
+
+
+Group = dict[str, Any]
+
+
+def _options(group: Group) -> Group:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _copy_options(sources: list[Group], targets: list[Group]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.update(_options(source))
+
+
+def _described(sharding: dict[str, Any]) -> str:
+    return f"replica {sharding['replica']} of {sharding['replicas']}, sharded among {sharding['group']}"
+
+
+def _weakly(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """A hook that does not keep the method's object alive: one that is gone must not act on the parameters of the next."""
+    reference = weakref.WeakMethod(method)
+
+    def run(parameter: torch.Tensor) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(parameter)
+
+    return run
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """`optimizer_class(params, **defaults)`, of which each replica of a sharding group holds and computes its part only.
+
+    A step reduces and scatters the gradients (their mean), clips them, steps the base optimizer on this replica's shards and gathers
+    the new parameters. All of it is recorded and nothing is read. Call `step()`, not `xm.optimizer_step`, which would reduce gradients
+    before. `optimizer_class` sees parts of tensors: results are those of one process where it treats each element by itself, as SGD and
+    Adam do.
+
+    params, defaults: as any optimizer takes them; groups, schedulers and hooks work as ever. Parameters are on the device.
+    optimizer_dtype: of the shards, of accumulated gradients and so of the optimizer's state. None: float32, or the parameter's if wider.
+    grad_clipping, max_norm: clip gradients to this norm (None: 1.0), taken over all gradients; `grad_norm` is the norm before.
+    pin_layout: as collectives take it; lists travel without.
+    sharding_groups: lists of ordinals, of one size. None: all replicas. Nothing is reduced between groups: replicas of different groups
+        hold different parameters (model parallelism), and the groups are those of data parallelism.
+    grad_norm_groups: groups over which the squared norms of sharding groups are added up too, for parameters that are spread over them.
+    lazy_init: shard nothing before `init_zero()`.
+    bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter: MiB of tensors that travel together. 0: one collective for each tensor.
+    use_grad_acc_hook: add up gradients in `optimizer_dtype` as backward makes them, and free `.grad`.
+    save_master_weights: put the shards in `state_dict()`; an exact resume needs them if they are wider than the parameters.
+    higher_cc_precision: let gradients and parameters travel in `optimizer_dtype`, not in the parameter's.
+
+    Parameters that other code writes to between steps count, as with any optimizer.
+    Raises RuntimeError for parameters that are not on an xla device, ValueError for a dtype that cannot hold them or groups that are
+    none, AssertionError for sharding groups of several sizes.
+    """
+
+    inited = False
+    base_optimizer: Optimizer
+    _group: Groups
+
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_class: Callable[..., Optimizer],
+        optimizer_dtype: torch.dtype | None = None,
+        grad_clipping: bool = True,
+        max_norm: float | None = None,
+        pin_layout: bool = True,
+        sharding_groups: Given = None,
+        grad_norm_groups: Given = None,
+        lazy_init: bool = False,
+        bucket_cap_mb_all_gather: int = 0,
+        bucket_cap_mb_reduce_scatter: int = 0,
+        use_grad_acc_hook: bool = False,
+        save_master_weights: bool = False,
+        higher_cc_precision: bool = False,
+        **defaults: Any,
+    ) -> None:
+        self.optimizer_class = optimizer_class
+        self.optimizer_dtype = optimizer_dtype
+        self.grad_clipping = grad_clipping
+        self.max_norm = 1.0 if max_norm is None else max_norm
+        self.pin_layout = pin_layout
+        self.sharding_groups = sharding_groups
+        self.grad_norm_groups = grad_norm_groups
+        self.bucket_cap_mb_all_gather = bucket_cap_mb_all_gather
+        self.bucket_cap_mb_reduce_scatter = bucket_cap_mb_reduce_scatter
+        self.use_grad_acc_hook = use_grad_acc_hook
+        self.save_master_weights = save_master_weights
+        self.higher_cc_precision = higher_cc_precision
+        self._given = dict(defaults)
+        self._shards: list[_Shard] = []
+        self._accumulated: dict[torch.Tensor, torch.Tensor] = {}
+        self._grad_norm: torch.Tensor | None = None
+        super().__init__(params, defaults)
+        self._complete()
+        if not lazy_init:
+            self.init_zero()
+
+    def _complete(self) -> None:
+        """Give the groups the options that `optimizer_class` adds to those of the user: schedulers look for them."""
+        dummies = [{**_options(group), "params": [torch.nn.Parameter(torch.zeros(1))]} for group in self.param_groups]
+        model = self.optimizer_class(dummies, **self._given)
+        self.defaults = dict(model.defaults)
+        for group, complete in zip(self.param_groups, model.param_groups, strict=True):
+            group.update({name: value for name, value in _options(complete).items() if name not in group})
+
+    def init_zero(self) -> None:
+        """Cut the parameters as they are now and make the base optimizer; with `lazy_init` to be called before the first step."""
+        self._group = even_groups_of(self.sharding_groups, "ZeroRedundancyOptimizer")
+        self._shards.clear()
+        groups = [self._cut(group) for group in self.param_groups]
+        self.base_optimizer = self.optimizer_class(groups, **self._given)
+        self.inited = True
+
+    def add_param_group(self, param_group: Group) -> None:
+        """As any optimizer does."""
+        super().add_param_group(param_group)
+        added = self.param_groups[-1]
+        if self.use_grad_acc_hook:
+            for parameter in filter(lambda parameter: parameter.requires_grad, added["params"]):
+                parameter.register_post_accumulate_grad_hook(_weakly(self._accumulate))
+        if self.inited:
+            self.base_optimizer.add_param_group(self._cut(added))
+
+    def _cut(self, group: Group) -> Group:
+        """A group of the base optimizer, with new shards of the group's parameters."""
+        shards = [self._shard_of(parameter) for parameter in group["params"]]
+        self._shards += shards
+        return {**_options(group), "params": [shard.master for shard in shards]}
+
+    def _shard_of(self, parameter: torch.Tensor) -> _Shard:
+        if parameter.device.type != "xla":
+            raise RuntimeError(
+                f"a parameter of shape {tuple(parameter.shape)} is on device {parameter.device}: move the model to the xla device, "
+                "which makes new parameters, then make the optimizer"
+            )
+        dtype = self._dtype_for(parameter)
+        layout = Layout(tuple(parameter.shape), self._group.size, self._group.place)
+        master = layout.part(parameter.detach()).to(dtype, copy=True)
+        return _Shard(parameter, torch.nn.Parameter(master), layout, dtype if self.higher_cc_precision else parameter.dtype)
+
+    def _dtype_for(self, parameter: torch.Tensor) -> torch.dtype:
+        dtype = self.optimizer_dtype or torch.promote_types(parameter.dtype, torch.float32)
+        if dtype.is_complex != parameter.is_complex() or not (dtype.is_complex or dtype.is_floating_point):
+            raise ValueError(f"optimizer_dtype {dtype} cannot hold parameters of {parameter.dtype}")
+        return dtype
+
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """The norm of all gradients at the last step, before they were clipped; 0-d, on the device. None without a step or clipping."""
+        return self._grad_norm
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """One step of all replicas; what `closure` returned. kwargs: for the base optimizer's step.
+
+        Replicas of a sharding group must have gradients of the same parameters. Raises RuntimeError before `init_zero()`.
+        """
+        self._check_inited("step")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        stepped = self._take_gradients()
+        if self.grad_clipping:
+            self._clip()
+        _copy_options(self.param_groups, self.base_optimizer.param_groups)
+        self.base_optimizer.step(**kwargs)
+        _copy_options(self.base_optimizer.param_groups, self.param_groups)  # some optimizers count there
+        self._give_parameters(stepped)
+        return loss
+
+    def _check_inited(self, what: str) -> None:
+        if not self.inited:
+            raise RuntimeError(f"{what}: the parameters are not sharded yet, because of lazy_init=True; call init_zero() first")
+
+    def _accumulate(self, parameter: torch.Tensor) -> None:
+        """Add a parameter's gradient to those before it, and free it."""
+        if parameter.grad is None:
+            return
+        gradient = parameter.grad.detach().to(self._dtype_for(parameter))
+        parameter.grad = None
+        with torch.no_grad():
+            if parameter in self._accumulated:
+                self._accumulated[parameter] += gradient
+            else:
+                self._accumulated[parameter] = gradient
+
+    def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        if not self.use_grad_acc_hook:
+            return parameter.grad
+        self._accumulate(parameter)  # what did not come from backward
+        return self._accumulated.get(parameter)
+
+    def _take_gradients(self) -> list[_Shard]:
+        """Give each shard its part of the mean gradient; the shards that have one."""
+        found = [(shard, gradient) for shard in self._shards if (gradient := self._gradient(shard.parameter)) is not None]
+        lines = [shard.layout.line(gradient).to(shard.wire) for shard, gradient in found]
+        parts = self._scattered(lines)
+        for (shard, _), part in zip(found, parts, strict=True):
+            master = shard.master
+            master.copy_(followed(master, shard.layout.part(shard.parameter)))
+            master.grad = part.to(master.dtype)
+        return [shard for shard, _ in found]
+
+    def _scattered(self, lines: list[torch.Tensor]) -> list[torch.Tensor]:
+        """This replica's parts of the means over its sharding group."""
+        count, groups, cap = self._group.size, self.sharding_groups, self.bucket_cap_mb_reduce_scatter
+        if cap:
+            parts: list[torch.Tensor] = xm.reduce_scatter_bucketized("sum", lines, 1.0 / count, 0, count, groups, bucket_cap_mb=cap)
+            return parts
+        return [xm.reduce_scatter("sum", line, 1.0 / count, 0, count, groups, pin_layout=self.pin_layout) for line in lines]
+
+    def _gathered(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The parts of all members of the sharding group, in line."""
+        groups, cap = self.sharding_groups, self.bucket_cap_mb_all_gather
+        if cap:
+            lines: list[torch.Tensor] = xm.all_gather_bucketized(parts, 0, groups, bucket_cap_mb=cap)
+            return lines
+        return [xm.all_gather(part, 0, groups, pin_layout=self.pin_layout) for part in parts]
+
+    def _clip(self) -> None:
+        """Scale the shards' gradients down to `max_norm`, as `torch.nn.utils.clip_grad_norm_` does with whole ones."""
+        masters = [shard.master for shard in self._shards]
+        norm = torch.nn.utils.get_total_norm([master.grad for master in masters if master.grad is not None])
+        square = norm.to(masters[0].device, torch.promote_types(norm.dtype, torch.float32)).square()
+        square = xm.all_reduce("sum", square, groups=self.sharding_groups, pin_layout=self.pin_layout)
+        if self.grad_norm_groups:
+            square = xm.all_reduce("sum", square, groups=self.grad_norm_groups, pin_layout=self.pin_layout)
+        self._grad_norm = square.sqrt()
+        torch.nn.utils.clip_grads_with_norm_(masters, self.max_norm, self._grad_norm)
+
+    def _give_parameters(self, stepped: list[_Shard]) -> None:
+        """Write what the base optimizer made of the shards to the parameters."""
+        lines = self._gathered([shard.master.detach().to(shard.wire) for shard in stepped])
+        for shard, line in zip(stepped, lines, strict=True):
+            shard.master.grad = None
+            shard.parameter.copy_(shard.layout.joined(line))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As any optimizer does; accumulated gradients too."""
+        super().zero_grad(set_to_none)
+        if set_to_none:
+            self._accumulated.clear()
+        for gradient in self._accumulated.values():
+            gradient.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this replica needs to go on from here; each saves and loads its own.
+
+        param_groups as any optimizer has; `base_state`: the base optimizer's state of the shards, by number of the parameter; `shape_info`:
+        the parameters' shapes; `sharding`: whose part this is; `sharded_master_weights`: the shards, with `save_master_weights`.
+        Raises RuntimeError before `init_zero()`.
+        """
+        self._check_inited("state_dict")
+        state = super().state_dict()
+        state["base_state"] = self.base_optimizer.state_dict()["state"]
+        state["shape_info"] = self._shapes()
+        state["sharding"] = self._sharding()
+        if self.save_master_weights:
+            state["sharded_master_weights"] = {number: shard.master.detach() for number, shard in enumerate(self._shards)}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict()` gave on this replica; parameters are loaded by themselves, before or after.
+
+        Shards that were not saved are cut from the parameters as they are at the next step. Raises ValueError for the state of another
+        replica, of other sharding or of other parameters, RuntimeError before `init_zero()`.
+        """
+        self._check_inited("load_state_dict")
+        self._check_same(state_dict)
+        super().load_state_dict(state_dict)
+        groups = self.base_optimizer.state_dict()["param_groups"]
+        self.base_optimizer.load_state_dict({"state": state_dict["base_state"], "param_groups": groups})
+        saved = state_dict.get("sharded_master_weights")
+        with torch.no_grad():
+            for number, shard in enumerate(self._shards):
+                shard.master.copy_(shard.layout.part(shard.parameter) if saved is None else saved[number])
+
+    def _shapes(self) -> dict[int, list[int]]:
+        return {number: list(shard.layout.shape) for number, shard in enumerate(self._shards)}
+
+    def _sharding(self) -> dict[str, Any]:
+        mine, size = int(xr.global_ordinal()), int(xr.world_size())
+        members = next((list(group) for group in self.sharding_groups or () if mine in group), list(range(size)))
+        return {"replica": mine, "replicas": size, "group": members}
+
+    def _check_same(self, state_dict: dict[str, Any]) -> None:
+        missing = {"base_state", "shape_info", "sharding"} - state_dict.keys()
+        if missing:
+            raise ValueError(f"this is no state of a ZeroRedundancyOptimizer: it has {sorted(state_dict)}, not {sorted(missing)}")
+        saved, here = state_dict["sharding"], self._sharding()
+        if saved != here:
+            raise ValueError(f"the state is that of {_described(saved)}; this is {_described(here)}: load what this replica saved")
+        shapes, expected = state_dict["shape_info"], self._shapes()
+        if shapes != expected:
+            raise ValueError(f"the state is of parameters of shapes {list(shapes.values())}, not {list(expected.values())}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a ZeroRedundancyOptimizer is bound to its replica: copy its state_dict() instead")
