@@ -9,7 +9,11 @@ from typing import Any
 import torch
 
 import torch_xla._XLAC
+import torch_xla.distributed.spmd as xs
 from xla_spmd.tensor import XLAShardedTensor
+
+MESH = xs.Mesh(range(8), (4, 2), ("x", "y"))  # devices in their order
+FIRST = xs.Mesh([3, 1, 2, 0, 7, 6, 5, 4], (2, 4), ("x", "y"))  # and in another one
 
 BUILTINS = (RuntimeError, AssertionError, ValueError, TypeError)
 Case = Callable[[], dict[str, Any]]
@@ -40,6 +44,11 @@ def text(t: torch.Tensor) -> str:
 def wrapped(*tensors: Any) -> list[bool]:
     """Which of these are wrappers."""
     return [isinstance(t, XLAShardedTensor) for t in tensors]
+
+
+def ramp(*shape: int) -> torch.Tensor:
+    """0, 1, 2, … on the devices."""
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape).to("xla")
 
 
 def far(mine: torch.Tensor, theirs: torch.Tensor) -> float:

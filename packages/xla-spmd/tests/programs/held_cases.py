@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 import torch_xla.distributed.spmd as xs
-from harness import case, far, text, why
-from marking_cases import MESH, ramp
+from harness import MESH, case, far, ramp, text, why
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int64, torch.uint8, torch.complex64)
 

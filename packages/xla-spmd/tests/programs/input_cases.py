@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 import torch_xla.distributed.spmd as xs
-from harness import case, far, text, why, wrapped
-from order_cases import FIRST
+from harness import FIRST, case, far, text, why, wrapped
 from xla_core import abi
 
 

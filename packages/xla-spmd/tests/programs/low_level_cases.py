@@ -8,8 +8,7 @@ import torch
 
 import torch_xla._XLAC as lib
 import torch_xla.distributed.spmd as xs
-from harness import case, far, why, wrapped
-from order_cases import FIRST
+from harness import FIRST, case, far, why, wrapped
 
 STRAIGHT = xs.Mesh(range(8), (4, 2))
 BOTH = STRAIGHT.get_op_sharding((0, 1))

@@ -8,8 +8,7 @@ import torch
 
 import torch_xla
 import torch_xla.distributed.spmd as xs
-from harness import case, far, text, why, wrapped
-from order_cases import FIRST
+from harness import FIRST, case, far, text, why, wrapped
 from torch_xla.distributed.spmd.xla_sharding import _mark_manual_sharding
 from xla_core import abi
 

@@ -10,15 +10,8 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from harness import case, far, text, why
+from harness import MESH, case, far, ramp, text, why
 from xla_core import abi
-
-MESH = xs.Mesh(range(8), (4, 2), ("x", "y"))
-
-
-def ramp(*shape: int) -> torch.Tensor:
-    """0, 1, 2, … on the devices."""
-    return torch.arange(float(torch.Size(shape).numel())).reshape(shape).to("xla")
 
 
 @case

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from harness import case, far, text
+from harness import FIRST, case, far, text
 from xla_core import abi
 from xla_spmd.axes import named_sharding, order_of_programs
 from xla_spmd.mesh import physical_devices
 from xla_spmd.shards import parts
 
-FIRST = xs.Mesh([3, 1, 2, 0, 7, 6, 5, 4], (2, 4), ("x", "y"))
 SHAPES = ((8,), (4, 2), (2, 4), (2, 2, 2), (1, 8), (8, 1), (2, 1, 4))
 
 
@@ -55,7 +54,7 @@ def holdable(tiles: np.ndarray[Any, Any]) -> bool:
 def compare(seen: dict[str, int]) -> None:
     """Compare with JAX for any mesh and spec; `seen` counts them."""
 
-    @hypothesis.settings(max_examples=300, deadline=None, database=None)
+    @hypothesis.settings(max_examples=150, deadline=None, database=None)
     @hypothesis.given(divided())
     def check(asked: tuple[xs.Mesh, Any]) -> None:
         mesh, spec = asked

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 import torch_xla.distributed.spmd as xs
-from harness import case, far, text, why, wrapped
-from marking_cases import MESH, ramp
+from harness import MESH, case, far, ramp, text, why, wrapped
 
 
 def marked(*shape: int) -> xs.XLAShardedTensor:
