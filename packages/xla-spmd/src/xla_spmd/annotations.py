@@ -39,8 +39,15 @@ def sharding_text(t: torch.Tensor) -> str:
     return "" if found is None else found.sharding.text
 
 
+def check_whole(t: torch.Tensor) -> None:
+    """Raise AnnotationError (a RuntimeError) for one device's part, in a manual region."""
+    if abi.is_manual(t):
+        raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is a part, in a manual region: call disable_manual_sharding first")
+
+
 def annotate(t: torch.Tensor, wanted: Annotation) -> None:
-    """Let a tensor lie so. Raises AnnotationError if its data lies otherwise already."""
+    """Let a tensor lie so. Raises AnnotationError if its data lies otherwise already, or if it is a part, in a manual region."""
+    check_whole(t)
     before = annotation_of(t)
     if before is not None and before.sharding != wanted.sharding and before.sharding.effective_type is not ShardingType.REPLICATED:
         if not abi.is_pending(t):

@@ -37,8 +37,8 @@ def named_sharding(sharding: OpSharding) -> NamedSharding | None:
     if sharding.effective_type is ShardingType.REPLICATED:
         return everywhere()
     devices = _devices().reshape(-1)
-    places = np.argsort(order_of_programs())[sharding.tiles.reshape(-1)]
-    strides = _strides(places, sharding.tiles.shape)
+    places = np.sort(np.argsort(order_of_programs())[sharding.tiles], axis=-1)  # replicas hold the same, in whatever order
+    strides = _strides(places)
     if strides is None:
         return None
     outermost_first = sorted({stride for steps in strides for _, stride in steps}, reverse=True)
@@ -49,15 +49,14 @@ def named_sharding(sharding: OpSharding) -> NamedSharding | None:
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def _strides(places: Ids, shape: tuple[int, ...]) -> list[list[tuple[int, int]]] | None:
+def _strides(places: Ids) -> list[list[tuple[int, int]]] | None:
     """For each dimension of an array of places 0 … n-1 the (size, stride) of the axes that it runs along, outermost first.
 
     None if the places are no transposition of a box in row-major order.
     """
-    grid = places.reshape(shape)
     found: list[list[tuple[int, int]]] = []
-    for dim, size in enumerate(shape):
-        line = np.moveaxis(grid, dim, 0).reshape(size, -1)[:, 0]
+    for dim, size in enumerate(places.shape):
+        line = np.moveaxis(places, dim, 0).reshape(size, -1)[:, 0]
         found.append(_axes(line - line[0]))
     flat = np.zeros((), np.int64)
     for steps in found:
@@ -65,7 +64,7 @@ def _strides(places: Ids, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]
         for size, stride in steps:
             digits = (digits[:, None] + stride * np.arange(size)).reshape(-1)
         flat = flat[..., None] + digits
-    return found if np.array_equal(flat.reshape(-1), places) else None
+    return found if np.array_equal(flat, places) else None
 
 
 def _axes(line: Ids) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import jax
 import torch
 
 from xla_core import abi
-from xla_spmd.annotations import Annotation, annotation_of
+from xla_spmd.annotations import Annotation, annotation_of, check_whole
 from xla_spmd.axes import named_sharding
 from xla_spmd.errors import AnnotationError
 from xla_spmd.mesh import physical_devices
@@ -47,7 +47,9 @@ class XLAShard:
         return tuple(slice(0, index.stop - index.start) for index in self.indices)
 
 
-def _asked(t: torch.Tensor) -> Annotation:
+def annotated(t: torch.Tensor) -> Annotation:
+    """What was said of `t`. Raises AnnotationError if nothing was, or it is a part, in a manual region."""
+    check_whole(t)
     found = annotation_of(t)
     if found is None:
         raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is not divided: call mark_sharding on it first")
@@ -55,8 +57,8 @@ def _asked(t: torch.Tensor) -> Annotation:
 
 
 def local_shards(t: torch.Tensor) -> list[XLAShard]:
-    """One shard for each device of this process, in their order. Raises AnnotationError if no sharding was told of `t`."""
-    sharding = _asked(t).sharding
+    """One shard for each device of this process, in their order. Raises AnnotationError if none was told of `t`, or it is manual."""
+    sharding = annotated(t).sharding
     padded = shard_shape(sharding, tuple(t.shape))
     ids = _ids()
     held = abi.device_parts(t)
@@ -91,7 +93,7 @@ def load_local_shards(t: torch.Tensor, given: Sequence[XLAShard]) -> None:
 
     Raises AnnotationError (a RuntimeError) for a tensor that is replicated, and if number or shapes of the shards do not fit.
     """
-    sharding = _asked(t).sharding
+    sharding = annotated(t).sharding
     if sharding.effective_type is ShardingType.REPLICATED:
         raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is replicated, it has no shards to load: use copy_")
     places = _parts(t, sharding)

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-import torch_xla.core.xla_model as xm
+import torch_xla
 from xla_core import abi
-from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
-from xla_spmd.errors import AxisError
-from xla_spmd.marking import check_mesh, check_mode
+from xla_spmd.annotations import annotate, sharding_for_programs
+from xla_spmd.errors import AnnotationError, AxisError
+from xla_spmd.marking import annotation_for, check_mesh, check_mode
 from xla_spmd.mesh import Mesh
 from xla_spmd.op_sharding import OpSharding, ShardingType
 from xla_spmd.specs import PartitionSpec
@@ -48,26 +48,26 @@ class ShardingSpec:
 
     def apply(self, t: torch.Tensor) -> None:
         """Divide `t`, in place. Raises AxisError (an AssertionError) unless it is on the `xla` device and has as many dimensions."""
-        if t.device != xm.xla_device():
-            raise AxisError(f"ShardingSpec.apply is for tensors on {xm.xla_device()}, got one on {t.device}")
-        annotate(unwrap_sharded_tensor(t), self._annotation(t))
+        if t.device != torch_xla.device():
+            raise AxisError(
+                f"ShardingSpec.apply is for tensors on {torch_xla.device()}, got one on {t.device}: move it with .to('xla') first"
+            )
+        check_mode("ShardingSpec.apply")
+        annotate(unwrap_sharded_tensor(t), annotation_for(t.shape, self.mesh, self.partition_spec))
 
     def upload(self, t: torch.Tensor) -> torch.Tensor:
         """A CPU tensor on the devices, each with its part only; where the spec has another number of dimensions, on all whole.
 
-        Raises AnnotationError outside SPMD mode, DeviceCountError for a mesh that is not over all devices.
+        Raises AnnotationError outside SPMD mode and for a tensor that is not on the CPU, DeviceCountError for a mesh that is not over
+        all devices.
         """
-        check_mode("ShardingSpec")
+        check_mode("ShardingSpec.upload")
         check_mesh(self.mesh)
+        if t.device.type != "cpu":
+            raise AnnotationError(f"ShardingSpec.upload is for CPU tensors, got one on {t.device}: use mark_sharding, or apply")
         if not self.can_apply(t):
-            return t.to(xm.xla_device())
-        wanted = self._annotation(t)
+            return t.to(torch_xla.device())
+        wanted = annotation_for(t.shape, self.mesh, self.partition_spec)
         found = abi.upload_divided(t, sharding_for_programs(wanted), self.minibatch)
         annotate(found, wanted)
         return found
-
-    def _annotation(self, t: torch.Tensor) -> Annotation:
-        sharding = self.xla_spec(t)
-        if sharding is None:
-            raise AxisError(f"the partition spec {self.partition_spec} is not for tensors of shape {tuple(t.shape)}")
-        return Annotation(sharding, self.mesh, tuple(self.partition_spec))

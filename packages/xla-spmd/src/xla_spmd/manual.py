@@ -9,11 +9,12 @@ import torch
 from jax.sharding import NamedSharding
 
 from xla_core import abi
-from xla_spmd.annotations import Annotation, annotate
+from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
 from xla_spmd.axes import everywhere, named_sharding
-from xla_spmd.errors import AnnotationError, AxisError
-from xla_spmd.marking import check_mesh, check_mode
+from xla_spmd.errors import AnnotationError
+from xla_spmd.marking import annotation_for, check_mode
 from xla_spmd.mesh import Mesh, get_global_mesh
+from xla_spmd.op_sharding import OpSharding
 from xla_spmd.shards import shard_shape
 from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
@@ -50,17 +51,28 @@ def _sharding(what: str, shape: Sequence[int], mesh: Mesh | None, partition_spec
     chosen = get_global_mesh() if mesh is None else mesh
     if chosen is None:
         raise AnnotationError(f"{what} needs a mesh: give mesh=, or set one with set_global_mesh")
-    check_mesh(chosen)
-    spec = tuple(partition_spec)
-    if len(spec) != len(shape):
-        raise AxisError(f"the partition spec {spec} has {len(spec)} entries, the tensor of shape {tuple(shape)} {len(shape)} dimensions")
-    wanted = Annotation(chosen.get_op_sharding(spec), chosen, spec)
+    wanted = annotation_for(shape, chosen, partition_spec)
+    return wanted, sharding_of_parts(wanted)
+
+
+def sharding_of_parts(wanted: Annotation) -> NamedSharding:
+    """The sharding by which a region begins or ends. Raises AnnotationError if programs cannot hold it."""
+    sharding_for_programs(wanted)  # the first one may choose the order of the devices
     sharding = named_sharding(wanted.sharding)
     if sharding is None:
         raise AnnotationError(
-            f"{what}: {wanted.sharding} needs another order of devices than programs run in: use one mesh, and mark with it first"
+            f"a manual region over {wanted.sharding} needs another order of devices than programs run in: use one mesh everywhere"
         )
-    return wanted, sharding
+    return sharding
+
+
+def check_parts(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[int]) -> None:
+    """Raise AnnotationError (a RuntimeError) unless `t` is a part, in a manual region, of a tensor of `full_shape`."""
+    if not abi.is_manual(t):
+        raise AnnotationError(f"a tensor of shape {tuple(t.shape)} is no part: only what comes from enable_manual_sharding is")
+    wanted = shard_shape(sharding, full_shape)
+    if tuple(t.shape) != wanted:
+        raise AnnotationError(f"parts of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
 
 
 def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
@@ -71,8 +83,7 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, me
     different data, sum the gradients with a collective. mesh: the global one if None. Raises as `mark_sharding`.
     """
     wanted, sharding = _sharding("enable_manual_sharding", t.shape, mesh, partition_spec)
-    inner = unwrap_sharded_tensor(t)
-    annotate(inner, wanted)
+    annotate(unwrap_sharded_tensor(t), wanted)
     return wrap_as_sharded_tensor(_Enter.apply(t, sharding))  # type: ignore[no-untyped-call]
 
 
@@ -82,15 +93,7 @@ def disable_manual_sharding(
     """The tensor of `full_shape`, divided so, whose parts the devices have. Raises as `mark_sharding`, and for what is no part."""
     wanted, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)
     inner = unwrap_sharded_tensor(t)
-    if not abi.is_manual(inner):
-        raise AnnotationError(
-            f"disable_manual_sharding is for parts, from enable_manual_sharding; a tensor of shape {tuple(t.shape)} is none"
-        )
-    parts = shard_shape(wanted.sharding, tuple(full_shape))
-    if tuple(t.shape) != parts:
-        raise AnnotationError(
-            f"parts of a tensor of shape {tuple(full_shape)} under {wanted.sharding} have shape {parts}, not {tuple(t.shape)}"
-        )
+    check_parts(inner, wanted.sharding, full_shape)
     whole = _Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
     annotate(unwrap_sharded_tensor(whole), wanted)
     return wrap_as_sharded_tensor(whole)
@@ -100,7 +103,9 @@ def mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
     """Let each device have all of a pending result, in place, outside partitioning. Raises AnnotationError for stored data."""
     check_mode("_mark_manual_sharding")
     inner = unwrap_sharded_tensor(t)
+    if abi.is_manual(inner):
+        return wrap_as_sharded_tensor(t)
     if not abi.is_pending(inner):
         raise AnnotationError(f"only a pending result can become manual, the tensor of shape {tuple(t.shape)} is stored data")
-    inner.data = abi.enter_manual(inner.detach(), everywhere())
+    t.data = abi.enter_manual(inner.detach(), everywhere())
     return wrap_as_sharded_tensor(t)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 import torch_xla.runtime as xr
 from xla_core import abi
-from xla_spmd.annotations import Annotation, annotate, annotation_of
+from xla_spmd.annotations import Annotation, annotate, annotation_of, check_whole
 from xla_spmd.errors import AnnotationError, AxisError, DeviceCountError
 from xla_spmd.mesh import Mesh
 from xla_spmd.specs import PartitionSpec
@@ -28,27 +29,35 @@ def check_mesh(mesh: Mesh) -> None:
         raise DeviceCountError(f"the mesh of shape {mesh.mesh_shape} is over {mesh.size()} devices, the job has {count}")
 
 
+def annotation_for(shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSpec) -> Annotation:
+    """What is to be said of a tensor of this shape. Raises DeviceCountError, AxisError, PartitionSpecError for what does not fit."""
+    check_mesh(mesh)
+    sharding = mesh.get_op_sharding(partition_spec)
+    spec = tuple(partition_spec)
+    if len(spec) != len(shape):
+        raise AxisError(
+            f"a partition spec has an entry per dimension: {spec} has {len(spec)}, the tensor of shape {tuple(shape)} has {len(shape)}"
+        )
+    return Annotation(sharding, mesh, spec)
+
+
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, use_dynamo_custom_op: bool = False) -> XLAShardedTensor:
     """Divide `t` over the mesh, in place; returns a wrapper of it.
 
     partition_spec: for each dimension of `t` the mesh axis (index or name) that splits it, a tuple of axes, or None.
-    Raises AssertionError for a mesh that is not over all devices or a spec that does not fit `t`, RuntimeError outside SPMD mode, for
-    a tensor that is not on `xla`, and for data that lies otherwise already.
+    Raises AssertionError for a mesh that is not over all devices or a spec that does not fit `t`, ValueError for a spec with an unknown
+    name, RuntimeError outside SPMD mode, for a tensor that is not on `xla`, and for data that lies otherwise already.
     """
     check_mode("mark_sharding")
-    check_mesh(mesh)
-    spec = tuple(partition_spec)
-    if len(spec) != t.dim():
-        raise AxisError(
-            f"the partition spec {partition_spec} has {len(spec)} entries, the tensor of shape {tuple(t.shape)} {t.dim()} dimensions"
-        )
-    annotate(unwrap_sharded_tensor(t), Annotation(mesh.get_op_sharding(spec), mesh, spec))
-    return wrap_as_sharded_tensor(t, mesh.mesh_shape, spec)
+    wanted = annotation_for(t.shape, mesh, partition_spec)
+    annotate(unwrap_sharded_tensor(t), wanted)
+    return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
-    """Take back what was said of how `t` lies, in place; returns the plain tensor."""
+    """Take back what was said of how `t` lies, in place; returns the plain tensor. Raises RuntimeError for a part in a manual region."""
     inner: torch.Tensor = unwrap_sharded_tensor(t)
+    check_whole(inner)
     abi.lay_out(inner, None)
     return inner
 

@@ -24,6 +24,8 @@ class XLAShardedTensor(abi.XLATensor):
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
+    __slots__ = ("global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies would carry along
+
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: PartitionSpec | None
@@ -47,10 +49,37 @@ class XLAShardedTensor(abi.XLATensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        inner_args, inner_kwargs = tree_map(unwrap_sharded_tensor, (args, kwargs or {}))
-        result = func(*inner_args, **inner_kwargs)
-        wrappers = {id(arg.global_tensor): arg for arg in args if isinstance(arg, XLAShardedTensor)}  # in-place: the same object
-        return tree_map(lambda item: wrappers.get(id(item)) or _wrapped(item), result)
+        wrappers: dict[int, XLAShardedTensor] = {}
+
+        def inside(item: Any) -> Any:
+            if not isinstance(item, XLAShardedTensor):
+                return item
+            wrappers[id(item.global_tensor)] = item
+            return item.global_tensor
+
+        def outside(item: Any) -> Any:
+            if type(item) is not abi.XLATensor:
+                return item
+            written = wrappers.get(id(item))  # what is written in place comes back as the object that it was
+            return _around(item) if written is None else _refreshed(written)
+
+        inner_args, inner_kwargs = tree_map(inside, (args, kwargs or {}))
+        return tree_map(outside, func(*inner_args, **inner_kwargs))
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same data without autograd history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        self.global_tensor.data = unwrap_sharded_tensor(other)
+        _show(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> XLAShardedTensor:
+        fresh: XLAShardedTensor = super().__deepcopy__(memo)  # type: ignore[assignment]
+        fresh.mesh_shape, fresh.partition_spec = self.mesh_shape, self.partition_spec
+        return fresh
 
     @property
     def sharding_spec(self) -> str:
@@ -92,8 +121,17 @@ def _around(inner: Any) -> XLAShardedTensor:
     return found
 
 
-def _wrapped(item: Any) -> Any:
-    return _around(item) if type(item) is abi.XLATensor else item
+def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
+    """A wrapper whose tensor was written to, perhaps into another shape."""
+    inner: Any = wrapper.global_tensor
+    if wrapper._spec is not inner._spec or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
+        _show(wrapper)
+    return wrapper
+
+
+def _show(wrapper: XLAShardedTensor) -> None:
+    """Let a wrapper have the shape, dtype and data of the tensor inside."""
+    abi.XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
 
 
 class _Wrapping(torch.autograd.Function):
