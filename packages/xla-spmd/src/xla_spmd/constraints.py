@@ -21,7 +21,7 @@ class MarkShardingFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
         """The new tensor, plain. Raises as `mark_sharding`."""
-        ctx.wanted = annotation_for("mark_sharding_with_gradients", t, mesh, partition_spec)
+        ctx.wanted = annotation_for(t.shape, mesh, partition_spec)
         return constrained(t, ctx.wanted)
 
     @staticmethod
@@ -42,7 +42,7 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Partit
     A tensor can be annotated so several times. Raises as `mark_sharding`, but never for what was said before.
     """
     inner = unwrap_sharded_tensor(t)
-    inner.data.copy_(clear_sharding(constrained(inner, annotation_for("annotate_custom_sharding", t, mesh, partition_spec))))
+    inner.data.copy_(clear_sharding(constrained(inner, annotation_for(t.shape, mesh, partition_spec))))
     return wrap_as_sharded_tensor(t)
 
 

@@ -12,7 +12,7 @@ from xla_core import abi
 from xla_spmd._compat import same_version
 from xla_spmd.annotations import Annotation, annotate
 from xla_spmd.errors import MeshError
-from xla_spmd.marking import annotation_for, clear_sharding, mark_sharding
+from xla_spmd.marking import annotation_for, check_mode, clear_sharding, mark_sharding
 from xla_spmd.mesh import Mesh
 from xla_spmd.tensor import unwrap_sharded_tensor
 
@@ -24,7 +24,8 @@ _LINEAR_GRADIENTS = "einsum_linear_backward"
 
 
 def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
-    """A new tensor with the data of `t`, plain and without history, that lies so."""
+    """A new tensor with the data of `t`, plain and without history, that lies so. Raises AnnotationError outside SPMD mode."""
+    check_mode("dividing a tensor")
     fresh = clear_sharding(unwrap_sharded_tensor(t).detach().clone())
     annotate(fresh, wanted)
     return fresh
@@ -37,7 +38,7 @@ def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     found = Mesh.from_str(mesh)
     if found is None:
         raise MeshError(f"{_MARK} takes the text of a mesh, as str(mesh) gives it, got {mesh!r}")
-    return constrained(t, annotation_for(_MARK, t, found, ast.literal_eval(partition_spec)))
+    return constrained(t, annotation_for(t.shape, found, ast.literal_eval(partition_spec)))
 
 
 def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

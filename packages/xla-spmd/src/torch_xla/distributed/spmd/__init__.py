@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from torch_xla.distributed.spmd import debugging, xla_sharding
 from xla_spmd.constraints import annotate_custom_sharding, mark_sharding_with_gradients, shard_as
 from xla_spmd.held import XLAShard
@@ -46,3 +49,14 @@ __all__ = [
     "xla_patched_nn_linear_forward",
     "xla_sharding",
 ]
+
+_WITH_DTENSOR = ("auto_policy", "xla_distribute_module", "xla_distribute_tensor")
+__all__ += ["api", *_WITH_DTENSOR]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch.distributed.tensor, which takes seconds to load: at its first use."""
+    if name == "api" or name in _WITH_DTENSOR:
+        api = importlib.import_module(f"{__name__}.api")
+        return api if name == "api" else getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
