@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +25,7 @@ from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sha
 PartitionFunction = Callable[[str, nn.Module, DeviceMesh], Any]
 
 
-def xla_distribute_tensor(
-    tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None
-) -> XLAShardedTensor:
+def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
     """`tensor` divided over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its part.
 
     placements: for each mesh axis Shard or Replicate; None: replicated. Raises ValueError for other placements, and as `mark_sharding`.

@@ -58,7 +58,9 @@ class SpmdFullyShardedDataParallel(nn.Module):
             options = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
             given = {name: option for name, option in options.items() if option is not None}
             wrap_children(module, auto_wrap_policy, lambda child: make(child, **given), SpmdFullyShardedDataParallel)
-        if any(parameter.device.type != "xla" for parameter in module.parameters()) or any(b.device.type != "xla" for b in module.buffers()):
+        if any(parameter.device.type != "xla" for parameter in module.parameters()) or any(
+            b.device.type != "xla" for b in module.buffers()
+        ):
             module = module.to(xm.xla_device())
         self._orig_module = module
         for parameter in module.parameters():

@@ -17,7 +17,6 @@ from xla_spmd.held import XLAShard
 from xla_spmd.op_sharding import ShardingType
 from xla_spmd.specs import PartitionSpec
 
-
 _VIEW: Any = vars(abi.XLATensor)["_spec"]
 
 
@@ -33,7 +32,7 @@ class XLAShardedTensor(abi.XLATensor):
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
-    __slots__ = ("_dtensor_spec", "global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies would carry along
+    __slots__ = ("_dtensor_spec", "global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies carry along
 
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None

@@ -28,7 +28,6 @@ from xla_core.runtime import executor, layouts
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import compute, forbid_reads
 
-
 _COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
 
 
