@@ -36,7 +36,9 @@ def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: DeviceMesh, placeme
         return mark_sharding(inner, mesh, spec)
     if tensor.is_meta:
         raise AnnotationError("a tensor on the meta device has no data to divide: make it on the CPU or on xla first")
-    return wrap_as_sharded_tensor(_upload(tensor, mesh, spec).requires_grad_(tensor.requires_grad), mesh.mesh_shape, spec)
+    leaf = wrap_as_sharded_tensor(_upload(tensor, mesh, spec), mesh.mesh_shape, spec)
+    leaf.requires_grad_(tensor.requires_grad)
+    return leaf
 
 
 def _upload(tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:

@@ -52,6 +52,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
             raise AnnotationError("the module is wrapped in SpmdFullyShardedDataParallel already")
         self._mesh = _checked(mesh, extra_data_axis)
         self._extra_data_axis = extra_data_axis
+        self._separated = False
         self._shard_output = self._divide_output if shard_output is None else shard_output
         if auto_wrap_policy is not None:
             make = auto_wrapper_callable or SpmdFullyShardedDataParallel
@@ -66,7 +67,9 @@ class SpmdFullyShardedDataParallel(nn.Module):
         for parameter in module.parameters():
             if annotation_of(unwrap_sharded_tensor(parameter)) is None:
                 mark_sharding(parameter, self._mesh, _along_largest(parameter.shape))
-        apply_backward_optimization_barrier(module)
+        for part in module.modules():  # nothing follows the backward pass of the outermost module
+            if isinstance(part, SpmdFullyShardedDataParallel):
+                part._separate_backward()
         self.register_state_dict_post_hook(_without_prefix)
         self.register_load_state_dict_pre_hook(_with_prefix)
 
@@ -80,6 +83,11 @@ class SpmdFullyShardedDataParallel(nn.Module):
         output = self._orig_module(*args, **kwargs)
         self._shard_output(output, self._mesh)
         return output
+
+    def _separate_backward(self) -> None:
+        if not self._separated:
+            apply_backward_optimization_barrier(self._orig_module)
+            self._separated = True
 
     def _divide_output(self, output: Any, mesh: Mesh) -> None:
         if isinstance(output, tuple) and output and isinstance(output[0], torch.Tensor):
