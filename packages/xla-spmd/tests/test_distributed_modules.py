@@ -235,3 +235,112 @@ def report() -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+ROWS = "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"
+WHOLE = "{devices=[8,1]0,1,2,3,4,5,6,7}"
+FSDP_ROWS = "{devices=[2,1,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"
+FSDP_COLUMNS = "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"
+FSDP_VECTOR = "{devices=[2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"
+
+
+def trains_as_on_the_cpu(seen: dict[str, Any]) -> bool:
+    mine, theirs = seen["losses"]
+    return bool(
+        mine == pytest.approx(theirs, rel=1e-4) and seen["far"] < 1e-4 and seen["same objects"] and seen["moments"] == seen["parts"]
+    )
+
+
+def refused(why: list[str], kind: str, *words: str) -> bool:
+    return bool(why) and why[0] == kind and all(word in why[1] for word in words)
+
+
+def test_a_device_mesh_divides_tensors(report: dict[str, Any]) -> None:
+    assert report["tensor"] == ["XLAShardedTensor", ROWS, [4, 8], 0.0, [4, 2], [0, None]]
+    assert report["both axes"] == [True, True, "(Shard(dim=1), Shard(dim=1))", [16, 1], 0.0]
+    assert report["in place"] == ["{replicated}", "{replicated}", WHOLE]
+
+
+def test_placements_are_known(report: dict[str, Any]) -> None:
+    assert report["placements"] == ["(Shard(dim=0), Replicate())"] * 2 + [[16, 8], True]
+    assert report["spec again"] == [False, True]
+    assert report["by names"] == ["(Shard(dim=0), Shard(dim=0))"] * 2
+    assert report["converted"] == [
+        "{'device_ids': [0, 1, 2, 3, 4, 5, 6, 7], 'mesh_shape': (4, 2), 'axis_names': ('a', 'b')}",
+        [None, [0, 1]],
+    ]
+
+
+def test_tensors_are_redistributed(report: dict[str, Any]) -> None:
+    assert report["redistributed"] == ["(Shard(dim=1),)", "{devices=[1,8]0,1,2,3,4,5,6,7}", ROWS, [16, 1], 0.0]
+    assert report["through redistribution"] == 0.0
+
+
+def test_what_is_no_placement_is_refused(report: dict[str, Any]) -> None:
+    partial, few, dim, unknown, unknown_spec, small = report["refused"]
+    assert refused(partial, "ValueError", "P(sum)", "Shard and Replicate") and refused(few, "ValueError", "2 placements")
+    assert refused(dim, "ValueError", "S(2)", "(16, 8)") and refused(unknown, "ValueError", "mark_sharding")
+    assert refused(unknown_spec, "ValueError", "mark_sharding") and refused(small, "AssertionError", "(2,)", "8")
+
+
+def test_distributed_modules_train(report: dict[str, Any]) -> None:
+    assert trains_as_on_the_cpu(report["module"]) and trains_as_on_the_cpu(report["auto"])
+    assert report["module"]["parts"] == [[8, 4], [32], [4, 16], [16]]
+    assert report["auto"]["parts"] == [[4, 8], [4], [16, 4], [2]]
+    assert report["called"] == ["input", "output"]
+    assert report["tied"] == [True, "xla", "{replicated}"]
+
+
+def test_modules_that_cannot_be_distributed(report: dict[str, Any]) -> None:
+    assert refused(report["twice"], "RuntimeError", "once")
+    assert refused(report["wrong input_fn"], "ValueError", "input_fn", "1 parameters")
+
+
+def test_old_places(report: dict[str, Any]) -> None:
+    assert report["old places"] == [True, True]
+
+
+def test_fsdp_divides_parameters_and_trains(report: dict[str, Any]) -> None:
+    assert report["kept"]
+    assert trains_as_on_the_cpu(report["fsdp"])
+    assert report["fsdp"]["texts"] == [FSDP_ROWS, FSDP_VECTOR, FSDP_COLUMNS, FSDP_VECTOR]
+    assert report["fsdp"]["parts"] == [[16, 8], [16], [16, 16], [8]]
+    assert report["output"] == [FSDP_ROWS, [8, 16]]
+
+
+def test_fsdp_has_the_names_of_its_module(report: dict[str, Any]) -> None:
+    names, first, missing = report["names"]
+    assert (names, first) == (["0.weight", "0.bias", "2.weight", "2.bias"], "Linear") and "nothing" in missing[1]
+    assert report["load"] == ["<All keys matched successfully>", 0.0]
+    assert report["load with prefix"] == ["<All keys matched successfully>", 0.0, FSDP_ROWS]
+    assert refused(report["load less"], "RuntimeError", "Missing key(s)", "0.weight")
+
+
+def test_fsdp_wraps_what_the_policy_chooses(report: dict[str, Any]) -> None:
+    blocks = ["", "blocks.0", "blocks.1", "blocks.2"]
+    inside = [f"{name}.inside" for name in blocks[1:]]
+    wrapped = {name: seen[0] for name, seen in report["policies"].items()}
+    assert wrapped == {"transformer": blocks, "size": [*blocks, "head"], "classes": blocks, "unwrapped": ["", *inside, "head"]}
+    for _, same_names, error, loaded in report["policies"].values():
+        assert same_names and error < 1e-5 and loaded == "<All keys matched successfully>"
+    assert report["shared"]
+    assert report["calls"] == [320, 176]  # elements of two blocks (88 each) and the head; of the blocks
+
+
+def test_fsdp_nested(report: dict[str, Any]) -> None:
+    assert trains_as_on_the_cpu(report["nested training"])
+    assert report["barriers"] == 1
+    assert report["extra"] == [WHOLE, [["extra_data_axis"]] * 2]
+    assert refused(report["again"], "RuntimeError", "already")
+
+
+def test_fsdp_needs_its_axes(report: dict[str, Any]) -> None:
+    other, none, extra = report["no axis"]
+    assert refused(other, "ValueError", "fsdp") and refused(none, "ValueError", "set_global_mesh") and refused(extra, "ValueError", "'z'")
+
+
+def test_fsdp_divides_outputs_of_several_kinds(report: dict[str, Any]) -> None:
+    first, second, (warning,) = report["tuple"]
+    assert (first, second) == (FSDP_ROWS, "") and "shard_output" in warning
+    assert refused(report["dict"], "RuntimeError", "dict", "shard_output")
+    assert report["dict, told how"] == FSDP_COLUMNS

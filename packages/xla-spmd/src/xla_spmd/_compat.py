@@ -17,7 +17,7 @@ DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 tree_map: Any = torch.utils._pytree.tree_map
 
 # A context in which writes to a tensor do not count as changes of what autograd saved.
-same_version: Any = torch.autograd._unsafe_preserve_version_counter
+same_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
 
 
 def dtensor_spec(mesh: Any, placements: tuple[Any, ...], like: torch.Tensor) -> Any:

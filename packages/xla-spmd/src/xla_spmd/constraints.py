@@ -25,7 +25,7 @@ class MarkShardingFunction(torch.autograd.Function):
         return constrained(t, ctx.wanted)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The gradient, lying so."""
         return constrained(grad, ctx.wanted), None, None
 

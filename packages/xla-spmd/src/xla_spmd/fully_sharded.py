@@ -56,7 +56,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         self._shard_output = self._divide_output if shard_output is None else shard_output
         if auto_wrap_policy is not None:
             make = auto_wrapper_callable or SpmdFullyShardedDataParallel
-            options = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
+            options: dict[str, Any] = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
             given = {name: option for name, option in options.items() if option is not None}
             wrap_children(module, auto_wrap_policy, lambda child: make(child, **given), SpmdFullyShardedDataParallel)
         if any(parameter.device.type != "xla" for parameter in module.parameters()) or any(
@@ -70,8 +70,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
         for part in module.modules():  # nothing follows the backward pass of the outermost module
             if isinstance(part, SpmdFullyShardedDataParallel):
                 part._separate_backward()
-        self.register_state_dict_post_hook(_without_prefix)
-        self.register_load_state_dict_pre_hook(_with_prefix)
+        self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
 
     @property
     def module(self) -> nn.Module:

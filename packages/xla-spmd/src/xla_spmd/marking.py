@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -57,10 +57,11 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
     return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
 
 
-def _mark_in_graph(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Any:
-    """`t`, plain, marked by an operator (`operators.py`) of the graph that is being traced."""
+def _mark_in_graph(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+    """`t`, marked by an operator (`operators.py`) of the graph that is being traced."""
     spec, names = str(tuple(partition_spec)), str(mesh.axis_names)
-    return torch.ops.xla.dynamo_mark_sharding(t, list(mesh.flat_ids), list(mesh.mesh_shape), names, spec)
+    marked = torch.ops.xla.dynamo_mark_sharding(t, list(mesh.flat_ids), list(mesh.mesh_shape), names, spec)
+    return cast(XLAShardedTensor, marked)  # a plain tensor while the graph is traced
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
