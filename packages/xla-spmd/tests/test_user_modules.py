@@ -7,17 +7,19 @@ import tomllib
 from pathlib import Path
 
 import torch_xla.distributed.spmd as xs
-from torch_xla.distributed.spmd import debugging, xla_sharding
+from torch_xla.distributed.spmd import api, debugging, xla_sharding
 from xla_spmd.op_sharding import OpSharding
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def test_all_names_are_there() -> None:
-    for module in (xs, xla_sharding, debugging):
+    for module in (xs, xla_sharding, debugging, api):
         assert len(set(module.__all__)) == len(module.__all__)
         assert all(hasattr(module, name) for name in module.__all__)
-    assert {name for name in xs.__all__ if name not in ("debugging", "xla_sharding")} <= set(xla_sharding.__all__)
+    elsewhere = {"debugging", "xla_sharding", "api", *api.__all__}
+    assert {name for name in xs.__all__ if name not in elsewhere} <= set(xla_sharding.__all__)
+    assert all(getattr(xs, name) is getattr(api, name) for name in xs.__all__ if hasattr(api, name))
     assert all(getattr(xs, name) is getattr(xla_sharding, name) for name in xs.__all__ if hasattr(xla_sharding, name))
 
 

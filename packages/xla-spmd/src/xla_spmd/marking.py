@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -47,11 +47,21 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
     partition_spec: for each dimension of `t` the mesh axis (index or name) that splits it, a tuple of axes, or None.
     Raises AssertionError for a mesh that is not over all devices or a spec that does not fit `t`, ValueError for a spec with an unknown
     name, RuntimeError outside SPMD mode, for a tensor that is not on `xla`, and for data that lies otherwise already.
+    use_dynamo_custom_op: where torch.compile traces the call, put an operator that does the same into its graph.
     """
+    if use_dynamo_custom_op and torch.compiler.is_compiling():
+        return _mark_in_graph(t, mesh, partition_spec)
     check_mode("mark_sharding")
     wanted = annotation_for(t.shape, mesh, partition_spec)
     annotate(unwrap_sharded_tensor(t), wanted)
     return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
+
+
+def _mark_in_graph(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+    """`t`, marked by an operator (`operators.py`) of the graph that is being traced."""
+    spec, names = str(tuple(partition_spec)), str(mesh.axis_names)
+    marked = torch.ops.xla.dynamo_mark_sharding(t, list(mesh.flat_ids), list(mesh.mesh_shape), names, spec)
+    return cast(XLAShardedTensor, marked)  # a plain tensor while the graph is traced
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:

@@ -51,6 +51,7 @@ class Mesh:
     """
 
     device_ids: Ids
+    flat_ids: tuple[int, ...]  # the same, as torch.compile can take them into a graph
     mesh_shape: tuple[int, ...]
     axis_names: tuple[str, ...] | None
 
@@ -62,6 +63,7 @@ class Mesh:
         _check_ids(ids, self.mesh_shape)
         self.device_ids = ids.astype(np.int64, copy=False)
         self.device_ids.setflags(write=False)
+        self.flat_ids = tuple(self.device_ids.tolist())
 
     def size(self) -> int:
         """Number of devices."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,13 @@ from xla_spmd.held import XLAShard
 from xla_spmd.op_sharding import ShardingType
 from xla_spmd.specs import PartitionSpec
 
+_VIEW: Any = vars(abi.XLATensor)["_spec"]
+
+
+def _distribution(module: str) -> Any:
+    """A module that needs torch.distributed.tensor, which takes seconds to load."""
+    return importlib.import_module(f"xla_spmd.{module}")
+
 
 class XLAShardedTensor(abi.XLATensor):
     """A wrapper of a tensor on `xla`, of the whole tensor's shape. Operations on it give wrapped results.
@@ -24,11 +32,12 @@ class XLAShardedTensor(abi.XLATensor):
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
-    __slots__ = ("global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies would carry along
+    __slots__ = ("_dtensor_spec", "global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies carry along
 
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: PartitionSpec | None
+    _dtensor_spec: Any
 
     __torch_function__ = DISABLED_TORCH_FUNCTION
 
@@ -104,6 +113,38 @@ class XLAShardedTensor(abi.XLATensor):
         """
         held.load_local_shards(self.global_tensor, given)
 
+    @property
+    def placements(self) -> tuple[Any, ...]:
+        """For each mesh axis, Shard or Replicate of torch.distributed.tensor. Raises ValueError if the mesh or the spec is not known."""
+        found: tuple[Any, ...] = _distribution("placements").placements_of(self)
+        return found
+
+    @property
+    def _spec(self) -> Any:
+        """The DTensorSpec. Raises as `placements`."""
+        if self._dtensor_spec is None:
+            self._dtensor_spec = _distribution("placements").spec_of(self)
+        return self._dtensor_spec
+
+    @_spec.setter
+    def _spec(self, view: Any) -> None:
+        """What the core keeps under this name: the view that the tensor is of its data."""
+        _VIEW.__set__(self, view)
+        self.invalidate_spec_cache()
+
+    def invalidate_spec_cache(self) -> None:
+        """Make `_spec` anew when it is next asked for."""
+        self._dtensor_spec = None
+
+    def redistribute(self, device_mesh: Any, placements: Sequence[Any], *, async_op: bool = False) -> XLAShardedTensor:
+        """A new tensor with this data, placed so, in any case asynchronously; gradients flow back. Raises as `xla_distribute_tensor`."""
+        found: XLAShardedTensor = _distribution("distribute").redistribute(self, device_mesh, placements)
+        return found
+
+    def storage_offset(self) -> int:
+        """Where a view starts in the data that it shares, in elements."""
+        return int(self.global_tensor.storage_offset())
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"XLAShardedTensor({self.global_tensor!r}, sharding={self.sharding_spec!r})"
 
@@ -124,7 +165,7 @@ def _around(inner: Any) -> XLAShardedTensor:
 def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
     """A wrapper whose tensor was written to, perhaps into another shape."""
     inner: Any = wrapper.global_tensor
-    if wrapper._spec is not inner._spec or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
+    if _VIEW.__get__(wrapper) is not inner._spec or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
         _show(wrapper)
     return wrapper
 

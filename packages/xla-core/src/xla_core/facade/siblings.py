@@ -85,6 +85,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "torch_xla.utils.serialization": SERIALIZATION,
         "torch_xla.experimental.distributed_checkpoint": SERIALIZATION,
         "torch_xla.experimental.spmd_fully_sharded_data_parallel": SPMD,
+        "torch_xla.experimental.xla_sharding": SPMD,
+        "torch_xla.experimental.xla_sharded_tensor": SPMD,
         "torch_xla._internal.pjrt": DISTRIBUTED,
         "torch_xla.experimental.pjrt": DISTRIBUTED,
         "torch_xla.experimental.pjrt_backend": DISTRIBUTED,

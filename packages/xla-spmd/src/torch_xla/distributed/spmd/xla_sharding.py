@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from xla_spmd.constraints import MarkShardingFunction, annotate_custom_sharding, mark_sharding_with_gradients, shard_as
 from xla_spmd.held import XLAShard
 from xla_spmd.hybrid import HybridMesh
 from xla_spmd.inputs import ShardingSpec
+from xla_spmd.linear import (
+    EinsumLinear,
+    XLAPatchedLinear,
+    apply_backward_optimization_barrier,
+    apply_xla_patch_to_nn_linear,
+    xla_patched_nn_linear_forward,
+)
 from xla_spmd.manual import disable_manual_sharding, enable_manual_sharding
 from xla_spmd.manual import mark_manual_sharding as _mark_manual_sharding
 from xla_spmd.marking import clear_sharding, mark_sharding, wrap_if_sharded
@@ -18,11 +26,14 @@ from xla_spmd.specs import translate_named_partition_spec as _translate_named_pa
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
 
 __all__ = [
+    "EinsumLinear",
     "HybridMesh",
+    "MarkShardingFunction",
     "Mesh",
     "PartitionSpec",
     "ShardingSpec",
     "ShardingType",
+    "XLAPatchedLinear",
     "XLAShard",
     "XLAShardedTensor",
     "_get_group_assignment",
@@ -30,14 +41,20 @@ __all__ = [
     "_get_tile_assignment",
     "_mark_manual_sharding",
     "_translate_named_partition_spec",
+    "annotate_custom_sharding",
+    "apply_backward_optimization_barrier",
+    "apply_xla_patch_to_nn_linear",
     "clear_sharding",
     "disable_manual_sharding",
     "enable_manual_sharding",
     "get_1d_mesh",
     "get_global_mesh",
     "mark_sharding",
+    "mark_sharding_with_gradients",
     "set_global_mesh",
+    "shard_as",
     "unwrap_sharded_tensor",
     "wrap_as_sharded_tensor",
     "wrap_if_sharded",
+    "xla_patched_nn_linear_forward",
 ]
