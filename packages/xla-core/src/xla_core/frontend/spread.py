@@ -26,7 +26,7 @@ from xla_core.ir.tape import buffer_value
 from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, home, spread
 from xla_core.runtime.layouts import relaid
-from xla_core.runtime.transfer import put, to_numpy, to_torch
+from xla_core.runtime.transfer import to_numpy, to_torch, upload
 
 
 def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
@@ -125,10 +125,10 @@ def upload_divided(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
     count = len(sharding.mesh.devices.flat) // len(client().devices) if local else 1
     shape = (tensor.shape[0] * count, *tensor.shape[1:]) if count > 1 else tuple(tensor.shape)
     aval = aval_of(tuple(shape), tensor.dtype)
-    array = to_numpy(tensor).astype(aval.physical, copy=True)
     stored = Layout(sharding).stored(aval.shape).sharding
     if count == 1:
-        return wrap(buffer_value(recorder, aval, put(array, recorder, stored)))
+        return wrap(upload(tensor, recorder, stored))
+    array = to_numpy(tensor).astype(aval.physical, copy=True)
     with jax.enable_x64(True):
         return wrap(buffer_value(recorder, aval, jax.make_array_from_process_local_data(stored, array, aval.shape)))
 

@@ -57,8 +57,8 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def upload(tensor: torch.Tensor, recorder: Recorder) -> Value:
-    """A copy of a CPU tensor on a device.
+def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = None) -> Value:
+    """A copy of a CPU tensor on a device. form: as in `put`.
 
     Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
     """
@@ -67,7 +67,7 @@ def upload(tensor: torch.Tensor, recorder: Recorder) -> Value:
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     start = time.time()
     begin = time.perf_counter_ns()
-    buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder)
+    buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
     _account(recorder, Direction.TO_DEVICE, aval.nbytes, start, time.perf_counter_ns() - begin)
     return buffer_value(recorder, aval, buffer)
 
