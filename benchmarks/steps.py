@@ -140,7 +140,7 @@ def build(name: str, work: Workload, kind: str) -> Contender:
     return Contender(name, torch_step(work, torch.device(kind), lambda: None, compiled=name == "inductor"), finish)
 
 
-def check(work: Workload, contenders: list[Contender], tolerance: float) -> None:
+def check(title: str, contenders: list[Contender], tolerance: float) -> None:
     """The first steps of all contenders; raises `AssertionError` where a loss or token differs from the first contender's."""
     for contender in contenders:
         start = time.perf_counter()
@@ -154,7 +154,7 @@ def check(work: Workload, contenders: list[Contender], tolerance: float) -> None
         near = [math.isclose(a, b, rel_tol=tolerance) for a, b in zip(expected, contender.checked, strict=True)]
         if not all(near):
             raise AssertionError(
-                f"{work.name}: {contenders[0].name} and {contender.name} disagree over the first {CHECKED_STEPS} steps: "
+                f"{title}: {contenders[0].name} and {contender.name} disagree over the first {CHECKED_STEPS} steps: "
                 f"{expected} and {contender.checked} (relative tolerance {tolerance})"
             )
 
@@ -196,7 +196,7 @@ def compiles(contender: Contender) -> int:
 def measure(work: Workload, names: tuple[str, ...], kind: str, rounds: int, budget_s: float) -> list[Row]:
     """Checks, then times all contenders in turns; returns a row for each."""
     contenders = [build(name, work, kind) for name in names]
-    check(work, contenders, TOLERANCE[kind])
+    check(work.name, contenders, TOLERANCE[kind])
     for place in range(rounds):
         for contender in contenders[place % len(contenders) :] + contenders[: place % len(contenders)]:
             turn(contender, budget_s)

@@ -48,20 +48,27 @@ def counts() -> Iterator[Counts]:
 
 @pytest.fixture
 def run() -> Run:
+    """`start_process`, for one test."""
+    return start_process
+
+
+@pytest.fixture(scope="module")
+def module_run() -> Run:
+    """`start_process`, for what the tests of a file share."""
+    return start_process
+
+
+def start_process(code: str, stderr: bool = False, code_wanted: int = 0, **variables: str | None) -> str:
     """`run(code, VARIABLE="value", …)`: stdout of a new interpreter, on CPU unless told otherwise; None removes a variable.
 
     The process must exit with `code_wanted`; its stderr is asked for with `stderr=True`.
     """
-
-    def start(code: str, stderr: bool = False, code_wanted: int = 0, **variables: str | None) -> str:
-        settings: dict[str, str | None] = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
-        environment = {name: text for name, text in settings.items() if text is not None}
-        command = [sys.executable, "-c", textwrap.dedent(code)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == code_wanted, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stderr if stderr else done.stdout
-
-    return start
+    settings: dict[str, str | None] = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
+    environment = {name: text for name, text in settings.items() if text is not None}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == code_wanted, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stderr if stderr else done.stdout
 
 
 @pytest.fixture

@@ -8,10 +8,25 @@ from __future__ import annotations
 from xla_core.config import Setting
 from xla_core.errors import ExecutionError, XlaError
 from xla_core.frontend.dispatch import register_op
-from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, sync, tensor_from_buffer
+from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, is_pending, sync, tensor_from_buffer
 from xla_core.frontend.lines import pass_over
 from xla_core.frontend.setup import activate
+from xla_core.frontend.spread import (
+    DevicePart,
+    device_parts,
+    enter_manual,
+    is_manual,
+    lay_out,
+    layout,
+    leave_manual,
+    order_devices,
+    tensor_from_parts,
+    upload_divided,
+)
+from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.graph import Graph, Operation
+from xla_core.ir.layout import Layout
+from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.metrics import (
     Cause,
     CompileEvent,
@@ -37,7 +52,7 @@ from xla_core.runtime.abi_version import ABI_VERSION, require
 from xla_core.runtime.client import Client, before_start, client
 from xla_core.runtime.executor import ExecutableWrapper, GraphPass, register_pass, register_wrapper
 from xla_core.runtime.failures import explain_failures
-from xla_core.runtime.topology import REPLICA_AXIS, Topology, set_topology, topology
+from xla_core.runtime.topology import Topology, set_topology, topology
 
 __all__ = [
     "ABI_VERSION",
@@ -45,6 +60,7 @@ __all__ = [
     "Client",
     "CompileEvent",
     "Context",
+    "DevicePart",
     "Direction",
     "ExecutableWrapper",
     "ExecuteEvent",
@@ -52,6 +68,7 @@ __all__ = [
     "FallbackEvent",
     "Graph",
     "GraphPass",
+    "Layout",
     "MetricSnapshot",
     "OpSpec",
     "Operation",
@@ -63,6 +80,7 @@ __all__ = [
     "Topology",
     "TransferEvent",
     "Unit",
+    "XLATensor",
     "XlaError",
     "annotate",
     "annotation",
@@ -73,9 +91,17 @@ __all__ = [
     "client",
     "counter",
     "counter_add",
+    "device_parts",
+    "enter_manual",
     "explain_failures",
     "graph_of",
+    "is_manual",
+    "is_pending",
+    "lay_out",
+    "layout",
+    "leave_manual",
     "metric_add",
+    "order_devices",
     "pass_over",
     "register_op",
     "register_pass",
@@ -87,7 +113,9 @@ __all__ = [
     "subscribe",
     "sync",
     "tensor_from_buffer",
+    "tensor_from_parts",
     "topology",
+    "upload_divided",
 ]
 
 activate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.facade import replicas
+from xla_core.runtime import client
 from xla_core.runtime.topology import Topology, set_topology
 
 Run = Callable[..., str]
@@ -87,6 +89,18 @@ def test_c07_to_c14_in_a_launch() -> None:
     assert xm.is_master_ordinal() and not xm.is_master_ordinal(local=False)
     assert xm._xla_real_device("xla:0") == "CPU:2"
     assert xm.xla_replication_devices(["xla:0"]) == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
+
+
+@pytest.mark.parametrize(("slices", "named"), [([0, 0], [None, None]), ([0, 1], [0, 1])])
+def test_c19_slices_are_told_apart_only_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch, slices: list[int], named: list[int | None]
+) -> None:
+    """jax gives a TPU of one slice a `slice_index` too, which would make a mesh ask for the other slices."""
+    chips = [SimpleNamespace(coords=[x, 0, 0], core_on_chip=0, slice_index=index) for x, index in enumerate(slices)]
+    monkeypatch.setattr(client, "client", lambda: SimpleNamespace(devices=chips, kind="TPU"))
+    found = xr.global_runtime_device_attributes()
+    assert [attributes.get("slice_index") for attributes in found] == named
+    assert found[1]["name"] == "TPU:1" and found[1]["coords"] == [1, 0, 0] and found[1]["num_cores"] == 1
 
 
 def test_c12_code_looks_the_topology_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:

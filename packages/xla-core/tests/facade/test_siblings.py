@@ -257,6 +257,8 @@ MISSING = {
     "from torch_xla.utils import serialization": "xla-serialization",
     "import torch_xla.utils.serialization": "xla-serialization",
     "from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel": "xla-spmd",
+    "import torch_xla.experimental.xla_sharding as xs": "xla-spmd",
+    "from torch_xla.experimental.xla_sharded_tensor import XLAShardedTensor": "xla-spmd",
     "import torch_xla; torch_xla.distributed": "xla-distributed",
 }
 # The core as if it were installed alone.

@@ -9,8 +9,9 @@ import torch
 
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
+from xla_core.abi import is_manual
 from xla_distributed import connection, meeting, ops, threads
-from xla_distributed.errors import JobError
+from xla_distributed.errors import JobError, ModeError
 from xla_distributed.groups import Given, even_groups_of, groups_of
 
 _REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
@@ -30,11 +31,24 @@ def _record(operation: Any, inputs: Any, *rest: Any) -> Any:
     if meeting.joined():
         with torch.no_grad():
             return threads.run(operation, inputs, *rest)
-    connection.member()  # raises if there are no others
+    if xr.is_spmd():
+        _check_in_region(str(operation).split(".")[1], [inputs] if isinstance(inputs, torch.Tensor) else inputs)
+    else:
+        connection.member()  # raises if there are no others
     token, context = get_all_reduce_token()
     with torch.no_grad():
         results, context.all_reduce_token = operation(inputs, token, *rest)
     return results
+
+
+def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise ModeError unless all tensors are parts, in a manual region."""
+    whole = next((tensor for tensor in tensors if not is_manual(tensor)), None)
+    if whole is not None:
+        raise ModeError(
+            f"{name} of a tensor of shape {tuple(whole.shape)}: in SPMD mode there is one replica and the compiler places collectives. "
+            "Call it on parts, between enable_manual_sharding and disable_manual_sharding, or leave it out"
+        )
 
 
 def check_reduction(reduce_type: str, *tensors: torch.Tensor) -> None:
@@ -142,6 +156,9 @@ def all_gather(
 
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: Given = None, pin_layout: bool = True) -> torch.Tensor:
     """D02: as D03, by a sum in which each member adds its part to zeros."""
+    if xr.is_spmd():  # no host knows which part it pads
+        gathered: torch.Tensor = xm.all_gather(value, dim, groups, pin_layout=pin_layout)
+        return gathered
     found = even_groups_of(groups, "all_gather")
     dim = _dimension(value, dim)
     size = value.size(dim)

@@ -72,7 +72,8 @@ def _start_jax(place: job.Job, joined: Member) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if _TIMEOUT_FLAG not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
-    settings.CPU_NUM_DEVICES.set(1)  # each replica has one
+    if not xr.is_spmd():
+        settings.CPU_NUM_DEVICES.set(1)  # each replica has one
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the user
     jax.config.update("jax_enable_recoverability", True)  # those that are left end at once, with their own errors
     jax.distributed.initialize(

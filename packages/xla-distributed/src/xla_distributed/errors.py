@@ -3,7 +3,8 @@
 JobError
 ├── ReplicaLostError       another replica has died or has left the job
 ├── ReplicaTimeoutError    another replica did not arrive in time
-└── CollectiveMismatchError  replicas disagree on their collectives
+├── CollectiveMismatchError  replicas disagree on their collectives
+└── ModeError              SPMD mode has one program, not replicas
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class ReplicaLostError(JobError):
 
 class ReplicaTimeoutError(JobError):
     """Another replica did not arrive in time."""
+
+
+class ModeError(JobError):
+    """SPMD mode has one program over all devices, not replicas."""
 
 
 class CollectiveMismatchError(JobError):

@@ -24,11 +24,14 @@ class Groups:
 
 
 def groups_of(given: Given) -> Groups:
-    """Check what a user gave; None and [] mean one group of all.
+    """Check what a user gave; None and [] mean one group of all. In SPMD mode, numbers are those of devices, and `place` says nothing.
 
     Raises ValueError if an ordinal repeats or is out of range, or this replica is in no group.
     """
-    count, mine = int(xr.world_size()), int(xr.global_ordinal())
+    if xr.is_spmd():  # one program: its devices are meant, of which none is this process's
+        count, mine = int(xr.global_runtime_device_count()), 0
+    else:
+        count, mine = int(xr.world_size()), int(xr.global_ordinal())
     if not given:
         return Groups((), (), count, mine)
     listed = [[int(ordinal) for ordinal in group] for group in given]

@@ -12,6 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from xla_core.compile.emit import Constants, Scope, program
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, aval_at
+from xla_core.ir.layout import layout_at, spans_devices
+from xla_core.ir.manual import form_of_parts
 
 Executable = Callable[..., Any]
 
@@ -33,23 +35,40 @@ def _layout(aval: Aval | None) -> tuple[Any, ...] | None:
     return None if aval is None else (aval.shape, aval.physical)
 
 
-def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | None = None) -> Any:
+def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | None = None, told: bool = False) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
 
-    home: how the buffers lie. Raises (at that call) LoweringError for a lowering that fails.
+    home: how the buffers lie. told: in SPMD mode, results without a layout are replicated, not as the compiler likes.
+    Raises (at that call) LoweringError for a lowering that fails.
     """
-    has_leaves = any(type(entry) is Aval for entry in graph.entries)
     return jax.jit(
-        across_replicas(program(graph, constants, scope), home),
+        across_replicas(program(graph, constants, scope, home), home),
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
-        out_shardings=None if has_leaves else home,
+        out_shardings=_result_forms(graph, home, told),
     )
+
+
+def _result_forms(graph: Graph, home: Sharding, told: bool) -> Any:
+    """How results lie where a program must be told: those that were laid out, and all if no argument says where it runs."""
+    free = not told and any(type(entry) is Aval for entry in graph.entries)
+    otherwise = None if free else home
+    if not spans_devices(home):
+        return otherwise
+    return (*[_form_at(graph, slot, home) or otherwise for slot in graph.outs], otherwise)
+
+
+def _form_at(graph: Graph, slot: int, home: Sharding) -> NamedSharding | None:
+    aval = aval_at(graph.entries, slot)
+    if aval is not None and aval.manual:
+        return form_of_parts(home)
+    layout = layout_at(graph.entries, slot)
+    return None if layout is None else layout.sharding
 
 
 def across_replicas(function: Callable[..., Any], home: Sharding) -> Callable[..., Any]:
     """`function` as each replica runs it over its own part of buffers that lie so: collectives inside reach the others."""
-    if not isinstance(home, NamedSharding):
+    if not isinstance(home, NamedSharding) or spans_devices(home):
         return function
     everywhere = PartitionSpec()
     spread: Callable[..., Any] = jax.shard_map(function, mesh=home.mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)

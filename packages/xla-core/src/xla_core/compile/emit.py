@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax.sharding import Sharding
 
 from xla_core.errors import LoweringError, XlaError
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, operation
+from xla_core.ir.manual import is_boundary, manual_operands, on_each_device
 from xla_core.ir.signature import Signature, cast, check_results
 from xla_core.ir.tape import Feed, FeedKind
 
@@ -42,11 +44,13 @@ def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np
 Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 
 
-def program(graph: Graph, constants: Constants, scope: Scope | None = None) -> Callable[..., tuple[jax.Array, ...]]:
+def program(
+    graph: Graph, constants: Constants, scope: Scope | None = None, home: Sharding | None = None
+) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
     The token is a scalar that nobody donates: waiting for it is waiting for the execution.
-    scope: entered around each lowering.
+    scope: entered around each lowering. home: how buffers lie, which manual regions (ir/manual.py) need.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
@@ -57,7 +61,7 @@ def program(graph: Graph, constants: Constants, scope: Scope | None = None) -> C
             if entry is None:
                 env.append(next(results))
             elif type(entry) is tuple:
-                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope)
+                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, home)
                 if len(made) == 1:
                     env.append(made[0])
                 else:
@@ -124,7 +128,17 @@ def _typed(feed: Feed, number: Any) -> Any:
     return lax.convert_element_type(number, feed.aval.physical)
 
 
-def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None) -> list[Any]:
+def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, home: Sharding | None) -> list[Any]:
+    signature, *slots = operation(graph, slot)
+    if is_boundary(signature):
+        return signature.emit(operands)  # type: ignore[no-any-return]
+    parts = manual_operands(graph.entries, slots)
+    if home is not None and any(parts):
+        return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)
+    return _lower_here(graph, slot, operands, scope)
+
+
+def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | None) -> list[Any]:
     signature: Signature = operation(graph, slot)[0]
     try:
         if scope is None:

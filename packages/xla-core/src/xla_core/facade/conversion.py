@@ -59,16 +59,13 @@ def _to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
     """The nesting with its CPU tensors on `device`; dicts in it are updated in place too. A bare tensor gives a list of one.
 
-    input_sharding: a ShardingSpec, applied to the tensors whose rank it has. Raises RuntimeError if it is for minibatches and
-    does not divide dimension 0 of such a tensor by the local device count.
+    input_sharding: a ShardingSpec; of the tensors whose rank it has, each device gets its part only. Raises RuntimeError if it is for
+    minibatches and does not divide dimension 0 of such a tensor by the local device count.
     """
     nesting = [datas] if isinstance(datas, torch.Tensor) else datas
 
     def send(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        sent = [_sent(tensor, torch.device(device)) for tensor in tensors]
-        for tensor in sent if input_sharding is not None else ():
-            _shard(tensor, input_sharding)
-        return sent
+        return [_sent(tensor, torch.device(device), input_sharding) for tensor in tensors]
 
     def on_cpu(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"
@@ -78,18 +75,29 @@ def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_shardi
     return result
 
 
-def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    moved = tensor.detach().to(device)
+def _sent(tensor: torch.Tensor, device: torch.device, sharding: Any) -> torch.Tensor:
+    if sharding is None or not sharding.can_apply(tensor):
+        moved = tensor.detach().to(device)
+    else:
+        _check_minibatch(tensor, sharding)
+        moved = _divided(tensor.detach(), device, sharding)
     return moved.requires_grad_(tensor.requires_grad)
 
 
-def _shard(tensor: torch.Tensor, sharding: Any) -> None:
-    if not sharding.can_apply(tensor):
-        return
+def _check_minibatch(tensor: torch.Tensor, sharding: Any) -> None:
     count = xr().addressable_runtime_device_count()
     if getattr(sharding, "minibatch", False) and tensor.shape[0] % count:
         raise RuntimeError(f"a minibatch of {tensor.shape[0]} cannot be split evenly over {count} local devices: make it a multiple")
-    sharding.apply(tensor)
+
+
+def _divided(tensor: torch.Tensor, device: torch.device, sharding: Any) -> torch.Tensor:
+    """A ShardingSpec uploads to each device its part; what knows only `apply` gets a tensor that is there."""
+    if hasattr(sharding, "upload"):
+        uploaded: torch.Tensor = sharding.upload(tensor)
+        return uploaded
+    moved = tensor.to(device)
+    sharding.apply(moved)
+    return moved
 
 
 def _update_dicts(old: Any, new: Any, seen: set[int]) -> None:

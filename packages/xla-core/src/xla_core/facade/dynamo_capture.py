@@ -22,11 +22,14 @@ from xla_core.facade.step_closures import stand_in_by
 from xla_core.frontend.tensor import Storage, XLATensor, view_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of
+from xla_core.ir.layout import Layout
 from xla_core.ir.tape import NOBODY, Recorder, Tape, Value, buffer_value
 from xla_core.metrics import Cause
-from xla_core.runtime import executor
+from xla_core.runtime import executor, layouts
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import compute, forbid_reads
+
+_COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
 
 
 class NotOneProgram(GraphBreakError):
@@ -102,6 +105,13 @@ class Recording(fx.Interpreter):
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         swapped: dict[str, torch.Tensor] = {name: self.stand_ins.of(tensor) for name, tensor in held.items() if type(tensor) is XLATensor}
         return torch.func.functional_call(module, swapped, args, kwargs)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """As fx. Graphs write by copying: what was told of how the source lies was told of the target."""
+        result = super().call_function(target, args, kwargs)
+        if target in _COPIES and type(result) is XLATensor and type(args[1]) is XLATensor and layouts.layout_of(result._storage) is None:
+            layouts.follow(args[1]._storage, result._storage)
+        return result
 
     def run_node(self, n: fx.Node) -> Any:
         """As fx; raises NotOneProgram for what may differ from call to call without being an input."""
@@ -183,6 +193,7 @@ class Captured:
     avals: shape and dtype of each result of the program.
     sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
     written: inputs that hold another value afterwards. holders: values of the new storages.
+    told: layouts that the graph told of inputs, and (second) of the new storages.
     """
 
     recorder: Recorder
@@ -194,6 +205,7 @@ class Captured:
     holders: list[Origin]
     results: list[Any]
     tree: TreeSpec
+    told: tuple[list[Layout | None], list[Layout | None]]
 
     def run(self, args: Sequence[Any], cause: Cause = Cause.DYNAMO_EXECUTE) -> Any:
         """The graph's results for arguments with the layout that it was recorded with."""
@@ -210,6 +222,9 @@ class Captured:
             for number, origin in self.written:
                 storages[number].value = value(origin)
             new = [_storage(value(origin)) for origin in self.holders]
+            for holder, layout in zip([*storages, *new], [*self.told[0], *self.told[1]], strict=True):
+                if layout is not None:
+                    layouts.set_layout(holder, layout)
         return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
 
     def _execute(self, before: list[Value], cause: Cause) -> list[Value]:
@@ -290,7 +305,12 @@ class _Assembly:
         holders = [self._origin(storage.value) for storage in self._kept]
         graph, inputs = self._program()
         avals = [value.aval for value in self._pending]
-        return Captured(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree)
+        changed = {number for number, _ in written}
+        told = (
+            [layouts.layout_of(storage) if number in changed else None for number, storage in enumerate(stand_ins.storages)],
+            [layouts.layout_of(storage) for storage in self._kept],
+        )
+        return Captured(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree, told)
 
     def _shown(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):

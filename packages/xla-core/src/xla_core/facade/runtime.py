@@ -16,7 +16,9 @@ from xla_core.facade import devices, tpu
 from xla_core.facade.deprecation import warn_once
 from xla_core.facade.modules import xm, xr
 from xla_core.facade.replicas import is_replica, joined, place
+from xla_core.frontend import spread
 from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.layout import spans_devices
 from xla_core.runtime import client, executor
 from xla_core.runtime.topology import set_topology, topology
 
@@ -114,15 +116,17 @@ def local_ordinal() -> int:
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
-    """One dict per physical device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`, perhaps `slice_index`."""
+    """One dict per device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; of several slices `slice_index`."""
     local = client.client().devices
     count = place().process_count
-    if count == 1:
-        return [devices.attributes(device, number) for number, device in enumerate(local)]
-    known = local[0].client.devices()
+    known = local if count == 1 else local[0].client.devices()
     if len(known) != count * len(local):  # the processes are not connected (yet): equal shares
         known = list(local) * count
-    return [devices.attributes(device, number) for number, device in enumerate(known)]
+    found = [devices.attributes(device, number) for number, device in enumerate(known)]
+    if len({attributes.get("slice_index") for attributes in found}) == 1:  # jax numbers a slice that is the only one as well
+        for attributes in found:
+            attributes.pop("slice_index", None)
+    return found
 
 
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
@@ -168,8 +172,9 @@ def use_spmd(auto: bool | None = False) -> None:
     config.USE_SPMD.set(True)
     _Mode.ours = True
     set_topology(replace(topology(), spmd=True))
-    if client.started():
+    if client.started() and not spans_devices(client.client().homes[0]):
         client.set_current_index(0)
+        spread.spread_data(client.spread())
 
 
 def _tensors_exist() -> bool:

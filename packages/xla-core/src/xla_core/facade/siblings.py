@@ -68,6 +68,14 @@ FACADE: Mapping[str, str] = MappingProxyType(_table())
 # Names whose result for one replica is the core's to give.
 COLLECTIVES = frozenset(name for name in SINGLE if FACADE.get(name) == DISTRIBUTED and name != "torch_xla.launch")
 
+# Those that in SPMD mode mean the devices, in a manual region.
+_BETWEEN_TENSORS = frozenset(
+    name
+    for name in COLLECTIVES
+    if name.endswith((".all_reduce", "all_gather", "_all_gather_using_all_reduce", "all_gather_bucketized", "all_to_all"))
+    or name.endswith(("collective_permute", "collective_broadcast", "reduce_scatter", "reduce_scatter_bucketized", "distributed_mm"))
+)
+
 # Modules that come with a sibling, and the names by which `torch_xla/_absent` stands in for them.
 MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -77,6 +85,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "torch_xla.utils.serialization": SERIALIZATION,
         "torch_xla.experimental.distributed_checkpoint": SERIALIZATION,
         "torch_xla.experimental.spmd_fully_sharded_data_parallel": SPMD,
+        "torch_xla.experimental.xla_sharding": SPMD,
+        "torch_xla.experimental.xla_sharded_tensor": SPMD,
         "torch_xla._internal.pjrt": DISTRIBUTED,
         "torch_xla.experimental.pjrt": DISTRIBUTED,
         "torch_xla.experimental.pjrt_backend": DISTRIBUTED,
@@ -121,13 +131,18 @@ def find(name: str) -> Any:
     return ANYWHERE.get(name) or _stand_in(name)
 
 
+def _alone(name: str) -> bool:
+    """Whether a function meets nobody: there is one replica, and in SPMD mode no collective between the devices is meant."""
+    return xr().world_size() == 1 and not (name in _BETWEEN_TENSORS and xr().is_spmd())
+
+
 @functools.cache
 def _by_replicas(name: str, several: Callable[..., Any]) -> Callable[..., Any]:
     single = SINGLE[name]
 
     @functools.wraps(several)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return single(*args, **kwargs) if xr().world_size() == 1 else several(*args, **kwargs)
+        return single(*args, **kwargs) if _alone(name) else several(*args, **kwargs)
 
     return call
 
@@ -137,7 +152,7 @@ def _stand_in(name: str) -> Callable[..., Any]:
     single = SINGLE.get(name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if single is None or xr().world_size() != 1:
+        if single is None or not _alone(name):
             raise missing(name, FACADE[name])
         return single(*args, **kwargs)
 

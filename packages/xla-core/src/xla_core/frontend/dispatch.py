@@ -93,7 +93,7 @@ def recording_plan(func: OpOverload) -> Plan:
         plan = functional(call)
     else:
         plan = mutating(call)
-    return special.elsewhere(func, special.noting(func, special.filling(func, functional_form, plan)))
+    return special.elsewhere(func, special.imaging(func, special.noting(func, special.filling(func, functional_form, plan))))
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:

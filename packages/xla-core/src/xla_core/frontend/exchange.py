@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,14 +14,17 @@ from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.graph import Graph, ancestors, extract, live_slots
+from xla_core.ir.layout import spans_devices
 from xla_core.ir.tape import KEPT, Recorder, buffer_value
 from xla_core.metrics import Cause
+from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, recorder_of
 from xla_core.runtime.sync import compute, user_step
 from xla_core.runtime.transfer import local, settled
 
 
-def _xla(tensor: torch.Tensor) -> XLATensor:
+def checked(tensor: torch.Tensor) -> XLATensor:
+    """The tensor, if it is on an xla device. Raises DeviceMismatchError."""
     if type(tensor) is not XLATensor:
         raise DeviceMismatchError(f"Input tensor is not an XLA tensor: {tensor.type()}. Move it first, with .to('xla')")
     return tensor
@@ -33,7 +36,9 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
     The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away.
     Raises DeviceMismatchError for a tensor that is not on `xla`.
     """
-    value = value_of(_xla(tensor))
+    found = checked(tensor)
+    layouts.settle_one(found._storage)
+    value = value_of(found)
     with value.recorder.lock:
         compute([value])
         if value.buffer is None:
@@ -42,14 +47,14 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
         tape = value.recorder.tape
         if value.tape is tape:
             tape.refs[value.slot] = KEPT
-        return local(value.buffer)
+        return local(value.buffer, value.recorder)
 
 
 def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor over a jax array on one of this process's devices, without a copy; the array stays valid.
+    """A tensor over a jax array on one of this process's devices (in SPMD mode, or on all), without a copy; the array stays valid.
 
     dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
-    DeviceMismatchError for an array on another or on several devices.
+    DeviceMismatchError for an array on other devices.
     """
     logical = torch_dtype(buffer.dtype) if dtype is None else dtype
     if device_dtype(logical) != buffer.dtype:
@@ -61,18 +66,21 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
 
 
 def _recorder_holding(buffer: jax.Array) -> Recorder:
-    devices = client().devices
+    running = client()
+    if buffer.sharding.device_set == running.homes[0].device_set:
+        return running.recorders[0]
+    devices = running.devices
     homes = list(buffer.devices())
     if len(homes) != 1 or homes[0] not in devices:
         raise DeviceMismatchError(
             f"the array lives on {homes}, not on one of this process's xla devices {list(devices)}: device_put it there first"
         )
-    return client().recorders[devices.index(homes[0])]
+    return running.recorders[0 if spans_devices(running.homes[0]) else devices.index(homes[0])]
 
 
-def annotate(tensor: torch.Tensor, key: str, value: Any) -> None:
+def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
     """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
-    storage = _xla(tensor)._storage
+    storage = checked(tensor)._storage
     if storage.annotations is None:
         storage.annotations = {}
     if value is None:
@@ -81,10 +89,15 @@ def annotate(tensor: torch.Tensor, key: str, value: Any) -> None:
         storage.annotations[key] = value
 
 
-def annotation(tensor: torch.Tensor, key: str) -> Any:
+def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
     """What `annotate` attached under `key`, or None."""
-    annotations = _xla(tensor)._storage.annotations
+    annotations = checked(tensor)._storage.annotations
     return None if annotations is None else annotations.get(key)
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` shows is recorded and not computed."""
+    return value_of(checked(tensor)).buffer is None
 
 
 def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
@@ -93,7 +106,7 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
     Tensors that are already computed enter as inputs and are no results. Raises DeviceMismatchError for tensors not on one device.
     """
     if tensors:
-        values = [value_of(_xla(tensor)) for tensor in tensors]
+        values = [value_of(checked(tensor)) for tensor in tensors]
         recorder = values[0].recorder
         if any(value.recorder is not recorder for value in values):
             raise DeviceMismatchError("graph_of needs tensors of one device")
@@ -117,9 +130,9 @@ def sync(device: torch.device | str | None = None, wait: bool = False, cause: Ca
 
 def alias_key(tensor: torch.Tensor) -> int:
     """Equal exactly for tensors that share data: a tensor, its views and its detached forms."""
-    return id(_xla(tensor)._storage)
+    return id(checked(tensor)._storage)
 
 
 def computed(tensors: Iterable[torch.Tensor]) -> None:
     """Compute what `tensors` show, each device in one execution, without reading it."""
-    compute([value_of(_xla(tensor)) for tensor in tensors])
+    compute([value_of(checked(tensor)) for tensor in tensors])

@@ -43,10 +43,11 @@ def signature(
     if result is NotImplemented:
         return None
     flat, tree = tree_flatten(result)
-    promised = tuple(_aval(item) for item in flat)
+    manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
+    promised = tuple(_aval(item, manual) for item in flat)
     held, pack = promised, None if isinstance(result, torch.Tensor) else _packer(tree)
     if targets is not None:
-        held = promised[: call.fresh] + _written(call, promised[call.fresh :], targets, bool(outs))
+        held = promised[: call.fresh] + _written(call, promised[call.fresh :], targets, bool(outs), manual)
     return Signature(
         call.name,
         call.spec.lower,
@@ -61,12 +62,12 @@ def signature(
     )
 
 
-def _aval(item: Any) -> Aval | None:
+def _aval(item: Any, manual: bool) -> Aval | None:
     if item is None:
         return None
     if not isinstance(item, torch.Tensor):
         raise InternalError(f"an operation with a lowering returned a {type(item).__name__}, which no tensor can hold")
-    return aval_of(tuple(item.shape), item.dtype)
+    return aval_of(tuple(item.shape), item.dtype, manual)
 
 
 def _packer(tree: TreeSpec) -> Callable[[list[Any]], Any]:
@@ -76,12 +77,12 @@ def _packer(tree: TreeSpec) -> Callable[[list[Any]], Any]:
     return pack
 
 
-def _written(call: Call, promised: tuple[Aval | None, ...], targets: list[Any], resize: bool) -> tuple[Aval | None, ...]:
+def _written(call: Call, promised: tuple[Aval | None, ...], targets: list[Any], resize: bool, manual: bool) -> tuple[Aval | None, ...]:
     """What the mutated arguments hold afterwards: their own dtype, and their own shape unless out= resizes them."""
     flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
     internal(len(flat) == len(promised), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(promised)}")
     return tuple(
-        None if target is None or aval is None else aval_of(aval.shape if resize else tuple(target.shape), target.dtype)
+        None if target is None or aval is None else aval_of(aval.shape if resize else tuple(target.shape), target.dtype, manual)
         for target, aval in zip(flat, promised, strict=True)
     )
 

@@ -108,7 +108,7 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
 
 
 def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
-    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype) for tensor in tensors)
+    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, tensor._storage.value.aval.manual) for tensor in tensors)
     users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
     key = (call.key, avals, users)
     found = _traced.get(key)
@@ -127,7 +127,7 @@ def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
     """What a result is to torch: where the device computes in another dtype, that of an operand which is held in it."""
     natural = torch_dtype(np.dtype(struct.dtype))
     held = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
-    return aval_of(tuple(struct.shape), natural if held is None else held)
+    return aval_of(tuple(struct.shape), natural if held is None else held, any(aval.manual for aval in avals))
 
 
 def _signature(name: str, closed: Any, avals: tuple[Aval, ...], promised: tuple[Aval, ...]) -> Signature:

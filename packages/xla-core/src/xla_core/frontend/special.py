@@ -20,6 +20,7 @@ from xla_core.ir.state import note_filled
 from xla_core.ir.tape import Recorder, Value, blank_value, buffer_value
 from xla_core.ops.table import overload_named
 from xla_core.runtime.client import recorder_of
+from xla_core.runtime.layouts import follow
 from xla_core.runtime.sync import compute
 from xla_core.runtime.transfer import put, upload
 
@@ -37,7 +38,14 @@ def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Independent data. Values are immutable, so the copy shares the value until one side is written to."""
-    return wrap(value_of(args[0]))
+    return in_image_of(args[0], wrap(value_of(args[0])))
+
+
+def in_image_of(source: XLATensor, tensor: XLATensor) -> XLATensor:
+    """A tensor just made like another: it lies over several devices as that one does (SPMD)."""
+    if source._storage.annotations is not None and source._spec is None:
+        follow(source._storage, tensor._storage)
+    return tensor
 
 
 def item(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -137,7 +145,7 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _warn_of_lost_parts(tensor.dtype, dtype)
         tensor = native_plan(aten._to_copy.default)((tensor,), {"dtype": dtype})
     value = value_of(tensor)
-    return wrap(value if target is None or target.index is None else moved(value, recorder_of(target)))
+    return in_image_of(args[0], wrap(value if target is None or target.index is None else moved(value, recorder_of(target))))
 
 
 def copy_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -283,6 +291,13 @@ _FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 }
 
 
+def imaging(func: OpOverload, plan: Plan) -> Plan:
+    """`plan`, whose result lies as its operand does if the operation is one of the `*_like`."""
+    if not func._schema.name.endswith("_like"):
+        return plan
+    return lambda args, kwargs: in_image_of(args[0], plan(args, kwargs))
+
+
 def noting(func: OpOverload, plan: Plan) -> Plan:
     """`plan`, remembering tensors that it makes by filling: they may turn out to be state (ir/state.py)."""
     number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
@@ -315,7 +330,8 @@ def blank(func: OpOverload) -> Plan:
             recorder = recorder_of(target)
         placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
         meta = func(*tree_map(infer.meta_of, args), **{name: value for name, value in placed.items() if value is not None})
-        return wrap(blank_value(recorder, aval_of(tuple(meta.shape), meta.dtype)))
+        made = wrap(blank_value(recorder, aval_of(tuple(meta.shape), meta.dtype)))
+        return made if source is None else in_image_of(source, made)
 
     return run
 

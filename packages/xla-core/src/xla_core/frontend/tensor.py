@@ -38,7 +38,7 @@ class Storage:
     __slots__ = ("__weakref__", "annotations", "value")
 
     value: Value
-    annotations: dict[str, Any] | None
+    annotations: dict[Any, Any] | None
 
 
 class XLATensor(torch.Tensor):
@@ -256,7 +256,7 @@ def is_view(tensor: XLATensor) -> bool:
 
 def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
-    if type(other) is not XLATensor:
+    if not isinstance(other, XLATensor):
         raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
     set_conj(tensor, other.is_conj())  # torch wants the same kind of tensor on both sides
     set_neg(tensor, other.is_neg())

@@ -45,7 +45,7 @@ class ViewSpec:
         self.steps = steps
         self.meta = meta
         self.strided = strided
-        self.aval = aval_of(tuple(meta.shape), meta.dtype)
+        self.aval = aval_of(tuple(meta.shape), meta.dtype, base.manual)
         self.strides = tuple(meta.stride())
         self.overlaps = meta.numel() > 0 and any(size > 1 and stride == 0 for size, stride in zip(meta.shape, meta.stride(), strict=True))
         self.lazy = meta.is_conj() or meta.is_neg()

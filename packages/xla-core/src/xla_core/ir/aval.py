@@ -16,12 +16,14 @@ from xla_core.dtypes import device_dtype
 class Aval:
     """Shape and torch dtype of one value, and the dtype that stands for it on the device.
 
-    Make them with `aval_of` only: two avals with the same shape and dtype are the same object.
+    manual: each of the devices behind `xla:0` has a value like this (ir/manual.py).
+    Make them with `aval_of` only: two equal avals are the same object.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.manual = manual
         self.physical: np.dtype = device_dtype(dtype)
         self.integral = not (dtype.is_floating_point or dtype.is_complex)
         # Made at first use and kept here, where finding them costs nothing.
@@ -45,7 +47,7 @@ class Aval:
 
     def __repr__(self) -> str:
         name = _SHORT.get(self.dtype, str(self.dtype).removeprefix("torch."))
-        return f"{name}[{','.join(map(str, self.shape))}]"
+        return f"{name}[{','.join(map(str, self.shape))}]{' on each device' if self.manual else ''}"
 
 
 _SHORT = {
@@ -62,13 +64,13 @@ _SHORT = {
     torch.complex64: "c64",
     torch.complex128: "c128",
 }
-_INTERNED: dict[tuple[tuple[int, ...], torch.dtype], Aval] = {}
+_INTERNED: dict[tuple[tuple[int, ...], torch.dtype, bool], Aval] = {}
 
 
-def aval_of(shape: tuple[int, ...], dtype: torch.dtype) -> Aval:
+def aval_of(shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> Aval:
     """The one Aval of `shape` and `dtype`; raises UnsupportedDtypeError for a dtype that XLA does not have."""
-    key = (shape, dtype)
+    key = (shape, dtype, manual)
     found = _INTERNED.get(key)
     if found is None:
-        found = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype))
+        found = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype, manual))
     return found

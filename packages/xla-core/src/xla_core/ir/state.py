@@ -16,7 +16,7 @@ from xla_core.ir.aval import Aval
 from xla_core.ir.graph import aval_at
 from xla_core.ir.tape import Entry, Tape, Value
 
-Fill = Callable[[Aval, Any], Any]
+Fill = Callable[[Any, Aval, Any], Any]
 
 
 class Holder(Protocol):
@@ -31,15 +31,15 @@ def note_filled(tape: Tape, holder: Holder, number: Any) -> None:
 
 
 def promote_state(tape: Tape, fill: Fill) -> None:
-    """Turn filled tensors that became state into leaves; `fill(aval, number)` makes their buffers."""
-    promoted: dict[int, Any] = {}
+    """Turn filled tensors that became state into leaves; `fill(holder, aval, number)` makes their buffers."""
+    promoted: dict[int, tuple[Holder, Any]] = {}
     for reference, slot, number in tape.filled:
         holder: Holder | None = reference()
         if holder is not None and holder.value.tape is tape and holder.value.slot != slot and slot not in tape.feeds:
-            promoted[slot] = number
+            promoted[slot] = holder, number
     tape.filled.clear()
     if promoted:
-        _rebuild(tape, {slot: fill(_aval(tape, slot), number) for slot, number in promoted.items()})
+        _rebuild(tape, {slot: fill(holder, _aval(tape, slot), number) for slot, (holder, number) in promoted.items()})
 
 
 def _aval(tape: Tape, slot: int) -> Aval:

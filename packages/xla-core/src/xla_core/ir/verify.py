@@ -14,7 +14,7 @@ def verify(graph: Graph, inputs: Inputs) -> None:
     leaves = [entry for entry in graph.entries if type(entry) is Aval]
     internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves are fed with {len(inputs.buffers)} buffers")
     for number, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
-        fits = buffer is not None and tuple(buffer.shape) == aval.shape and buffer.dtype == aval.physical
+        fits = buffer is not None and tuple(buffer.shape)[aval.manual :] == aval.shape and buffer.dtype == aval.physical
         internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, fed with {_kind(buffer)}")  # type: ignore[misc]
     _verify_feeds(graph, inputs)
     results = 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from xla_core import config
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
+from xla_core.ir.layout import everywhere
+from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ir.tape import Recorder
-from xla_core.runtime.topology import REPLICA_AXIS, topology
+from xla_core.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
 
@@ -27,8 +30,9 @@ class Client:
     """The devices that this process addresses, and one recorder for each.
 
     kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
-    homes: how a buffer of each device lies: on it alone, or, among replicas in several processes, as this process's part of a
-        "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives).
+    homes: how a buffer of each device lies: on it alone; among replicas in several processes, as this process's part of a
+        "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives); in SPMD mode,
+        where `xla:0` stands for all devices of the job, replicated over them unless its data was laid out otherwise.
     """
 
     kind: str
@@ -124,7 +128,7 @@ def _start() -> Client:
         ) from error
     if kind == "CPU":
         devices = devices[: config.CPU_NUM_DEVICES.get()]
-    recorders = tuple(Recorder(index) for index in range(len(devices)))
+    recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
     for recorder in recorders:
         recorder.eager = eager()
     return Client(kind, devices, recorders, _homes(devices, platform))
@@ -132,6 +136,8 @@ def _start() -> Client:
 
 def _homes(devices: tuple[jax.Device, ...], platform: str) -> tuple[Sharding, ...]:
     place = topology()
+    if config.USE_SPMD.get():
+        return (everywhere(_devices_of_job(devices)),)
     if not place.replicas or place.process_count == 1:
         return tuple(SingleDeviceSharding(device) for device in devices)
     known = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
@@ -141,6 +147,26 @@ def _homes(devices: tuple[jax.Device, ...], platform: str) -> tuple[Sharding, ..
         )
     columns = np.array(known).reshape(place.process_count, len(devices)).T
     return tuple(NamedSharding(Mesh(column, (REPLICA_AXIS,)), PartitionSpec()) for column in columns)
+
+
+def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
+    """All devices of the job, those of each process together."""
+    if topology().process_count == 1:
+        return np.array(local)
+    return np.array(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
+
+
+def spread(order: Sequence[int] | None = None) -> Sharding:
+    """Go over to SPMD mode while the client runs: how buffers of `xla:0` lie from now on, in this order of devices (None: as they are)."""
+    global _client
+    with _lock:
+        running = _client
+        if running is None:
+            raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
+        devices = _devices_of_job(running.devices)
+        found = everywhere(devices if order is None else devices[list(order)])
+        _client = replace(running, recorders=running.recorders[:1], homes=(found,))
+    return found
 
 
 def _request_cpu_devices(count: int) -> None:

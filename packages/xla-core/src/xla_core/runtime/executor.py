@@ -21,6 +21,7 @@ from xla_core.compile.compiler import Executable, devices_of, donated_arguments,
 from xla_core.compile.emit import arrays_of
 from xla_core.errors import ExecutionError, LoweringError, XlaError
 from xla_core.ir.graph import Graph, Inputs, operation_at
+from xla_core.ir.layout import sharding_text, spans_devices
 from xla_core.ir.tape import Recorder
 from xla_core.ir.text import graph_hash
 from xla_core.ir.verify import verify
@@ -77,7 +78,10 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
     """
     for graph_pass in _passes:
         graph = graph_pass(graph)
-    program = programs().program((recorder.index, precision.get(), graph.key), inputs)
+    key: tuple[Any, ...] = (recorder.index, precision.get(), graph.key)
+    if spans_devices(home(recorder)):
+        key = (*key, *[buffer.sharding for buffer in inputs.buffers])
+    program = programs().program(key, inputs)
     with program.lock, jax.enable_x64(True):
         executable = program.executable if program.matches(inputs) else None
         floats, ints = program.numbers(inputs)
@@ -109,7 +113,8 @@ def _build(
     device = jax_device(recorder)
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
-    program.graph_hash = graph_hash(graph, program.constants, precision.get())
+    layouts = [sharding_text(buffer.sharding) for buffer in inputs.buffers] if spans_devices(home(recorder)) else ()
+    program.graph_hash = graph_hash(graph, program.constants, precision.get(), *layouts)
     executable = disk.load(program.graph_hash, graph, arguments, device, devices_of(home(recorder)))
     if executable is None:
         executable = _compile(recorder, graph, program, arguments)
@@ -131,10 +136,19 @@ def _build(
 def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list[Any]) -> Callable[..., Any]:
     """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
     device = jax_device(recorder)
-    function = jitted(graph, program.constants, home(recorder), source_scope if config.HLO_DEBUG.get() else None)
+    scope = source_scope if config.HLO_DEBUG.get() else None
+    function = jitted(graph, program.constants, home(recorder), scope)
     lowered = function.lower(*arguments)
     try:
-        compiled = lowered.compile()
+        try:
+            compiled = lowered.compile()
+        except ValueError:
+            if not spans_devices(home(recorder)):
+                raise
+            # XLA cut a result in a way that no mesh here describes: have it whole.
+            function = jitted(graph, program.constants, home(recorder), scope, told=True)
+            lowered = function.lower(*arguments)
+            compiled = lowered.compile()
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise LoweringError(
             f"a program of {_operations(graph)} operations could not be compiled for {recorder.device}: {error}{_kept_text(lowered)}"

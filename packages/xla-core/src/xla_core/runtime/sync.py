@@ -28,7 +28,7 @@ from xla_core.ir.graph import (
 from xla_core.ir.state import promote_state
 from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
-from xla_core.runtime import executor
+from xla_core.runtime import executor, layouts
 from xla_core.runtime.transfer import download, filled
 
 # A tape this long is checked for operations that nothing alive needs, and again when it has doubled.
@@ -82,6 +82,8 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
                     keep_live(tape)
                 if tape.filled:
                     promote_state(tape, partial(filled, recorder))
+                if layouts.any_kept():
+                    layouts.settle(recorder)
                 plan = plan_step(tape)
                 if plan is not None:
                     _run(recorder, tape, plan, cause)

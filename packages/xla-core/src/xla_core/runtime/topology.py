@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-REPLICA_AXIS = "replica"  # of the mesh over which programs of several processes run: lowerings of collectives name it
-
 
 @dataclass(frozen=True, slots=True)
 class Topology:

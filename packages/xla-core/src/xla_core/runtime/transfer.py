@@ -8,16 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from xla_core import metrics
 from xla_core.dtypes import natural_dtype
 from xla_core.errors import ExecutionError
 from xla_core.ir.aval import Aval, aval_of
+from xla_core.ir.layout import spans_devices
 from xla_core.ir.tape import Recorder, Value, buffer_value
 from xla_core.metrics import Direction, TransferEvent, Unit
-from xla_core.runtime.client import home, jax_device
+from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
+from xla_core.runtime.layouts import Holder, form_of, relaid
 
 # torch and NumPy share no name for these: they cross as integers of the same width.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
@@ -55,8 +57,8 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def upload(tensor: torch.Tensor, recorder: Recorder) -> Value:
-    """A copy of a CPU tensor on a device.
+def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = None) -> Value:
+    """A copy of a CPU tensor on a device. form: as in `put`.
 
     Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
     """
@@ -65,15 +67,21 @@ def upload(tensor: torch.Tensor, recorder: Recorder) -> Value:
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     start = time.time()
     begin = time.perf_counter_ns()
-    buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder)
+    buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
     _account(recorder, Direction.TO_DEVICE, aval.nbytes, start, time.perf_counter_ns() - begin)
     return buffer_value(recorder, aval, buffer)
 
 
-def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder) -> jax.Array:
-    """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place."""
+def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, form: Sharding | None = None) -> jax.Array:
+    """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place.
+
+    form: how it lies over the devices that `recorder`'s stands for; None for replicated.
+    """
     try:
         with jax.enable_x64(True):
+            form = home(recorder) if form is None else form
+            if spans_devices(home(recorder)):
+                return jax.make_array_from_callback(array.shape, form, lambda index: np.asarray(array[index]))
             return settled(jax.device_put(array, jax_device(recorder)), recorder)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
@@ -85,17 +93,19 @@ def settled(buffer: jax.Array, recorder: Recorder) -> jax.Array:
     if isinstance(form, SingleDeviceSharding) or buffer.sharding == form:
         return buffer
     with jax.enable_x64(True):
-        return jax.make_array_from_single_device_arrays(buffer.shape, form, [buffer])
+        parts = [jax.device_put(buffer, device) for device in client().devices] if spans_devices(form) else [buffer]
+        return jax.make_array_from_single_device_arrays(buffer.shape, form, parts)
 
 
-def local(buffer: jax.Array) -> jax.Array:
-    """This process's part of a buffer: an array on one device."""
-    return buffer if isinstance(buffer.sharding, SingleDeviceSharding) else buffer.addressable_data(0)
+def local(buffer: jax.Array, recorder: Recorder) -> jax.Array:
+    """A buffer as others see it: of replicas, this process's part, an array on one device."""
+    form = home(recorder)
+    return buffer if isinstance(form, SingleDeviceSharding) or spans_devices(form) else buffer.addressable_data(0)
 
 
-def filled(recorder: Recorder, aval: Aval, number: Any) -> jax.Array:
-    """A buffer with `number` everywhere, without compiling anything."""
-    return put(np.full(aval.shape, number, aval.physical), recorder)
+def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
+    """A buffer with `number` everywhere, lying as the holder's data should, without compiling anything."""
+    return put(np.full(aval.shape, number, aval.physical), recorder, form_of(holder, aval))
 
 
 def download(value: Value) -> torch.Tensor:
@@ -106,7 +116,9 @@ def download(value: Value) -> torch.Tensor:
     start = time.time()
     begin = time.perf_counter_ns()
     try:
-        array = np.asarray(buffer)
+        if value.aval.manual:
+            buffer = buffer.addressable_data(0)[0]  # of the first device here
+        array = np.asarray(buffer if buffer.is_fully_addressable or buffer.is_fully_replicated else relaid(buffer, home(value.recorder)))
     except RuntimeError as error:
         raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
     converting = time.perf_counter_ns()

@@ -1,0 +1,193 @@
+"""SPMD mode for siblings: how tensors lie over the devices that `xla:0` stands for, what each holds, regions of one device each."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import NamedSharding, Sharding
+
+from xla_core.errors import ExecutionError
+from xla_core.frontend.exchange import annotate, annotation, buffer_of, checked
+from xla_core.frontend.record import define
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.values import value_of
+from xla_core.ir.aval import aval_of
+from xla_core.ir.layout import Layout, spans_devices
+from xla_core.ir.layout import lay_out as lay_out_operation
+from xla_core.ir.manual import enter, leave
+from xla_core.ir.signature import Signature
+from xla_core.ir.tape import buffer_value
+from xla_core.runtime import layouts
+from xla_core.runtime.client import client, current_recorder, home, spread
+from xla_core.runtime.layouts import relaid
+from xla_core.runtime.transfer import to_numpy, to_torch, upload
+
+
+def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
+    """Make the data of `tensor` lie so over the devices that `xla:0` stands for in SPMD mode; None: however it comes.
+
+    Data on the device moves now; of a pending result the compiler is told. Data that is not a view's keeps its layout when it is
+    written to, and gives it to its clones and to what is made like it. Dimensions that are not evenly divided stay whole.
+    sharding: over the devices in the order of `client().homes[0]`. note: what `layout` gives back beside it.
+    Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
+    """
+    found = checked(tensor)
+    recorder = found._storage.value.recorder
+    if sharding is not None:
+        _check_devices(sharding, home(recorder))
+    layout = None if sharding is None else Layout(sharding, note)
+    if found._spec is None:
+        layouts.set_layout(found._storage, layout)
+    else:
+        annotate(found, _key_of_view(found), layout)
+        if layout is not None:
+            _lay_out_view(found, layout)
+
+
+def _check_devices(sharding: NamedSharding, form: Sharding) -> None:
+    if not isinstance(form, NamedSharding) or not spans_devices(form):
+        raise ExecutionError("tensors are laid out over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    wanted = [device.id for device in sharding.mesh.devices.flat]
+    present = [device.id for device in form.mesh.devices.flat]
+    if wanted != present:
+        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
+
+
+def _key_of_view(tensor: XLATensor) -> Any:
+    return ("layout", tensor._spec)
+
+
+def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
+    """Of what a view shows now, the compiler is told how it lies."""
+    base = tensor._storage.value
+    with base.recorder.lock:
+        tape = base.recorder.tape
+        slot = tape.adopt(base)
+        told = lay_out_operation([tensor._spec.aval], [layout.stored(tensor._spec.aval.shape)])
+        tape.reads[slot, tensor._spec] = tape.append(told, [tape.read(slot, tensor._spec)])
+    tensor._seen = None
+
+
+def layout(tensor: torch.Tensor) -> Layout | None:
+    """How the data of `tensor` was told to lie by `lay_out`; None if it was not."""
+    found = checked(tensor)
+    kept: Layout | None = layouts.layout_of(found._storage) if found._spec is None else annotation(found, _key_of_view(found))
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePart:
+    """What one device of this process holds of a tensor: `data`, on the CPU, is its elements at `index`, a slice per dimension."""
+
+    device: jax.Device
+    index: tuple[slice, ...]
+    data: torch.Tensor
+
+
+def device_parts(tensor: torch.Tensor) -> list[DevicePart]:
+    """What the devices of this process hold of `tensor`, in their order; computes it if it is pending. Raises as `buffer_of`."""
+    shards = {shard.device: shard for shard in buffer_of(tensor).addressable_shards}
+    found = []
+    for device in client().devices:
+        shard = shards[device]
+        index = tuple(slice(*part.indices(size)[:2]) for part, size in zip(shard.index, tensor.shape, strict=True))
+        found.append(DevicePart(device, index, to_torch(np.asarray(shard.data), tensor.dtype)))
+    return found
+
+
+def tensor_from_parts(parts: Sequence[torch.Tensor], sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of `shape` that lies so, of what each device of this process will hold, in their order (CPU tensors of one shape)."""
+    recorder = current_recorder()
+    _check_devices(sharding, home(recorder))
+    aval = aval_of(tuple(shape), parts[0].dtype)
+    with jax.enable_x64(True):
+        put_there = [
+            jax.device_put(to_numpy(part).astype(aval.physical, copy=True), device)
+            for part, device in zip(parts, client().devices, strict=True)
+        ]
+        array = jax.make_array_from_single_device_arrays(aval.shape, sharding, put_there)
+    return wrap(buffer_value(recorder, aval, array))
+
+
+def upload_divided(tensor: torch.Tensor, sharding: NamedSharding, local: bool = False) -> torch.Tensor:
+    """A CPU tensor on the devices, lying so: each gets its part only. Dimensions that are not evenly divided stay whole.
+
+    local: `tensor` is what this process has of dimension 0, the processes' parts follow each other.
+    """
+    recorder = current_recorder()
+    _check_devices(sharding, home(recorder))
+    count = len(sharding.mesh.devices.flat) // len(client().devices) if local else 1
+    shape = (tensor.shape[0] * count, *tensor.shape[1:]) if count > 1 else tuple(tensor.shape)
+    aval = aval_of(tuple(shape), tensor.dtype)
+    stored = Layout(sharding).stored(aval.shape).sharding
+    if count == 1:
+        return wrap(upload(tensor, recorder, stored))
+    array = to_numpy(tensor).astype(aval.physical, copy=True)
+    with jax.enable_x64(True):
+        return wrap(buffer_value(recorder, aval, jax.make_array_from_process_local_data(stored, array, aval.shape)))
+
+
+def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
+    """Each device's part of `tensor`, which lies so: what is recorded over it runs on each device by itself, until `leave_manual`.
+
+    Parts are of one shape; zeros fill up the last ones. Reading such a tensor gives the part of this process's first device.
+    No autograd. Raises as `lay_out`.
+    """
+    return _recorded(tensor, sharding, enter(value_of(checked(tensor)).aval, Layout(sharding)))
+
+
+def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor of `shape` whose parts, lying so, the devices have; of equal copies, one. No autograd. Raises as `lay_out`."""
+    return _recorded(tensor, sharding, leave(value_of(checked(tensor)).aval, Layout(sharding), tuple(shape)))
+
+
+def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
+    value = value_of(checked(tensor))
+    recorder = value.recorder
+    _check_devices(sharding, home(recorder))
+    with recorder.lock:
+        return wrap(define(recorder, recorder.tape, signature, [recorder.tape.adopt(value)])[0])  # type: ignore[arg-type]
+
+
+def is_manual(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is one device's part, in a manual region."""
+    return isinstance(tensor, XLATensor) and bool(tensor._storage.value.aval.manual)
+
+
+def order_devices(order: Sequence[int]) -> None:
+    """In SPMD mode, let programs run over the job's devices in this order (numbers in the present one); all data moves.
+
+    Raises ExecutionError outside SPMD mode or when data was laid out already.
+    """
+    if not spans_devices(home(current_recorder())):
+        raise ExecutionError("devices have an order in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    if layouts.any_kept():
+        raise ExecutionError("tensors are laid out over the devices in their present order: choose the order before the first sharding")
+    spread_data(spread(order))
+
+
+def spread_data(form: Sharding) -> None:
+    """Move all that this process has on `xla:0` to where programs now run.
+
+    Raises ExecutionError if it has tensors on other devices.
+    """
+    recorder = client().recorders[0]
+    tensors = [found for found in gc.get_objects() if type(found) is XLATensor]
+    values = {id(tensor._storage.value): tensor._storage.value for tensor in tensors}.values()
+    elsewhere = {str(value.recorder.device) for value in values if value.recorder is not recorder}
+    if elsewhere:
+        raise ExecutionError(f"there are tensors on {sorted(elsewhere)}, which SPMD mode does not have: delete them or move them to xla:0")
+    with recorder.lock:
+        tape = recorder.tape
+        for value in values:
+            if value.buffer is not None:
+                value.buffer = relaid(value.buffer, form)
+        for slot, payload in tape.feeds.items():
+            if isinstance(payload, jax.Array):
+                tape.feeds[slot] = relaid(payload, form)

@@ -1,0 +1,68 @@
+"""Pictures of shardings: which devices hold which part of a tensor of one or two dimensions, as a `rich` table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import torch_xla._XLAC
+import torch_xla.runtime as xr
+from xla_spmd.errors import ShardingError
+from xla_spmd.op_sharding import OpSharding, ShardingType, parse
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLORS = ("red", "green", "blue", "yellow", "magenta", "cyan", "white")
+# A picture at scale 1, in characters; as wide as high, since characters are two and a half times as high as wide.
+_HEIGHT, _WIDTH = 10, 25
+
+
+def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> Table:
+    """Print and return the picture of a tensor's sharding; keywords and errors as in `visualize_sharding`."""
+    return visualize_sharding(torch_xla._XLAC._get_xla_sharding_spec(t), **kwargs)
+
+
+def visualize_sharding(text: str, use_color: bool = True, scale: float = 1.0, min_width: int = 9, max_width: int = 80) -> Table:
+    """Print and return a table with a cell for each tile of a sharding, such as `{devices=[2,1]0,1}`.
+
+    use_color: coloured cells instead of lines between them. scale: of the whole. min_width: of a cell, max_width: of the whole, in
+    characters. Raises ValueError without `rich`, for a text that is no sharding, a manual one, or one of more than two dimensions.
+    """
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.padding import Padding
+        from rich.style import Style
+        from rich.table import Table
+    except ImportError as error:
+        raise ValueError("pictures of shardings need the package rich: pip install rich") from error
+    cells = _cells(parse(text))
+    rows, columns = len(cells), len(cells[0])
+    height = max(1, round(_HEIGHT * scale) // rows)
+    lines = 0 if use_color else columns + 1
+    width = max(1, min(max(min_width, round(_WIDTH * scale) // columns), (max_width - lines) // columns))
+    above = (height - 1) // 2
+    table = Table(show_header=False, show_lines=not use_color, padding=0, pad_edge=False, box=None if use_color else box.SQUARE)
+    for _ in range(columns):
+        table.add_column(justify="center", vertical="middle", width=width)
+    for row, line in enumerate(cells):
+        colors = [_COLORS[(3 * row + column) % len(_COLORS)] for column in range(columns)]  # neighbours differ
+        styles = [Style(color="black", bgcolor=color) if use_color else Style() for color in colors]
+        table.add_row(*(Padding(cell, (above, 0, height - 1 - above, 0), style=style) for cell, style in zip(line, styles, strict=True)))
+    Console(width=max_width).print(table)
+    return table
+
+
+def _cells(sharding: OpSharding) -> list[list[str]]:
+    """The text of each cell: the kind of hardware and the ids of the devices that hold this tile."""
+    kind = xr.device_type() or ""
+    if sharding.effective_type is ShardingType.MANUAL:
+        raise ShardingError("a manual sharding does not say which parts of a tensor its shards are")
+    if sharding.effective_type is ShardingType.REPLICATED:
+        return [[f"{kind} {list(range(xr.global_runtime_device_count()))}"]]
+    if len(sharding.dims) > 2:
+        raise ShardingError(f"pictures have one or two dimensions, the sharding {sharding} has {len(sharding.dims)}")
+    tiles = sharding.tiles.reshape(-1, *sharding.tiles.shape[-2:])
+    return [[f"{kind} {ids[0] if len(ids) == 1 else ids}" for ids in row] for row in tiles.tolist()]

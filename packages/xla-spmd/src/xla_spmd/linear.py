@@ -1,0 +1,71 @@
+"""Linear layers that never flatten leading dimensions, and a barrier between the backward passes of modules (api.md S23, S24)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_xla.core.xla_model as xm
+from torch_xla.utils.checkpoint import CheckpointFunction
+from xla_spmd import operators as operators  # defines them
+from xla_spmd.tensor import unwrap_sharded_tensor
+
+
+class XLAPatchedLinear(torch.autograd.Function):
+    """`linear` as an einsum: leading dimensions, which may be divided, are never merged. Under autocast as torch's `linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """input: (…, n). weight: (m, n). bias: (m,). Gives (…, m)."""
+        if torch.is_autocast_enabled(input.device.type):
+            dtype = torch.get_autocast_dtype(input.device.type)
+            input, weight = input.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        ctx.save_for_backward(input, weight)
+        product: torch.Tensor = torch.ops.xla.einsum_linear_forward(input, weight, bias)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        """The gradients that are needed."""
+        wanted = list(ctx.needs_input_grad)
+        if not any(wanted):
+            return None, None, None
+        found = iter(torch.ops.xla.einsum_linear_backward(grad_output, *ctx.saved_tensors, wanted + [False] * (3 - len(wanted))))
+        return tuple([next(found) if one else None for one in wanted])
+
+
+def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+    """What `m(input)` gives, by XLAPatchedLinear."""
+    result: torch.Tensor = XLAPatchedLinear.apply(input, m.weight, m.bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+class EinsumLinear(nn.Linear):
+    """`torch.nn.Linear` whose leading dimensions are never merged."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(…, in_features) → (…, out_features)."""
+        return xla_patched_nn_linear_forward(self, input)
+
+
+def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
+    """Make every `nn.Linear` in `module`, itself included, an EinsumLinear, in place: parameters and hooks stay. Returns `module`."""
+    for part in module.modules():
+        if type(part) is nn.Linear:
+            part.__class__ = EinsumLinear
+    return module
+
+
+def apply_backward_optimization_barrier(m: nn.Module) -> None:
+    """Keep the compiler from moving computation out of or into the backward pass of `m`, or merging it with others'."""
+
+    def separate(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        gradients = [parameter.grad for parameter in module.parameters()]
+        inputs = grad_input if isinstance(grad_input, tuple) else (grad_input,)
+        found = CheckpointFunction._extract_tensors_from_list([*gradients, *inputs])
+        xm.optimization_barrier_([unwrap_sharded_tensor(tensor) for tensor in found])
+
+    m.register_full_backward_hook(separate)

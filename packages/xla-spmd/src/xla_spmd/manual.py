@@ -1,0 +1,111 @@
+"""Regions in which user code sees one device's part of the data (api.md S17–S19)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jax.sharding import NamedSharding
+
+from xla_core import abi
+from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
+from xla_spmd.axes import everywhere, named_sharding
+from xla_spmd.errors import AnnotationError
+from xla_spmd.marking import annotation_for, check_mode
+from xla_spmd.mesh import Mesh, get_global_mesh
+from xla_spmd.op_sharding import OpSharding
+from xla_spmd.shards import shard_shape
+from xla_spmd.specs import PartitionSpec
+from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
+        """Each device's part."""
+        ctx.sharding, ctx.shape = sharding, tuple(tensor.shape)
+        return abi.enter_manual(unwrap_sharded_tensor(tensor), sharding)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The whole of the gradients' parts."""
+        return abi.leave_manual(unwrap_sharded_tensor(grad), ctx.sharding, ctx.shape), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
+        """The whole."""
+        ctx.sharding = sharding
+        return abi.leave_manual(unwrap_sharded_tensor(tensor), sharding, shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Each device's part of the gradient."""
+        return abi.enter_manual(unwrap_sharded_tensor(grad), ctx.sharding), None, None
+
+
+def _sharding(what: str, shape: Sequence[int], mesh: Mesh | None, partition_spec: PartitionSpec) -> tuple[Annotation, NamedSharding]:
+    check_mode(what)
+    chosen = get_global_mesh() if mesh is None else mesh
+    if chosen is None:
+        raise AnnotationError(f"{what} needs a mesh: give mesh=, or set one with set_global_mesh")
+    wanted = annotation_for(shape, chosen, partition_spec)
+    return wanted, sharding_of_parts(wanted)
+
+
+def sharding_of_parts(wanted: Annotation) -> NamedSharding:
+    """The sharding by which a region begins or ends. Raises AnnotationError if programs cannot hold it."""
+    sharding_for_programs(wanted)  # the first one may choose the order of the devices
+    sharding = named_sharding(wanted.sharding)
+    if sharding is None:
+        raise AnnotationError(
+            f"a manual region over {wanted.sharding} needs another order of devices than programs run in: use one mesh everywhere"
+        )
+    return sharding
+
+
+def check_parts(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[int]) -> None:
+    """Raise AnnotationError (a RuntimeError) unless `t` is a part, in a manual region, of a tensor of `full_shape`."""
+    if not abi.is_manual(t):
+        raise AnnotationError(f"a tensor of shape {tuple(t.shape)} is no part: only what comes from enable_manual_sharding is")
+    wanted = shard_shape(sharding, full_shape)
+    if tuple(t.shape) != wanted:
+        raise AnnotationError(f"parts of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
+
+
+def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
+    """Divide `t` so; gives each device's part of it: what is recorded over that runs on each device by itself.
+
+    Until `disable_manual_sharding` the code sees one shard and issues its own collectives. Gradients flow back as parts of the
+    whole's; of what entered whole on several devices (None in the spec), one device's gradient counts: if the devices used it for
+    different data, sum the gradients with a collective. mesh: the global one if None. Raises as `mark_sharding`.
+    """
+    wanted, sharding = _sharding("enable_manual_sharding", t.shape, mesh, partition_spec)
+    annotate(unwrap_sharded_tensor(t), wanted)
+    return wrap_as_sharded_tensor(_Enter.apply(t, sharding))  # type: ignore[no-untyped-call]
+
+
+def disable_manual_sharding(
+    t: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: Mesh | None = None
+) -> XLAShardedTensor:
+    """The tensor of `full_shape`, divided so, whose parts the devices have. Raises as `mark_sharding`, and for what is no part."""
+    wanted, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)
+    inner = unwrap_sharded_tensor(t)
+    check_parts(inner, wanted.sharding, full_shape)
+    whole = _Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
+    annotate(unwrap_sharded_tensor(whole), wanted)
+    return wrap_as_sharded_tensor(whole)
+
+
+def mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
+    """Let each device have all of a pending result, in place, outside partitioning. Raises AnnotationError for stored data."""
+    check_mode("_mark_manual_sharding")
+    inner = unwrap_sharded_tensor(t)
+    if abi.is_manual(inner):
+        return wrap_as_sharded_tensor(t)
+    if not abi.is_pending(inner):
+        raise AnnotationError(f"only a pending result can become manual, the tensor of shape {tuple(t.shape)} is stored data")
+    t.data = abi.enter_manual(inner.detach(), everywhere())
+    return wrap_as_sharded_tensor(t)

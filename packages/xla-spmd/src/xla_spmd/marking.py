@@ -1,0 +1,79 @@
+"""Dividing tensors over a mesh, and taking that back (api.md S01, S02, S20)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+import torch_xla.runtime as xr
+from xla_core import abi
+from xla_spmd.annotations import Annotation, annotate, annotation_of, check_whole
+from xla_spmd.errors import AnnotationError, AxisError, DeviceCountError
+from xla_spmd.mesh import Mesh
+from xla_spmd.specs import PartitionSpec
+from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
+
+
+def check_mode(what: str) -> None:
+    """Raise AnnotationError (a RuntimeError) outside SPMD mode."""
+    if not xr.is_spmd():
+        raise AnnotationError(f"{what} needs SPMD mode: call torch_xla.runtime.use_spmd() at the start of the program")
+
+
+def check_mesh(mesh: Mesh) -> None:
+    """Raise DeviceCountError (an AssertionError) for a mesh that is not over all devices of the job."""
+    count = int(xr.global_runtime_device_count())
+    if mesh.size() != count:
+        raise DeviceCountError(f"the mesh of shape {mesh.mesh_shape} is over {mesh.size()} devices, the job has {count}")
+
+
+def annotation_for(shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSpec) -> Annotation:
+    """What is to be said of a tensor of this shape. Raises DeviceCountError, AxisError, PartitionSpecError for what does not fit."""
+    check_mesh(mesh)
+    sharding = mesh.get_op_sharding(partition_spec)
+    spec = tuple(partition_spec)
+    if len(spec) != len(shape):
+        raise AxisError(
+            f"a partition spec has an entry per dimension: {spec} has {len(spec)}, the tensor of shape {tuple(shape)} has {len(shape)}"
+        )
+    return Annotation(sharding, mesh, spec)
+
+
+def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, use_dynamo_custom_op: bool = False) -> XLAShardedTensor:
+    """Divide `t` over the mesh, in place; returns a wrapper of it.
+
+    partition_spec: for each dimension of `t` the mesh axis (index or name) that splits it, a tuple of axes, or None.
+    Raises AssertionError for a mesh that is not over all devices or a spec that does not fit `t`, ValueError for a spec with an unknown
+    name, RuntimeError outside SPMD mode, for a tensor that is not on `xla`, and for data that lies otherwise already.
+    use_dynamo_custom_op: where torch.compile traces the call, put an operator that does the same into its graph.
+    """
+    if use_dynamo_custom_op and torch.compiler.is_compiling():
+        return _mark_in_graph(t, mesh, partition_spec)
+    check_mode("mark_sharding")
+    wanted = annotation_for(t.shape, mesh, partition_spec)
+    annotate(unwrap_sharded_tensor(t), wanted)
+    return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
+
+
+def _mark_in_graph(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+    """`t`, marked by an operator (`operators.py`) of the graph that is being traced."""
+    spec, names = str(tuple(partition_spec)), str(mesh.axis_names)
+    marked = torch.ops.xla.dynamo_mark_sharding(t, list(mesh.flat_ids), list(mesh.mesh_shape), names, spec)
+    return cast(XLAShardedTensor, marked)  # a plain tensor while the graph is traced
+
+
+def clear_sharding(t: torch.Tensor) -> torch.Tensor:
+    """Take back what was said of how `t` lies, in place; returns the plain tensor. Raises RuntimeError for a part in a manual region."""
+    inner: torch.Tensor = unwrap_sharded_tensor(t)
+    check_whole(inner)
+    abi.lay_out(inner, None)
+    return inner
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """A wrapper of a tensor on `xla` of which a sharding was told; anything else as it is."""
+    if type(x) is not abi.XLATensor or annotation_of(x) is None:
+        return x
+    return wrap_as_sharded_tensor(x)

@@ -1,0 +1,192 @@
+"""Meshes: device ids in a shape whose axes tensors are split along. Values, which may be larger than the hardware at hand."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+import numpy as np
+
+import torch_xla.runtime as xr
+from xla_core.abi import client, counter_add, topology
+from xla_spmd.errors import MeshError
+from xla_spmd.op_sharding import Ids, OpSharding
+from xla_spmd.specs import IndexedSpec, PartitionSpec, sharding_of, translate_named_partition_spec
+
+
+class _Made:
+    """The shardings of a mesh so far, and which of them were counted."""
+
+    def __init__(self) -> None:
+        self.shardings: dict[IndexedSpec, OpSharding] = {}
+        self.counted: dict[IndexedSpec, object] = {}
+
+    def of(self, mesh: Mesh, spec: IndexedSpec) -> OpSharding:
+        """The sharding of a spec; the very same each time."""
+        found = self.shardings.get(spec)
+        return self.shardings.setdefault(spec, sharding_of(mesh, spec)) if found is None else found
+
+    def count(self, spec: IndexedSpec) -> None:
+        """Count a spec, if this is the first time."""
+        first = object()
+        if self.counted.setdefault(spec, first) is first:
+            counter_add("CreateOpSharding")
+
+
+_shared: WeakValueDictionary[tuple[Any, ...], _Made] = WeakValueDictionary()  # among equal meshes, for as long as one is there
+
+
+class Mesh:
+    """Device ids, arranged row-major in a shape, with an optional name for each axis. Equal if all three are; do not change it.
+
+    device_ids: the numbers 0 to n-1 in any order, as in `torch_xla.runtime.global_runtime_device_attributes`.
+    Raises MeshError (an AssertionError) if they do not fit together.
+    """
+
+    device_ids: Ids
+    flat_ids: tuple[int, ...]  # the same, as torch.compile can take them into a graph
+    mesh_shape: tuple[int, ...]
+    axis_names: tuple[str, ...] | None
+
+    def __init__(self, device_ids: Iterable[int], mesh_shape: Sequence[int], axis_names: Sequence[str] | None = None) -> None:
+        ids = np.array(device_ids if isinstance(device_ids, (np.ndarray, Sequence)) else list(device_ids))
+        self.mesh_shape = tuple(map(operator.index, mesh_shape))
+        self.axis_names = None if axis_names is None else tuple(axis_names)
+        _check_names(self.axis_names, self.mesh_shape)
+        _check_ids(ids, self.mesh_shape)
+        self.device_ids = ids.astype(np.int64, copy=False)
+        self.device_ids.setflags(write=False)
+        self.flat_ids = tuple(self.device_ids.tolist())
+
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.mesh_shape)
+
+    def shape(self) -> OrderedDict[str | int, int]:
+        """Size of each axis, by its name, or by its index where axes have no names."""
+        return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape, strict=True))
+
+    def get_logical_mesh(self) -> Ids:
+        """The ids, shape `mesh_shape`."""
+        return self.device_ids.reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The index of the axis of this name; None if there is none."""
+        return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
+
+    def get_jax_mesh(self) -> jax.sharding.Mesh:
+        """The mesh over JAX's devices of the same ids; axes without a name get one. Raises MeshError for ids that no device has."""
+        devices = physical_devices()
+        if self.size() > len(devices):
+            raise MeshError(f"the mesh has {self.size()} devices, the hardware {len(devices)}")
+        return jax.sharding.Mesh(np.array(devices, dtype=object)[self.get_logical_mesh()], named_axes(self))
+
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> OpSharding:
+        """The sharding that a spec with an entry per tensor dimension stands for; `()` is replicated.
+
+        Raises AxisError for an axis out of range or used twice, PartitionSpecError for an unknown name or entry.
+        """
+        spec = translate_named_partition_spec(self, partition_spec)
+        found = self._made.of(self, spec)
+        self._made.count(spec)
+        return found
+
+    def _get_op_sharding_args(self, partition_spec: PartitionSpec) -> tuple[list[Any], list[Any], list[list[int]], int]:
+        """Tile assignment, group assignment, replication groups, all as lists of their own, and the type. Raises as `get_op_sharding`."""
+        found = self._made.of(self, translate_named_partition_spec(self, partition_spec))
+        return found.tile_assignment.tolist(), found.group_assignment.tolist(), found.replication_groups.tolist(), int(found.type)
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return self.device_ids.tobytes(), self.mesh_shape, self.axis_names
+
+    @cached_property
+    def _made(self) -> _Made:
+        return _shared.setdefault(self._key, _Made())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_key", "_made")}
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Mesh) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __str__(self) -> str:
+        return str({"device_ids": self.device_ids.tolist(), "mesh_shape": self.mesh_shape, "axis_names": self.axis_names})
+
+    def __repr__(self) -> str:
+        return f"Mesh(**{self})"
+
+    @staticmethod
+    def from_str(text: str) -> Mesh | None:
+        """The mesh whose `str` this is; None if it is not one."""
+        try:
+            parts = ast.literal_eval(text)
+            return Mesh(parts["device_ids"], parts["mesh_shape"], parts["axis_names"])
+        except (SyntaxError, ValueError, TypeError, KeyError, IndexError, MemoryError, RecursionError, MeshError):
+            return None
+
+
+def _check_names(names: tuple[str, ...] | None, shape: tuple[int, ...]) -> None:
+    if names is None:
+        return
+    if len(names) != len(shape):
+        raise MeshError(f"a mesh of shape {shape} needs {len(shape)} axis names, got {names}")
+    if len(set(names)) != len(names) or any(not isinstance(name, str) for name in names):
+        raise MeshError(f"axis names are texts that differ from each other, got {names}")
+
+
+def _check_ids(ids: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
+    size = math.prod(shape)
+    if not shape or min(shape) < 1:
+        raise MeshError(f"a mesh has at least one axis, and each of size 1 or more, got shape {shape}")
+    if ids.ndim != 1 or len(ids) != size:
+        raise MeshError(f"a mesh of shape {shape} needs one list of {size} device ids, got ids of shape {ids.shape}")
+    if ids.dtype.kind not in "iu":
+        raise MeshError(f"device ids are integers, got {ids.tolist()}")
+    if ids.min() < 0 or ids.max() >= size or len(np.unique(ids)) != size:
+        outside = ids[(ids < 0) | (ids >= size)].tolist()
+        values, counts = np.unique(ids, return_counts=True)
+        raise MeshError(
+            f"{size} devices have ids 0 to {size - 1}, each once; out of range: {outside}, repeated: {values[counts > 1].tolist()}"
+        )
+
+
+def named_axes(mesh: Mesh) -> tuple[str, ...]:
+    """The names of the mesh's axes, made up where it has none."""
+    return mesh.axis_names or tuple(f"axis{index}" for index in range(len(mesh.mesh_shape)))
+
+
+def physical_devices() -> tuple[jax.Device, ...]:
+    """JAX's devices of the whole job, by device id; starts the client."""
+    local = client().devices
+    return local if topology().process_count == 1 else tuple(local[0].client.devices())
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """All physical devices of the job in order, on one axis."""
+    count = int(xr.global_runtime_device_count())
+    return Mesh(range(count), (count,), None if axis_name is None else (axis_name,))
+
+
+_global_mesh: Mesh | None = None
+
+
+def set_global_mesh(mesh: Mesh | None) -> None:
+    """Make this the process's mesh."""
+    global _global_mesh
+    _global_mesh = mesh
+
+
+def get_global_mesh() -> Mesh | None:
+    """The very mesh that was set, else None."""
+    return _global_mesh

@@ -1,0 +1,74 @@
+"""Where the shards of a tensor lie: their shape, and which part of the tensor each device holds. No data here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+
+import numpy as np
+
+from xla_spmd.errors import ShardingError
+from xla_spmd.op_sharding import OpSharding, ShardingType
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one device holds of a tensor.
+
+    indices: a slice(start, stop, 1) per dimension of the tensor without padding; `...` if it holds all of it.
+    replica_id: which copy of it; where all devices hold all of it, the device's id.
+    """
+
+    indices: list[slice] | EllipsisType
+    replica_id: int
+
+
+def tile_counts(sharding: OpSharding, rank: int) -> Shape:
+    """Number of tiles along each dimension of a tensor of this rank.
+
+    Raises ShardingError if the sharding is for another rank, or manual: then only the program knows what the shards are.
+    """
+    kind = sharding.effective_type
+    if kind is ShardingType.MANUAL:
+        raise ShardingError("a manual sharding does not say which parts of a tensor its shards are: use disable_manual_sharding first")
+    if kind is ShardingType.REPLICATED:
+        return (1,) * rank
+    if len(sharding.dims) != rank:
+        raise ShardingError(f"the sharding {sharding} is for {len(sharding.dims)} dimensions, the tensor has {rank}")
+    return sharding.dims
+
+
+def shard_shape(sharding: OpSharding, shape: Sequence[int]) -> Shape:
+    """Shape of each device's shard of a tensor of this shape, padding included. Raises as `tile_counts`."""
+    return tuple(-(-size // tiles) for size, tiles in zip(shape, tile_counts(sharding, len(shape)), strict=True))
+
+
+def is_even(sharding: OpSharding, shape: Sequence[int]) -> bool:
+    """Whether the shards of a tensor of this shape need no padding. Raises as `tile_counts`."""
+    return all(size % tiles == 0 for size, tiles in zip(shape, tile_counts(sharding, len(shape)), strict=True))
+
+
+def parts(sharding: OpSharding, shape: Sequence[int], devices: Sequence[int]) -> list[Part]:
+    """What each of these devices (by id) holds of a tensor of this shape, in the order given.
+
+    Raises ShardingError as `tile_counts`, and for a device that is not of the sharding.
+    """
+    shards = shard_shape(sharding, shape)
+    if sharding.effective_type is ShardingType.REPLICATED:
+        return [Part(..., int(device)) for device in devices]
+    ids = sharding.tiles.ravel()
+    order = np.argsort(ids)
+    found = order[np.searchsorted(ids, devices, sorter=order).clip(max=len(ids) - 1)]
+    strangers = np.asarray(devices)[ids[found] != devices].tolist()
+    if strangers:
+        raise ShardingError(f"devices {strangers} are not of the sharding {sharding}")
+    *tiles, replicas = np.unravel_index(found, sharding.tiles.shape)
+    starts = [np.minimum(tile * shard, size) for tile, shard, size in zip(tiles, shards, shape, strict=True)]
+    columns = [
+        [slice(start, stop, 1) for start, stop in zip(begin.tolist(), np.minimum(begin + shard, size).tolist(), strict=True)]
+        for begin, shard, size in zip(starts, shards, shape, strict=True)
+    ]
+    return [Part(list(indices), replica) for *indices, replica in zip(*columns, replicas.tolist(), strict=True)]

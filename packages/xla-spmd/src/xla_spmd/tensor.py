@@ -1,0 +1,210 @@
+"""A tensor that shows how it lies: a wrapper whose operations are those of the tensor inside (api.md S20, S25)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from xla_core import abi
+from xla_spmd import held
+from xla_spmd._compat import DISABLED_TORCH_FUNCTION, make_wrapper, tree_map
+from xla_spmd.annotations import annotation_of, sharding_text
+from xla_spmd.errors import AnnotationError
+from xla_spmd.held import XLAShard
+from xla_spmd.op_sharding import ShardingType
+from xla_spmd.specs import PartitionSpec
+
+_VIEW: Any = vars(abi.XLATensor)["_spec"]
+
+
+def _distribution(module: str) -> Any:
+    """A module that needs torch.distributed.tensor, which takes seconds to load."""
+    return importlib.import_module(f"xla_spmd.{module}")
+
+
+class XLAShardedTensor(abi.XLATensor):
+    """A wrapper of a tensor on `xla`, of the whole tensor's shape. Operations on it give wrapped results.
+
+    global_tensor: the tensor inside. mesh_shape, partition_spec: how it was divided, where it is known.
+    Raises AnnotationError for a tensor that is not on `xla`.
+    """
+
+    __slots__ = ("_dtensor_spec", "global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies carry along
+
+    global_tensor: torch.Tensor
+    mesh_shape: tuple[int, ...] | None
+    partition_spec: PartitionSpec | None
+    _dtensor_spec: Any
+
+    __torch_function__ = DISABLED_TORCH_FUNCTION
+
+    @staticmethod
+    def __new__(
+        cls, elem: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None, **_: Any
+    ) -> XLAShardedTensor:
+        inner = unwrap_sharded_tensor(elem)
+        if not isinstance(inner, abi.XLATensor):
+            raise AnnotationError(f"only tensors on an xla device are divided, got one on {inner.device}: move it with .to('xla') first")
+        found = _around(inner.detach() if inner.requires_grad else inner)
+        found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+        found.partition_spec = partition_spec
+        return found.requires_grad_(inner.requires_grad)  # type: ignore[return-value]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """`__new__` has done it."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        wrappers: dict[int, XLAShardedTensor] = {}
+
+        def inside(item: Any) -> Any:
+            if not isinstance(item, XLAShardedTensor):
+                return item
+            wrappers[id(item.global_tensor)] = item
+            return item.global_tensor
+
+        def outside(item: Any) -> Any:
+            if type(item) is not abi.XLATensor:
+                return item
+            written = wrappers.get(id(item))  # what is written in place comes back as the object that it was
+            return _around(item) if written is None else _refreshed(written)
+
+        inner_args, inner_kwargs = tree_map(inside, (args, kwargs or {}))
+        return tree_map(outside, func(*inner_args, **inner_kwargs))
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same data without autograd history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        self.global_tensor.data = unwrap_sharded_tensor(other)
+        _show(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> XLAShardedTensor:
+        fresh: XLAShardedTensor = super().__deepcopy__(memo)  # type: ignore[assignment]
+        fresh.mesh_shape, fresh.partition_spec = self.mesh_shape, self.partition_spec
+        return fresh
+
+    @property
+    def sharding_spec(self) -> str:
+        """HLO's text of the sharding; `''` if none was told."""
+        return sharding_text(self.global_tensor)
+
+    @property
+    def sharding_type(self) -> ShardingType | None:
+        """The type of the sharding; None if none was told."""
+        found = annotation_of(self.global_tensor)
+        return None if found is None else found.sharding.effective_type
+
+    @property
+    def local_shards(self) -> list[XLAShard]:
+        """What each device of this process holds, in their order. Raises RuntimeError if no sharding was told."""
+        return held.local_shards(self.global_tensor)
+
+    def load_local_shards_(self, given: Sequence[XLAShard]) -> None:
+        """Overwrite the tensor with one shard for each device of this process, padded as those that `local_shards` gives.
+
+        Raises RuntimeError for a replicated tensor, for more or fewer shards than devices, and for shards of another shape.
+        """
+        held.load_local_shards(self.global_tensor, given)
+
+    @property
+    def placements(self) -> tuple[Any, ...]:
+        """For each mesh axis, Shard or Replicate of torch.distributed.tensor. Raises ValueError if the mesh or the spec is not known."""
+        found: tuple[Any, ...] = _distribution("placements").placements_of(self)
+        return found
+
+    @property
+    def _spec(self) -> Any:
+        """The DTensorSpec. Raises as `placements`."""
+        if self._dtensor_spec is None:
+            self._dtensor_spec = _distribution("placements").spec_of(self)
+        return self._dtensor_spec
+
+    @_spec.setter
+    def _spec(self, view: Any) -> None:
+        """What the core keeps under this name: the view that the tensor is of its data."""
+        _VIEW.__set__(self, view)
+        self.invalidate_spec_cache()
+
+    def invalidate_spec_cache(self) -> None:
+        """Make `_spec` anew when it is next asked for."""
+        self._dtensor_spec = None
+
+    def redistribute(self, device_mesh: Any, placements: Sequence[Any], *, async_op: bool = False) -> XLAShardedTensor:
+        """A new tensor with this data, placed so, in any case asynchronously; gradients flow back. Raises as `xla_distribute_tensor`."""
+        found: XLAShardedTensor = _distribution("distribute").redistribute(self, device_mesh, placements)
+        return found
+
+    def storage_offset(self) -> int:
+        """Where a view starts in the data that it shares, in elements."""
+        return int(self.global_tensor.storage_offset())
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"XLAShardedTensor({self.global_tensor!r}, sharding={self.sharding_spec!r})"
+
+
+def _around(inner: Any) -> XLAShardedTensor:
+    """A wrapper without autograd of its own, that shares all with the tensor inside."""
+    strides = torch.Tensor.stride(inner)
+    offset = torch.Tensor.storage_offset(inner)
+    found: XLAShardedTensor = make_wrapper(
+        XLAShardedTensor, inner.shape, strides, offset, dtype=inner.dtype, device=inner.device, layout=inner.layout
+    )
+    found._storage, found._spec, found._seen = inner._storage, inner._spec, None
+    found.global_tensor = inner
+    found.mesh_shape = found.partition_spec = None
+    return found
+
+
+def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
+    """A wrapper whose tensor was written to, perhaps into another shape."""
+    inner: Any = wrapper.global_tensor
+    if _VIEW.__get__(wrapper) is not inner._spec or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
+        _show(wrapper)
+    return wrapper
+
+
+def _show(wrapper: XLAShardedTensor) -> None:
+    """Let a wrapper have the shape, dtype and data of the tensor inside."""
+    abi.XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
+
+
+class _Wrapping(torch.autograd.Function):
+    """Between a tensor with history and its wrapper."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> XLAShardedTensor:
+        """The wrapper."""
+        return _around(tensor.detach())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient, plain."""
+        plain: torch.Tensor = unwrap_sharded_tensor(grad)
+        return plain
+
+
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None
+) -> XLAShardedTensor:
+    """A wrapper of `t`, which is `t` itself if it is one. Gradients flow through it. Raises as XLAShardedTensor."""
+    if isinstance(t, XLAShardedTensor):
+        return t
+    if t.requires_grad and torch.is_grad_enabled() and isinstance(t, abi.XLATensor):
+        found: XLAShardedTensor = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
+    else:
+        found = XLAShardedTensor(t)
+    found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
+    found.partition_spec = partition_spec
+    return found
+
+
+def unwrap_sharded_tensor(t: Any) -> Any:
+    """The tensor inside a wrapper; anything else as it is."""
+    return t.global_tensor if isinstance(t, XLAShardedTensor) else t

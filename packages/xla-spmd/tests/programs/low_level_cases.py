@@ -1,0 +1,106 @@
+"""The names of `torch_xla._XLAC` about shardings, over devices in the order that `order_cases` has left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import torch_xla._XLAC as lib
+import torch_xla.distributed.spmd as xs
+from harness import FIRST, case, far, why, wrapped
+
+STRAIGHT = xs.Mesh(range(8), (4, 2))
+BOTH = STRAIGHT.get_op_sharding((0, 1))
+DEVICES = [f"CPU:{number}" for number in range(8)]
+
+
+def numbered(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """For each device a shard full of its number."""
+    return [torch.full(shape, number).to(dtype) for number in range(8)]
+
+
+def padded(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The rows that (3, 2) shards numbered 0 to 7 make under BOTH, up to `count`."""
+    return torch.arange(8).reshape(4, 2).repeat_interleave(3, 0).repeat_interleave(2, 1)[:count].to(dtype)
+
+
+@case
+def telling() -> dict[str, Any]:
+    t, other, bare = torch.zeros(10, 4).to("xla"), torch.ones(8, 8).to("xla") * 2, torch.ones(2).to("xla")
+    found: dict[str, Any] = {"none": [lib._get_xla_sharding_spec(bare), lib._get_xla_op_sharding(bare), lib._get_xla_sharding_type(bare)]}
+    lib._xla_mark_sharding(t, BOTH)
+    lib._xla_annotate_custom_sharding(other, STRAIGHT.get_op_sharding((0, None)))
+    found["specs"] = lib._get_xla_sharding_specs([t, other, xs.wrap_as_sharded_tensor(bare)])
+    found["type"] = [lib._get_xla_sharding_type(t), lib._get_xla_sharding_type(other), lib._get_xla_op_sharding(t) == BOTH]
+    lib._xla_clear_sharding(other)
+    found["cleared"] = lib._get_xla_sharding_spec(other)
+    lib._mark_manual_sharding(other)
+    found["manual"] = [lib._get_xla_sharding_spec(other), lib._get_xla_sharding_type(other)]
+    found["rank"] = why(lib._xla_mark_sharding, torch.zeros(8).to("xla"), BOTH)
+    found["size"] = why(lib._xla_mark_sharding, torch.zeros(8, 8).to("xla"), xs.Mesh(range(4), (2, 2)).get_op_sharding((0, 1)))
+    spec = xs.ShardingSpec(STRAIGHT, (0, 1))
+    made = lib.XlaShardingSpec(bare, spec._tile_assignment, spec._group_assignment, spec._replication_groups, int(spec._sharding_type))
+    found["XlaShardingSpec"] = [made.tile_assignment, made.sharding_type, made.minibatch]
+    return found
+
+
+@case
+def shards() -> dict[str, Any]:
+    t = torch.arange(40.0).reshape(10, 4).to("xla")
+    lib._xla_mark_sharding(t, BOTH)
+    ((*_, (last, device)),) = lib._get_local_shards([t])
+    ((*_, (replica, indices)),) = lib._get_local_shard_replica_and_indices([xs.wrap_as_sharded_tensor(t)])
+    found: dict[str, Any] = {"last": [last.tolist(), device, replica, [[part.start, part.stop, part.step] for part in indices]]}
+    lib._load_local_shards(t, numbered(3, 2)[::-1], DEVICES[::-1])
+    found["error"] = far(t, padded(10))
+    found["refused"] = {
+        "fewer": why(lib._load_local_shards, t, numbered(3, 2)[1:], DEVICES[1:]),
+        "unpaired": why(lib._load_local_shards, t, numbered(3, 2)[1:], DEVICES),
+        "device": why(lib._load_local_shards, t, numbered(3, 2), ["CPU:9", *DEVICES[1:]]),
+        "shape": why(lib._load_local_shards, t, numbered(2, 2), DEVICES),
+    }
+    return found
+
+
+@case
+def from_shards() -> dict[str, Any]:
+    build = lib._global_tensor_from_cpu_shards
+    found: dict[str, Any] = {"errors": []}
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        pieces = numbered(3, 2, dtype=dtype)
+        found["errors"].append(
+            [torch.equal(build(pieces, BOTH, (10, 4)).cpu(), padded(10, dtype)), torch.equal(build(pieces, BOTH).cpu(), padded(12, dtype))]
+        )
+    made = build(numbered(3, 2), BOTH)
+    whole = build([torch.ones(3)] * 8, STRAIGHT.get_op_sharding((None,)))
+    found["texts"] = [lib._get_xla_sharding_specs([made, whole]), *wrapped(made, whole), far(whole, torch.ones(3))]
+    found["refused"] = {
+        "none": why(build, [], BOTH),
+        "fewer": why(build, numbered(3, 2)[1:], BOTH),
+        "shape": why(build, numbered(3, 2), BOTH, (20, 4)),
+        "rank": why(build, numbered(3), BOTH),
+    }
+    return found
+
+
+@case
+def regions() -> dict[str, Any]:
+    enter, leave = lib._spmd_full_to_shard_shape, lib._spmd_shard_to_full_shape
+    sharding = FIRST.get_op_sharding((0, 1))
+    t = torch.arange(64.0).reshape(8, 8).to("xla")
+    lib._xla_mark_sharding(t, sharding)
+    part = enter(t)
+    whole = leave(part + 1, sharding, (8, 8))
+    half = leave(part, sharding, (8, 8), torch.bfloat16)
+    other = torch.ones(8, 8).to("xla")
+    lib._xla_mark_sharding(other, BOTH)
+    return {
+        "part": [list(part.shape), lib._get_xla_sharding_spec(part), *wrapped(part, whole)],
+        "whole": [lib._get_xla_sharding_spec(whole), far(whole, t.cpu() + 1), far(half, t.cpu().to(torch.bfloat16))],
+        "unmarked": why(enter, torch.ones(8, 8).to("xla")),
+        "of a part": why(enter, part),
+        "order": why(enter, other),
+        "no part": why(leave, t, sharding, (8, 8)),
+        "shape": why(leave, part, sharding, (64, 8)),
+    }

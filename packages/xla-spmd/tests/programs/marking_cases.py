@@ -1,0 +1,168 @@
+"""Dividing tensors and taking it back (api.md S01, S02, W19, W22)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from harness import MESH, case, far, ramp, text, why
+from xla_core import abi
+
+
+@case
+def outside_spmd_mode() -> dict[str, Any]:
+    t = torch.ones(8, 8, device="xla")
+    spec = xs.ShardingSpec(MESH, (0, 1))
+    calls = {
+        "mark": lambda: xs.mark_sharding(t, MESH, (0, 1)),
+        "manual": lambda: xs.enable_manual_sharding(t, (0, 1), mesh=MESH),
+        "_mark_manual": lambda: xs.xla_sharding._mark_manual_sharding(t),
+        "apply": lambda: spec.apply(t),
+        "upload": lambda: spec.upload(torch.ones(8, 8)),
+    }
+    found = {name: why(call) for name, call in calls.items()}
+    xr.use_spmd()
+    return found
+
+
+@case
+def refusals() -> dict[str, Any]:
+    t = torch.ones(8, 8, device="xla")
+    marked = ramp(8, 8)
+    xs.mark_sharding(marked, MESH, (0, 1))
+    return {
+        "mesh size": why(xs.mark_sharding, t, xs.Mesh(range(4), (2, 2)), (0, 1)),
+        "rank": why(xs.mark_sharding, t, MESH, (0,)),
+        "axis twice": why(xs.mark_sharding, t, MESH, (0, "x")),
+        "axis": why(xs.mark_sharding, t, MESH, (2, None)),
+        "name": why(xs.mark_sharding, t, MESH, ("z", None)),
+        "a text": why(xs.mark_sharding, t[0], MESH, "x"),
+        "cpu": why(xs.mark_sharding, torch.ones(8, 8), MESH, (0, 1)),
+        "otherwise": why(xs.mark_sharding, marked, MESH, (1, 0)),
+        "otherwise, replicated": why(xs.mark_sharding, marked, MESH, (None, None)),
+        "clear cpu": why(xs.clear_sharding, torch.ones(8)),
+        "left alone": [text(t), text(marked)],
+    }
+
+
+@case
+def stored_data() -> dict[str, Any]:
+    t = ramp(8, 8)
+    found: dict[str, Any] = {"before": text(t)}
+    wrapper = xs.mark_sharding(t, MESH, (0, None))
+    found["text"] = [text(t), text(wrapper), wrapper.sharding_spec]
+    found["same wrapper"] = xs.mark_sharding(wrapper, MESH, ("x", None), use_dynamo_custom_op=True) is wrapper
+    buffer = abi.buffer_of(t)
+    xs.mark_sharding(t, MESH, ("x", None))
+    found["same buffer"] = abi.buffer_of(t) is buffer
+    found["of each device"] = list(abi.device_parts(t)[0].data.shape)
+    xs.clear_sharding(t)
+    found["again, after clearing"] = text(xs.mark_sharding(t, MESH, ("y", "x")))
+    replicated = ramp(8, 8)
+    xs.mark_sharding(replicated, MESH, (None, None))
+    found["from replicated"] = [text(replicated), text(xs.mark_sharding(replicated, MESH, (0, 1)))]
+    found["values"] = far(t, torch.arange(64.0).reshape(8, 8))
+    return found
+
+
+@case
+def pending_results() -> dict[str, Any]:
+    t = ramp(8, 8) + 1
+    found: dict[str, Any] = {"texts": []}
+    for spec in [(0, None), (0, None), (1, None)]:
+        xs.mark_sharding(t, MESH, spec)
+        found["texts"].append(text(t))
+    found["pending"] = abi.is_pending(t)
+    torch_xla.sync()
+    found["after sync"] = [text(t), abi.is_pending(t), list(abi.device_parts(t)[0].data.shape)]
+    found["values"] = far(t, torch.arange(64.0).reshape(8, 8) + 1)
+    found["otherwise"] = why(xs.mark_sharding, t, MESH, (0, None))
+    return found
+
+
+@case
+def views() -> dict[str, Any]:
+    base = ramp(8, 8)
+    xs.mark_sharding(base, MESH, (0, 1))
+    part = base[:4]
+    found: dict[str, Any] = {"before": text(part)}
+    xs.mark_sharding(part, MESH, (1, None))
+    found["marked"] = [text(part), text(base)]
+    part.add_(1)
+    torch_xla.sync()
+    found["written"] = [text(part), text(base)]
+    expected = torch.arange(64.0).reshape(8, 8)
+    expected[:4] += 1
+    found["values"] = far(base, expected)
+    xs.clear_sharding(part)
+    found["cleared"] = [text(part), text(base)]
+    return found
+
+
+@case
+def survival() -> dict[str, Any]:
+    t = ramp(8, 8)
+    xs.mark_sharding(t, MESH, (0, 1))
+    copies = {"clone": t.clone(), "deepcopy": copy.deepcopy(t), "copy": copy.copy(t), "detach": t.detach()}
+    found: dict[str, Any] = {"texts": {name: text(one) for name, one in copies.items()}}
+    t.mul_(2)
+    t[0] = 5
+    torch_xla.sync()
+    found["in place"] = [text(t), list(abi.device_parts(t)[0].data.shape), t[0, 0].item(), t[1, 1].item()]
+    xs.clear_sharding(copies["clone"])
+    found["cleared copy"] = [text(copies["clone"]), text(t)]
+    found["of a result"] = text(t + 1)
+    return found
+
+
+@case
+def modules() -> dict[str, Any]:
+    torch.manual_seed(0)
+    on_cpu = torch.nn.Linear(8, 8)
+    net = copy.deepcopy(on_cpu).to("xla")
+    wrapper = xs.mark_sharding(net.weight, MESH, (0, 1))
+    found: dict[str, Any] = {"parameter": [isinstance(net.weight, torch.nn.Parameter), wrapper.requires_grad, text(net.weight)]}
+    state = net.state_dict()
+    found["state_dict"] = {name: text(value) for name, value in state.items()}
+    net.load_state_dict({name: value.cpu() * 2 for name, value in state.items()})
+    found["loaded"] = [text(net.weight), far(net.weight, on_cpu.weight * 2)]
+    twin = copy.deepcopy(net)
+    found["deepcopy"] = [text(twin.weight), isinstance(twin.weight, torch.nn.Parameter), twin.weight.requires_grad]
+    on_cpu.load_state_dict({name: value * 2 for name, value in on_cpu.state_dict().items()})
+    x = torch.randn(4, 8)
+    for module, device in [(on_cpu, "cpu"), (net, "xla")]:
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(x.to(device)).square().sum().backward()
+            optimizer.step()
+    torch_xla.sync()
+    found["trained"] = [text(net.weight), far(net.weight, on_cpu.weight), list(abi.device_parts(net.weight)[0].data.shape)]
+    return found
+
+
+@case
+def w19_mark_sharding() -> dict[str, Any]:
+    inputs = torch.randn(8, 32)
+    linear = torch.nn.Linear(32, 10)
+    on_cpu = linear(inputs)
+    there = inputs.to("xla")
+    linear.to("xla")
+    xs.mark_sharding(there, MESH, ("x", None))
+    xs.mark_sharding(linear.weight, MESH, (None, "y"))
+    return {"texts": [text(there), text(linear.weight)], "error": far(linear(there), on_cpu)}
+
+
+@case
+def w22_clear_sharding() -> dict[str, Any]:
+    xr.use_spmd()
+    t = torch.randn(8, 8).to(torch_xla.device())
+    wrapper = xs.mark_sharding(t, xs.get_1d_mesh("data"), ("data", None))
+    before = text(t)
+    plain = xs.clear_sharding(wrapper)
+    return {"texts": [before, text(t), text(wrapper)], "same": plain is t, "device": str(plain.device), "again": xs.clear_sharding(t) is t}

@@ -1,0 +1,128 @@
+"""Shardings for programs: meshes with their devices in any order (axes.py), and JAX's own account of who holds what."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import traceback
+from typing import Any
+
+import hypothesis
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from harness import FIRST, case, far, text
+from xla_core import abi
+from xla_spmd.axes import named_sharding, order_of_programs
+from xla_spmd.mesh import physical_devices
+from xla_spmd.shards import parts
+
+SHAPES = ((8,), (4, 2), (2, 4), (2, 2, 2), (1, 8), (8, 1), (2, 1, 4))
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> tuple[xs.Mesh, Any]:
+    """A mesh of the eight devices, in any order or a transposed one of programs', and a spec."""
+    shape = draw(st.sampled_from(SHAPES))
+    ids = order_of_programs()
+    if draw(st.booleans()):
+        ids = ids.reshape(2, 2, 2).transpose(draw(st.permutations(range(3)))).ravel()
+    else:
+        random.Random(draw(st.integers(0, 999))).shuffle(ids)
+    spec: list[Any] = [() for _ in range(draw(st.integers(1, 3)))]
+    for axis in draw(st.permutations(range(len(shape)))):
+        home = draw(st.integers(-1, len(spec) - 1))
+        if home >= 0:
+            spec[home] = (*spec[home], axis)
+    return xs.Mesh(ids, shape), tuple(spec)
+
+
+def holdable(tiles: np.ndarray[Any, Any]) -> bool:
+    """Whether some mesh over the devices in the order of programs says this: by trying all."""
+    *split, replicas = tiles.shape
+    for axes in itertools.permutations(range(3)):
+        found = order_of_programs().reshape(2, 2, 2).transpose(axes).reshape(-1, replicas)
+        if np.array_equal(np.sort(found), np.sort(tiles.reshape(-1, replicas))):
+            return True
+    return False
+
+
+def compare(seen: dict[str, int]) -> None:
+    """Compare with JAX for any mesh and spec; `seen` counts them."""
+
+    @hypothesis.settings(max_examples=150, deadline=None, database=None)
+    @hypothesis.given(divided())
+    def check(asked: tuple[xs.Mesh, Any]) -> None:
+        mesh, spec = asked
+        sharding = mesh.get_op_sharding(spec)
+        found = named_sharding(sharding)
+        if found is None:
+            assert not holdable(sharding.tiles), f"programs can hold {sharding}"
+            seen["impossible"] += 1
+            return
+        assert [device.id for device in found.mesh.devices.flat] == order_of_programs().tolist()
+        shape = tuple(8 for _ in spec)
+        held = found.devices_indices_map(shape)
+        devices = physical_devices()
+        for number, part in enumerate(parts(sharding, shape, range(8))):
+            mine = [slice(0, 8, 1)] * len(shape) if part.indices is ... else part.indices
+            theirs = [slice(*index.indices(8)) for index in held[devices[number]]]
+            assert mine == theirs, f"{sharding}: device {number} holds {theirs}"
+        seen["same"] += 1
+        seen["split"] += math.prod(sharding.dims) > 1
+
+    check()
+
+
+def outcome() -> dict[str, Any]:
+    seen = {"same": 0, "impossible": 0, "split": 0}
+    try:
+        compare(seen)
+    except Exception:
+        return {"wrong": traceback.format_exc()}
+    return {"wrong": "", **seen}
+
+
+@case
+def as_jax_divides() -> dict[str, Any]:
+    xr.use_spmd()
+    return {"order": order_of_programs().tolist(), **outcome()}
+
+
+@case
+def another_order() -> dict[str, Any]:
+    early = torch.arange(16.0).to("xla")
+    region = xs.enable_manual_sharding(torch.arange(64.0).reshape(8, 8).to("xla"), (0, 1), mesh=FIRST)
+    found: dict[str, Any] = {"order": order_of_programs().tolist(), "part": region.tolist()}
+    whole = xs.disable_manual_sharding(region + 1, (0, 1), (8, 8), mesh=FIRST)
+    return {**found, "errors": [far(whole, torch.arange(64.0).reshape(8, 8) + 1), far(early, torch.arange(16.0))], "text": text(whole)}
+
+
+@case
+def as_jax_divides_in_another_order() -> dict[str, Any]:
+    return outcome()
+
+
+@case
+def several_orders() -> dict[str, Any]:
+    x = torch.arange(64.0).reshape(8, 8)
+    first = xs.mark_sharding(x.to("xla"), FIRST, (0, 1))
+    found: dict[str, Any] = {"first": [text(first), [shard.data[0, 0].item() for shard in first.local_shards]]}
+    other = xs.mark_sharding(x.to("xla"), xs.Mesh(range(8), (4, 2)), (0, 1))
+    found["other"] = [text(other), [shard.data[0, 0].item() for shard in other.local_shards]]
+    found["of each device"] = [list(abi.device_parts(t.global_tensor)[0].data.shape) for t in (first, other)]
+    found["replicas"] = list(
+        abi.device_parts(xs.mark_sharding(x.to("xla"), xs.Mesh([1, 3, 0, 2, 4, 5, 6, 7], (2, 4)), (0, None)).global_tensor)[0].data.shape
+    )
+    shards = other.local_shards
+    for shard in shards:
+        shard.data = shard.data + 1
+    other.load_local_shards_(shards)
+    pending = xs.mark_sharding(first * 2, xs.Mesh(range(8), (2, 4)), ((1, 0), None))
+    found["errors"] = [far(other, x + 1), far(pending, x * 2), far(first @ other, x @ (x + 1))]
+    found["texts"] = [text(other), text(pending)]
+    return found

@@ -1,0 +1,79 @@
+"""One SPMD program over eight devices, in one process or in several: reports what must not depend on that. usage: several.py FILE"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+
+import torch
+
+import torch_xla
+import torch_xla.core.functions as xf
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+
+warnings.simplefilter("error")
+GROUPS = [[2 * row, 2 * row + 1] for row in range(4)]
+
+
+def manual(mesh: xs.Mesh) -> dict[str, float]:
+    """A product whose inner dimension is divided, with the user's own collectives: how far from the CPU."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(8, 16), torch.randn(16, 4)
+    on_devices = x.to("xla").requires_grad_()
+    part = xs.enable_manual_sharding(on_devices, ("x", "y"), mesh=mesh)
+    other = xs.enable_manual_sharding(weight.to("xla"), ("y", None), mesh=mesh)
+    product = xs.disable_manual_sharding(xf.all_reduce("sum", part @ other, groups=GROUPS), ("x", None), (8, 4), mesh=mesh)
+    product.sum().backward()
+    columns = xs.enable_manual_sharding(on_devices.detach(), ("x", "y"), mesh=mesh)
+    gathered = xs.disable_manual_sharding(xm.all_gather(columns, 1, groups=GROUPS), ("x", None), (8, 16), mesh=mesh)
+    return {
+        "product": (product.cpu() - x @ weight).abs().max().item(),
+        "gathered": (gathered.cpu() - x).abs().max().item(),
+        "gradient": (on_devices.grad.cpu() - torch.ones(8, 4) @ weight.t()).abs().max().item(),
+    }
+
+
+def training(mesh: xs.Mesh) -> dict[str, object]:
+    """Steps on batches of which each process loads its part."""
+    torch.manual_seed(1)
+    net = torch.nn.Linear(16, 8).to("xla")
+    xs.mark_sharding(net.weight, mesh, ("x", "y"))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    mine, count = xr.process_index(), xr.process_count()
+    batches = [torch.randn(8, 16).chunk(count)[mine] for _ in range(4)]
+    spec = xs.ShardingSpec(mesh, ("x", None), minibatch=True)
+    losses = []
+    for batch in pl.MpDeviceLoader([[spec.upload(batch)] for batch in batches], torch_xla.device()):
+        optimizer.zero_grad()
+        loss = net(batch[0]).square().mean()
+        loss.backward()
+        xm.optimizer_step(optimizer)
+        losses.append(loss.item())
+    shards = xs.wrap_if_sharded(net.weight).local_shards
+    return {"losses": losses, "weight": net.weight.tolist(), "held": {shard.shard_device: shard.data.tolist() for shard in shards}}
+
+
+def refusal() -> str:
+    """What a collective of a whole tensor says."""
+    try:
+        xm.all_reduce("sum", torch.ones(2, 3, device="xla"))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def main() -> None:
+    xr.use_spmd()
+    mesh = xs.Mesh(range(xr.global_runtime_device_count()), (4, 2), ("x", "y"))
+    report = {"devices": [len(mesh.device_ids), xr.addressable_runtime_device_count()], "manual": manual(mesh)}
+    report |= {"training": training(mesh), "refusal": refusal()}
+    with open(f"{sys.argv[1]}.{xr.process_index()}", "w", encoding="utf-8") as file:
+        json.dump(report, file)
+
+
+if __name__ == "__main__":
+    main()

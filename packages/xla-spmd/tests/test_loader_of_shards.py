@@ -1,0 +1,124 @@
+"""A loader with `input_sharding`: each device gets its part of a batch, and only that (api.md D23, C45)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("xla_distributed", reason="the loaders are in xla-distributed")
+
+_PROGRAM = """
+import json
+import jax
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from xla_core import abi
+
+xr.use_spmd()
+mesh = xs.Mesh(range(8), (4, 2), ("data", "model"))
+rows, cells = xs.ShardingSpec(mesh, ("data", None)), xs.ShardingSpec(mesh, ("data", "model"))
+minibatch = xs.ShardingSpec(mesh, ("data", None), minibatch=True)
+found = {}
+
+made = jax.make_array_from_callback
+sent = []
+
+def counted(shape, sharding, callback):
+    # What goes to each device, in bytes.
+    def noted(index):
+        part = callback(index)
+        sent.append(part.nbytes)
+        return part
+    return made(shape, sharding, noted)
+
+jax.make_array_from_callback = counted
+uploads = []
+abi.subscribe(lambda event: uploads.append(event.nbytes), abi.TransferEvent)
+
+def held(tensor):
+    return [shard.data.nbytes for shard in abi.buffer_of(tensor).addressable_shards]
+
+def starts(tensor):
+    return [shard.data[0, 0].item() for shard in abi.buffer_of(tensor).addressable_shards]
+
+def text(tensor):
+    return torch_xla._XLAC._get_xla_sharding_spec(tensor)
+
+batches = [(torch.arange(64.0).reshape(16, 4) + 100 * number, torch.arange(16) + number) for number in range(3)]
+device = torch_xla.device()
+found["pairs"] = []
+for (images, labels), (x, y) in zip(batches, pl.MpDeviceLoader(batches, device, input_sharding=rows), strict=True):
+    found["pairs"].append([x.cpu().equal(images), y.cpu().equal(labels), held(x), starts(x), held(y), text(x), text(y)])
+found["sent"], found["uploads"] = sorted(sent), sorted({nbytes for nbytes in uploads})
+
+dicts = [{"x": images, "y": labels, "more": {"x": images}} for images, labels in batches]
+(first, *_) = pl.MpDeviceLoader(dicts, device, input_sharding={"x": cells, "y": xs.ShardingSpec(mesh, ("data",))})
+found["dict"] = [held(first["x"]), held(first["y"]), held(first["more"]["x"])]
+found["dict is right"] = first["x"].cpu().equal(batches[0][0]) and first["y"].cpu().equal(batches[0][1])
+
+(part,) = pl.MpDeviceLoader([batches[0][0]], device, input_sharding=minibatch)
+found["minibatch"] = [list(part.shape), held(part), part.cpu().equal(batches[0][0])]
+uneven = torch.zeros(10, 4)
+try:
+    list(pl.MpDeviceLoader([uneven], device, input_sharding=minibatch))
+except RuntimeError as error:
+    found["uneven minibatch"] = str(error)
+(given,) = xm.send_cpu_data_to_device(batches[0][0].clone().requires_grad_(), device, rows)
+found["grad"] = [given.requires_grad, given.is_leaf, held(given)]
+loss = (given * 2).sum()
+loss.backward()
+found["grad is right"] = given.grad.cpu().eq(2).all().item()
+wrong = xs.ShardingSpec(xs.Mesh(range(4), (4,), ("data",)), ("data", None))
+try:
+    list(pl.MpDeviceLoader(batches, device, input_sharding=wrong))
+except AssertionError as error:
+    found["wrong mesh"] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_each_device_gets_its_part(report: dict[str, Any]) -> None:
+    text = "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"
+    for number, found in enumerate(report["pairs"]):
+        starts = [100.0 * number + row for row in (0, 0, 16, 16, 32, 32, 48, 48)]
+        assert found == [True, True, [64] * 8, starts, [128] * 8, text, ""], "labels have another rank: whole, everywhere"
+    # Three times 16 × 4 floats in four parts, each to two devices, and 16 labels, which JAX asks for once and copies.
+    assert report["sent"] == [64] * 24 + [128] * 3
+    assert report["uploads"] == [128, 256], "events tell of whole tensors"
+
+
+def test_specs_by_key(report: dict[str, Any]) -> None:
+    assert report["dict"] == [[32] * 8, [32] * 8, [256] * 8], "a key without a spec: whole, everywhere"
+    assert report["dict is right"]
+
+
+def test_minibatches(report: dict[str, Any]) -> None:
+    assert report["minibatch"] == [[16, 4], [64] * 8, True], "this process's part is all, it being alone"
+    assert "a minibatch of 10 cannot be split evenly over 8 local devices" in report["uneven minibatch"]
+
+
+def test_autograd_goes_on(report: dict[str, Any]) -> None:
+    assert report["grad"] == [True, True, [64] * 8]
+    assert report["grad is right"]
+
+
+def test_a_mesh_of_another_size(report: dict[str, Any]) -> None:
+    assert report["wrong mesh"] == "the mesh of shape (4,) is over 4 devices, the job has 8"

@@ -1,0 +1,89 @@
+"""A program over eight devices of one process, and over four of each of two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+PROGRAM = Path(__file__).parent / "programs" / "several.py"
+Reports = list[dict[str, Any]]
+
+
+def _run(folder: Path, processes: int) -> Reports:
+    """What each process reported of a job with eight devices."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(8 // processes), "OMP_NUM_THREADS": "1"}
+    if processes > 1:
+        shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder / "report")],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    said = [job.communicate(timeout=240)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * processes, "\n".join(said)
+    return [json.loads((folder / f"report.{rank}").read_text(encoding="utf-8")) for rank in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return _run(tmp_path_factory.mktemp("one"), 1)[0]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return _run(tmp_path_factory.mktemp("two"), 2)
+
+
+def test_one_mesh_is_over_the_devices_of_all_processes(one: dict[str, Any], two: Reports) -> None:
+    assert one["devices"] == [8, 8]
+    assert [report["devices"] for report in two] == [[8, 4]] * 2
+
+
+def test_collectives_in_a_manual_region(one: dict[str, Any], two: Reports) -> None:
+    for report in (one, *two):
+        assert all(far < 1e-5 for far in report["manual"].values()), report["manual"]
+
+
+def test_a_collective_of_whole_tensors_is_refused(one: dict[str, Any]) -> None:
+    assert one["refusal"].startswith("ModeError: all_reduce of a tensor of shape (2, 3)")
+
+
+def test_two_processes_train_as_one(one: dict[str, Any], two: Reports) -> None:
+    expected = one["training"]
+    for report in two:
+        assert report["training"]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        torch.testing.assert_close(torch.tensor(report["training"]["weight"]), torch.tensor(expected["weight"]))
+    held = {**two[0]["training"]["held"], **two[1]["training"]["held"]}
+    assert list(held) == [f"CPU:{number}" for number in range(8)]
+    for device, part in expected["held"].items():
+        torch.testing.assert_close(torch.tensor(held[device]), torch.tensor(part))
+
+
+def test_training_is_that_of_the_cpu(one: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    net = torch.nn.Linear(16, 8)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    losses = []
+    for batch in [torch.randn(8, 16) for _ in range(4)]:
+        optimizer.zero_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert one["training"]["losses"] == pytest.approx(losses, rel=1e-4)
