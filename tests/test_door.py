@@ -1,6 +1,7 @@
 """The one door: a package beside the core imports `xla_core.abi` and `xla_core.testing`, nothing else of it; the core imports no sibling.
 
-Import-linter checks the layers inside the core. This rule is over folders, so that a package holds to it from its first day.
+Import-linter checks the layers inside the packages, and this rule on what it can see. Here it is over folders: tests too, imports by
+name too, and a package from its first day.
 """
 
 from __future__ import annotations

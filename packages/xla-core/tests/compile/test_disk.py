@@ -70,6 +70,47 @@ def test_other_conversion_variables_are_another_program(filled: Path) -> None:
     assert run(filled, XLA_DOWNCAST_BF16="1")["PersistentCacheMiss"] == 1
 
 
+OPERATION = """
+import sys
+import torch
+import alone, package.part
+from xla_core import abi
+from xla_core.compile import disk
+
+disk.configure(sys.argv[1])
+library = torch.library.Library("changing", "DEF")
+for name, lowering in (("twice", alone.lowering), ("thrice", package.part.lowering)):
+    library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl(name, torch.empty_like, "Meta")
+    abi.register_op(abi.OpSpec(f"changing::{name}", lowering))
+x = torch.ones(2).to("xla")
+values = [torch.ops.changing.twice(x)[0].item(), torch.ops.changing.thrice(x)[0].item()]
+print(*values, abi.snapshot().counters.get("PersistentCacheHit", 0), abi.snapshot().counters.get("PersistentCacheMiss", 0))
+"""
+
+
+def test_a_changed_lowering_of_somebody_else_is_another_program(tmp_path: Path) -> None:
+    """The names and arguments of two operations stay the same; the file of one changes, then a helper in the package of the other."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").touch()
+    (tmp_path / "package/helper.py").write_text("FACTOR = 3\n")
+    (tmp_path / "package/part.py").write_text("from package.helper import FACTOR\n\ndef lowering(context, x):\n    return x * FACTOR\n")
+    (tmp_path / "alone.py").write_text("FACTOR = 2\n\ndef lowering(context, x):\n    return x * FACTOR\n")
+    (tmp_path / "main.py").write_text(OPERATION)
+
+    def outcome() -> str:
+        command = [sys.executable, "-B", str(tmp_path / "main.py"), str(tmp_path / "cache")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PJRT_DEVICE": "CPU"})
+        return done.stdout.strip()
+
+    assert outcome() == "2.0 3.0 0 2"
+    assert outcome() == "2.0 3.0 2 0"
+    (tmp_path / "package/helper.py").write_text("FACTOR = 30\n")
+    assert outcome() == "2.0 30.0 1 1"
+    (tmp_path / "alone.py").write_text("def lowering(context, x):\n    return x * 20\n")
+    assert outcome() == "20.0 30.0 1 1"
+
+
 def test_folder_and_entries_are_private(filled: Path) -> None:
     assert filled.stat().st_mode & 0o777 == 0o700
     assert entry(filled).stat().st_mode & 0o077 == 0

@@ -52,9 +52,10 @@ def _connect() -> None:
         if place is None:
             return
         joined = join(place.address, place.key, place.rank, place.size, timeout())
-        _start_jax(place, joined)
+        coordinator, local_size = _meet(place, joined)
+        _start_jax(place, coordinator)
         spmd = xr.is_spmd()
-        set_topology(Topology(place.rank, place.size, place.local_rank, place.local_size, replicas=not spmd, spmd=spmd))
+        set_topology(Topology(place.rank, place.size, place.local_rank, local_size, replicas=not spmd, spmd=spmd))
         _State.member = joined
         ledger.watch(joined, timeout)
         explain_failures(_explanation)
@@ -64,11 +65,17 @@ def _connect() -> None:
 before_start(_connect)
 
 
-def _start_jax(place: job.Job, joined: Member) -> None:
-    """Connect JAX's processes: process 0 serves them on a free port of the job's address, told through the store."""
-    host = place.address[0]
+def _meet(place: job.Job, joined: Member) -> tuple[str, int]:
+    """Where process 0 serves JAX's processes, on a free port of the job's address; and how many of the job's processes are on this host."""
+    host, name = place.address[0], socket.gethostname()
     offer = f"{host}:{_free_port(host)}" if place.rank == 0 else ""
-    address = joined.exchange("coordinator", offer.encode(), timeout(), "waiting for all replicas to start")[0].decode()
+    parts = joined.exchange("hosts", f"{offer} {name}".encode(), timeout(), "waiting for all replicas to start")
+    told = [part.decode().split(" ", 1) for part in parts]
+    return told[0][0], place.local_size or max(place.local_rank + 1, sum(other == name for _, other in told))
+
+
+def _start_jax(place: job.Job, coordinator: str) -> None:
+    """Connect JAX's processes."""
     flags = os.environ.get("XLA_FLAGS", "")
     if _TIMEOUT_FLAG not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
@@ -77,7 +84,7 @@ def _start_jax(place: job.Job, joined: Member) -> None:
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the user
     jax.config.update("jax_enable_recoverability", True)  # those that are left end at once, with their own errors
     jax.distributed.initialize(
-        address,
+        coordinator,
         place.size,
         place.rank,
         local_device_ids=place.local_rank if xr.device_type() in hardware.GPUS else None,
@@ -85,7 +92,7 @@ def _start_jax(place: job.Job, joined: Member) -> None:
         initialization_timeout=max(1, round(timeout())),
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-        coordinator_bind_address=address,
+        coordinator_bind_address=coordinator,
     )
 
 

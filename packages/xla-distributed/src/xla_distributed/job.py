@@ -1,4 +1,4 @@
-"""Which job this process belongs to: as `spawn` told it, or as the variables of torchrun say."""
+"""Which job this process belongs to: as `spawn` told it, or as the variables of torchrun say, or a cluster's manager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-from xla_distributed import settings
+from xla_distributed import cluster, settings
 from xla_distributed.errors import JobError, ReplicaTimeoutError
 from xla_distributed.server import Server
 from xla_distributed.wire import Address
@@ -23,13 +23,14 @@ _ADDRESS = "xla_distributed/address"
 class Job:
     """The place of a process in a job, and where the job meets.
 
+    local_size: processes on this host; None if nobody said.
     address: of the job's `Server`; key: what all its processes know and nobody else should.
     """
 
     rank: int
     size: int
     local_rank: int
-    local_size: int
+    local_size: int | None
     address: Address
     key: bytes
 
@@ -49,6 +50,12 @@ def address_of_host() -> str:
     return _told.address[0] if _told is not None else "127.0.0.1"
 
 
+def is_one_of_several() -> bool:
+    """Whether this process is one of a job's that others have started."""
+    cluster.adopt()
+    return (settings.WORLD_SIZE.get() or 1) > 1
+
+
 def current(timeout: float) -> Job | None:
     """The job of this process; None if it is on its own. Meets the other processes if the environment names them.
 
@@ -56,16 +63,14 @@ def current(timeout: float) -> Job | None:
     """
     if _told is not None:
         return _told
-    size = settings.WORLD_SIZE.get()
-    if size is None or size == 1:
+    if not is_one_of_several():
         return None
-    rank = settings.RANK.get()
+    size, rank = settings.WORLD_SIZE.get() or 1, settings.RANK.get()
     if rank is None or rank >= size:
         raise JobError(f"WORLD_SIZE is {size}, but RANK is {rank}: set RANK to this process's number, from 0 to {size - 1}")
     local_rank = settings.LOCAL_RANK.get() or 0
-    local_size = settings.LOCAL_WORLD_SIZE.get() or local_rank + 1
     key = _key_of_environment()
-    job = Job(rank, size, local_rank, local_size, _meet(rank, size, key, timeout), key)
+    job = Job(rank, size, local_rank, settings.LOCAL_WORLD_SIZE.get(), _meet(rank, size, key, timeout), key)
     tell(job)
     return job
 

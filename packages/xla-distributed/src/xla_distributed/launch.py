@@ -88,9 +88,9 @@ def spawn(
         return None
     if xr.is_spmd():
         raise RuntimeError("SPMD mode has one process for all devices: call the function directly instead of spawning replicas")
-    if (settings.WORLD_SIZE.get() or 1) > 1:
+    if job.is_one_of_several():
         raise RuntimeError(
-            "this process is already one of a job's (WORLD_SIZE is set): use torch_xla.launch, which runs under torchrun too"
+            "this process is already one of a job's (says WORLD_SIZE, or a cluster's manager): use torch_xla.launch, which runs there too"
         )
     count = hardware.device_count()
     size = count if nprocs is None else nprocs
@@ -197,13 +197,13 @@ def _end_with_parent() -> None:
 
 
 def launch(fn: Target, args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False) -> None:
-    """Run `fn(index, *args)` as each replica: in this process under torchrun, where `index` is its local rank; else as `spawn` does.
+    """Run `fn(index, *args)` as each replica: in this process, with its local rank, if it is one of a job's already; else as `spawn` does.
 
     debug_single_process: call it once, in this process. Raises NotImplementedError in SPMD mode.
     """
     if xr.is_spmd():
         raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
-    if (settings.WORLD_SIZE.get() or 1) > 1:
+    if job.is_one_of_several():
         fn(settings.LOCAL_RANK.get() or 0, *args)
         return
     spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)

@@ -6,11 +6,13 @@ it two replicas could meet in different collectives. The token is zero, but XLA 
 would drop a collective over a constant, which it takes to be the same on all replicas.
 
 Tensors of one dtype travel together in one flat array: a collective costs the same for one as for a hundred small ones.
+On CPU a large array travels in parts (`_by_parts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from xla_core.abi import REPLICA_AXIS, Context, scalar
 
 Ints = Sequence[int]
 IndexGroups = list[list[int]] | None
+_PART_BYTES = 8 << 20
 
 
 def index_groups(members: Ints, sizes: Ints) -> IndexGroups:
@@ -58,6 +61,37 @@ def _in_order(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array,
     """One collective over a flat array that is not empty; its result, flat, and the next token."""
     result = step(_tied(flat, token))
     return result, _token_after(_flat(result), token)
+
+
+def _elementwise(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    """As `_in_order`, of a step whose result has an element for each one of its operand, made of that one on all replicas."""
+    whole = partial(_in_order, step=step)
+    if flat.size * flat.dtype.itemsize <= _PART_BYTES:
+        return whole(flat, token)
+    made: tuple[jax.Array, jax.Array] = lax.platform_dependent(flat, token, cpu=partial(_by_parts, step=step), default=whole)
+    return made
+
+
+def _by_parts(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    """As `_in_order`, one part after the other and in place.
+
+    On CPU a collective makes a copy of its operand. Memory for a copy of a large one is new to the process at each run, and costs
+    as much as sending it; that for a part stays with the process.
+    """
+    size = _PART_BYTES // flat.dtype.itemsize
+
+    def turn(number: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        flat, token = state
+        start = (number * size,)
+        result, token = _in_order(lax.dynamic_slice(flat, start, (size,)), token, step)
+        return lax.dynamic_update_slice(flat, result, start), token
+
+    count, rest = divmod(flat.size, size)
+    flat, token = lax.fori_loop(0, count, turn, (flat, token))
+    if rest:
+        result, token = _in_order(lax.slice(flat, (count * size,), (flat.size,)), token, step)
+        flat = lax.dynamic_update_slice(flat, result, (count * size,))
+    return flat, token
 
 
 def _together(inputs: Sequence[jax.Array], token: jax.Array, step: Callable[[Sequence[jax.Array], jax.Array], Any]) -> Any:
@@ -165,8 +199,8 @@ def all_reduce(
         flat = _join(tensors)
         if not flat.size:
             return tensors, token
-        result, token = _in_order(flat, token, lambda x: reduced(x, reduction, groups))
-        return _part(_scaled(result, scale), tensors), token
+        result, token = _elementwise(flat, token, lambda x: _scaled(reduced(x, reduction, groups), scale))
+        return _part(result, tensors), token
 
     results, token = _together(inputs, token, step)
     return [*results, token]
@@ -291,7 +325,7 @@ def broadcast(context: Context, inputs: list[jax.Array], token: jax.Array, place
             kept = lax.select(lax.broadcast(is_root, bits.shape), bits, lax.full_like(bits, 0))
             return _from_bits(lax.psum(kept, REPLICA_AXIS, axis_index_groups=groups), x.dtype)
 
-        result, token = _in_order(flat, token, bits_of_root)
+        result, token = _elementwise(flat, token, bits_of_root)
         return _part(result, tensors), token
 
     results, token = _together(inputs, token, step)

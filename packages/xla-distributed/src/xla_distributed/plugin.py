@@ -8,9 +8,10 @@ from typing import Any
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function."""
-    from xla_distributed import buckets, collectives, connection, functions, launch, rendezvous, training
+    from xla_distributed import buckets, cluster, collectives, connection, functions, launch, rendezvous, training
 
     del connection  # importing it is enough: it connects the process before its devices start
+    cluster.adopt()
     xm = "torch_xla.core.xla_model."
     xf = "torch_xla.core.functions."
     return {

@@ -51,6 +51,9 @@ PJRT_LOCAL_PROCESS_COUNT = _number("PJRT_LOCAL_PROCESS_COUNT", "As LOCAL_WORLD_S
 CPU_NUM_DEVICES = _number("CPU_NUM_DEVICES", "CPU devices: how many replicas `spawn` starts on CPU.")
 GPU_NUM_DEVICES = _number("GPU_NUM_DEVICES", "GPUs: how many replicas `spawn` starts on GPUs; all that the driver lists if it is not set.")
 CUDA_VISIBLE_DEVICES = _text("CUDA_VISIBLE_DEVICES", "The GPUs that this process may use.")
+# Set by managers of clusters (`cluster.py`).
+SLURM_STEP_NUM_TASKS = _number("SLURM_STEP_NUM_TASKS", "Slurm: processes of the step that this process is of.")
+JOB_COMPLETION_INDEX = _number("JOB_COMPLETION_INDEX", "Kubernetes: number of this pod in an indexed job.")
 # Set by torchrun.
 AGENT_STORE = _text("TORCHELASTIC_USE_AGENT_STORE", "`True` where torchrun itself serves the store of a job.")
 RUN_ID = _text("TORCHELASTIC_RUN_ID", "Name of a torchrun job.")

@@ -99,6 +99,24 @@ def lists(rank: int, count: int) -> Iterator[Check]:
         yield f"all_reduce list {place}", tensors[place], expected
 
 
+def large(rank: int, count: int) -> Iterator[Check]:
+    """Arrays that travel in parts, the last of them smaller."""
+    size = (1 << 21) + 1001
+    groups = GROUPS[count][2]
+    mates = members(groups, rank, count)
+    parts = [array(given(other, torch.float32, (size,))) for other in range(count)]
+    mine = [torch.from_numpy(parts[rank]).to("xla"), given(rank, torch.float32, (2, 500)).to("xla")]
+    xm.all_reduce("sum", mine, scale=0.5)
+    yield "all_reduce of a large list", mine[0], np.asarray(reduced("sum", parts) * np.float32(0.5))
+    everyone = [array(given(other, torch.float32, (2, 500))) for other in range(count)]
+    yield "all_reduce of a small one beside it", mine[1], np.asarray(reduced("sum", everyone) * np.float32(0.5))
+    least = xm.all_reduce("min", torch.from_numpy(parts[rank]).to("xla"), groups=groups)
+    yield "all_reduce min of a large tensor in groups", least, reduced("min", [parts[mate] for mate in mates])
+    sent = [torch.from_numpy(parts[rank]).to("xla")]
+    xm.collective_broadcast(sent, root_ordinal=1)
+    yield "collective_broadcast of a large tensor", sent[0], parts[1]
+
+
 def special(rank: int, count: int) -> Iterator[Check]:
     inf, nan = float("inf"), float("nan")
     rows = [[nan, -0.0, inf, 1.0], [1.0, 0.0, -inf, nan], [-1.0, -0.0, 2.0, 3.0], [0.0, 5.0, nan, 4.0]][:count]
@@ -172,6 +190,7 @@ def work(rank: int, folder: str, which: str) -> dict[str, Any]:
     checks = [
         *reductions(rank, count, dtypes),
         *lists(rank, count),
+        *large(rank, count),
         *special(rank, count),
         *moves(rank, count, dtypes),
         *variants(rank, count),
@@ -182,7 +201,7 @@ def work(rank: int, folder: str, which: str) -> dict[str, Any]:
         found = array(result.cpu())
         close = dict(rtol=2e-2, atol=2e-2) if result.dtype in (torch.bfloat16, torch.float16) else dict(rtol=1e-5, atol=1e-6)
         if found.shape != expected.shape or not np.allclose(found, expected, equal_nan=True, **close):
-            wrong.append(f"{name}: {found.tolist()} where {expected.tolist()} was due")
+            wrong.append(f"{name}: {found} where {expected} was due")
     return {"checks": len(checks), "wrong": wrong}
 
 

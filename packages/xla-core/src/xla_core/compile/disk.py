@@ -4,11 +4,15 @@ An entry is `MAGIC`, the SHA-256 of the rest, and what `jax.experimental.seriali
 pickle of native code, so an entry is only as trustworthy as its file: folder and file must belong to this user and be writable
 by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another version) is ignored with one
 warning, and the program is compiled.
+
+The key holds the source of every lowering: this package's, and that of whoever registered the operations of the program.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
+import marshal
 import os
 import pickle
 import platform
@@ -17,7 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ from xla_core.dtypes import conversions
 from xla_core.ir.graph import Graph
 
 MAGIC = b"xla-core program 1\n"
+_HERE = Path(xla_core.__file__ or "").parent
 _DIGEST_BYTES = 32
 
 
@@ -139,7 +144,7 @@ def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devic
     disk = active()
     if disk is None:
         return None
-    payload = disk.load(_entry_name(key, device))
+    payload = disk.load(_entry_name(key, graph, device, devices))
     loaded = None
     if payload is not None:
         in_tree = jax.tree.structure((tuple(arguments), {}))
@@ -152,8 +157,8 @@ def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devic
     return loaded
 
 
-def store(key: str, compiled: Any, device: jax.Device) -> None:
-    """Keep a compiled program under `key`, if there is a cache that may be written."""
+def store(key: str, graph: Graph, compiled: Any, device: jax.Device, devices: list[jax.Device]) -> None:
+    """Keep a compiled program under `key`, as `load` finds it, if there is a cache that may be written."""
     disk = active()
     if disk is None or disk.readonly:
         return
@@ -162,11 +167,36 @@ def store(key: str, compiled: Any, device: jax.Device) -> None:
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         disk.complain(f"a program cannot be serialized on {device.platform} and is not kept: {error}")
         return
-    disk.store(_entry_name(key, device), payload)
+    disk.store(_entry_name(key, graph, device, devices), payload)
 
 
-def _entry_name(key: str, device: jax.Device) -> str:
-    return hashlib.sha256(f"{key}\n{device.id}\n{_environment(device)}".encode()).hexdigest()
+def _entry_name(key: str, graph: Graph, device: jax.Device, devices: list[jax.Device]) -> str:
+    places = [device.id, *(other.id for other in devices), jax.process_count()]
+    return hashlib.sha256(f"{key}\n{places}\n{_environment(device)}\n{_lowerings(graph)}".encode()).hexdigest()
+
+
+def _lowerings(graph: Graph) -> list[str]:
+    """Digests of the code outside this package that lowers operations of the graph."""
+    functions = {id(entry[0].lower): entry[0].lower for entry in graph.entries if type(entry) is tuple}.values()
+    return sorted({digest for function in functions if (digest := _code_digest(function))})
+
+
+def _code_digest(function: Callable[..., Any]) -> str:
+    """Of the package whose function this is, or of the file where that is no package; empty for this package, whose digest is its own."""
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if code is None:  # compiled: nothing to read
+        return repr(type(function))
+    if code.co_filename.startswith(f"{_HERE}{os.sep}"):
+        return ""
+    file = Path(code.co_filename)
+    if not file.is_file():  # typed in, or made by exec
+        return hashlib.sha256(marshal.dumps(code)).hexdigest()
+    while (file.parent / "__init__.py").is_file():
+        file = file.parent
+    return _tree_digest(file)
 
 
 @cache
@@ -174,7 +204,7 @@ def _environment(device: jax.Device) -> str:
     """All but the program that its machine code depends on."""
     parts = [
         __version__,
-        _source_digest(),
+        _tree_digest(_HERE),
         jax.__version__,
         jaxlib_version,
         torch.__version__,
@@ -200,9 +230,9 @@ def _processor() -> str:
 
 
 @cache
-def _source_digest() -> str:
-    """A digest of this package's source: a changed lowering must not find programs of the old one."""
+def _tree_digest(top: Path) -> str:
+    """A digest of a file, or of the source in a folder: a changed lowering must not find programs of the old one."""
     digest = hashlib.sha256()
-    for file in sorted(Path(xla_core.__file__ or "").parent.rglob("*.py")):
+    for file in [top] if top.is_file() else sorted(top.rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()

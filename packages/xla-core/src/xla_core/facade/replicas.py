@@ -6,11 +6,13 @@ import threading
 from collections.abc import Sequence
 
 from xla_core import config
+from xla_core.facade.siblings import implementations
 from xla_core.runtime.topology import Topology, topology
 
 
 def place() -> Topology:
     """Where this process stands: as a launcher or a plugin said, else as torchrun's variables say (api.md R05), else alone."""
+    implementations()  # a plugin may know what to put into the variables
     told = topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
     if told != Topology(spmd=told.spmd) or count is None or count == 1:

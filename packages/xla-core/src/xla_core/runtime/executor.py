@@ -153,7 +153,7 @@ def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list
         raise LoweringError(
             f"a program of {_operations(graph)} operations could not be compiled for {recorder.device}: {error}{_kept_text(lowered)}"
         ) from error
-    disk.store(program.graph_hash, compiled, device)
+    disk.store(program.graph_hash, graph, compiled, device, devices_of(home(recorder)))
     called: Callable[..., Any] = function  # the jit function finds what was just compiled, and is called faster than `compiled`
     return called
 
