@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import torch_xla.distributed.spmd as xs
 from torch_xla.distributed.spmd import xla_sharding
-from xla_spmd import named
 from xla_spmd.errors import AxisError, PartitionSpecError, ShardingError
+from xla_spmd.mesh import named_axes
 from xla_spmd.op_sharding import OpSharding, parse
 
 FOUR_TWO, CUBE = xs.Mesh(range(8), (4, 2), ("x", "y")), xs.Mesh(range(8), (2, 2, 2))
@@ -137,14 +137,24 @@ def meshes_and_specs(draw: st.DrawFn) -> tuple[xs.Mesh, Any]:
     return xs.Mesh(ids, shape, names), tuple(entries)
 
 
+def as_jax(mesh: xs.Mesh, spec: Any) -> tuple[tuple[str, ...], PartitionSpec]:
+    """Names for the mesh's axes, and the spec in these names."""
+    names = named_axes(mesh)
+
+    def named(entry: Any) -> Any:
+        axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        return tuple(axis if isinstance(axis, str) else names[axis] for axis in axes) or None
+
+    return names, PartitionSpec(*map(named, spec))
+
+
 @given(meshes_and_specs())
 @example((xs.Mesh(range(8), (4, 2)), ((1, 0), None)))
 def test_shardings_are_those_of_jax(drawn: tuple[xs.Mesh, Any]) -> None:
     """JAX numbers devices by their place in the mesh, so that place → id is all that has to be added."""
     mesh, spec = drawn
-    sharding, parts = mesh.get_op_sharding(spec), named.named_parts(mesh, spec)
-    abstract = AbstractMesh(tuple(parts.device_ids.shape), parts.axis_names)
-    theirs = NamedSharding(abstract, parts.spec)._to_xla_hlo_sharding(len(spec))
+    sharding, (names, jax_spec) = mesh.get_op_sharding(spec), as_jax(mesh, spec)
+    theirs = NamedSharding(AbstractMesh(mesh.mesh_shape, names), jax_spec)._to_xla_hlo_sharding(len(spec))
     if theirs.is_replicated():
         assert str(sharding) == "{replicated}" and sharding.effective_type is REPLICATED
         return
@@ -168,16 +178,6 @@ def test_every_device_is_in_every_assignment_once(drawn: tuple[xs.Mesh, Any]) ->
         assert np.ravel(assignment).tolist() == list(range(len(groups)))
         assert np.ndim(assignment) == len(spec)
     assert parse(str(mesh.get_op_sharding(spec))) == mesh.get_op_sharding(spec) == OpSharding(tiles, assignment, groups, kind)
-
-
-def test_named_parts() -> None:
-    parts = named.named_parts(xs.Mesh([1, 0, 3, 2], (2, 2)), ((1, 0), None))
-    assert parts.device_ids.tolist() == [[1, 0], [3, 2]] and parts.axis_names == ("axis0", "axis1")
-    assert parts.spec == jax.sharding.PartitionSpec(("axis1", "axis0"), None)
-    assert named.named_parts(FOUR_TWO, ("y", None)).spec == jax.sharding.PartitionSpec("y", None)
-    assert named.named_parts(FOUR_TWO, ()).spec == jax.sharding.PartitionSpec()
-    with pytest.raises(AxisError):
-        named.named_parts(FOUR_TWO, (7,))
 
 
 def test_thousands_of_devices() -> None:

@@ -28,7 +28,6 @@ EIGHT_DEVICES = """
     mesh = Mesh(device_ids, mesh_shape, ('x', 'y'))
     report = {"logical": mesh.get_logical_mesh().tolist(), "shape": repr(mesh.shape())}
 
-    from xla_spmd.named import named_parts
     from xla_spmd.shards import parts, shard_shape
 
     report["wrong"], report["checked"] = [], 0
@@ -38,9 +37,10 @@ EIGHT_DEVICES = """
         assert [device.id for device in jax_mesh.devices.ravel()] == list(ids), jax_mesh.devices
         data = np.arange(8 * 16).reshape(8, 16)
         for spec in [(0, 1), (1, 0), (0, None), (None, 1), ((1, 0), None), (None, (0, 1)), (None, None)]:
-            named = named_parts(mesh, spec)
-            assert jax_mesh.axis_names == named.axis_names and jax_mesh.devices.shape == named.device_ids.shape
-            array = jax.device_put(data, jax.sharding.NamedSharding(jax_mesh, named.spec))
+            assert jax_mesh.devices.shape == shape
+            entries = [() if entry is None else entry if isinstance(entry, tuple) else (entry,) for entry in spec]
+            names = [tuple(f"axis{axis}" for axis in entry) for entry in entries]
+            array = jax.device_put(data, jax.sharding.NamedSharding(jax_mesh, jax.sharding.PartitionSpec(*names)))
             sharding = mesh.get_op_sharding(spec)
             for shard in array.addressable_shards:
                 (part,) = parts(sharding, data.shape, [shard.device.id])
