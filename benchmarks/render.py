@@ -46,6 +46,34 @@ def steps_table(results: Results) -> str:
     return table(headings, rows, right_from=2)
 
 
+def spmd_table(results: Results) -> str:
+    """Milliseconds per step, ratios and collectives, a layout and contender a row."""
+    met = {None: "", True: "met", False: "missed"}
+    keys = ("wall_ms", "blocked_ms", "wall_vs_jax", "blocked_vs_jax")
+    rows = [
+        [row["layout"], row["on"], row["collectives"], *(number(row[key]) for key in keys), row.get("goal", ""), met[row.get("met")]]
+        for row in results["rows"]
+    ]
+    return table(["layout", "on", "collectives", "ms", "ms, blocked", "× jax", "× jax, blocked", "goal, × jax", ""], rows, right_from=3)
+
+
+def scale_table(results: Results) -> str:
+    """Seconds for shardings of many devices; collectives and bytes of a block that was compiled for fewer."""
+    built = [row for row in results["rows"] if "shardings" in row]
+    blocks = [row for row in results["rows"] if "shardings" not in row]
+    first = table(
+        ["mesh", "shardings", "seconds", "parts of one matrix, seconds"],
+        [[row["shape"], str(row["shardings"]), number(row["seconds"]), number(row["parts_seconds"])] for row in built],
+    )
+    keys = ("weight_bytes", "held_bytes", "temporary_bytes", "seconds")
+    second = table(
+        ["mesh", "devices", "collectives", "weights, bytes", "held by a device", "temporary on a device", "compiled in, s"],
+        [[row["mesh"], str(row["devices"]), row["collectives"], *(number(row[key]) for key in keys)] for row in blocks],
+        right_from=3,
+    )
+    return f"{first}\n\n{second}"
+
+
 def machine_table(all_results: list[Results]) -> str:
     """Machine, command and date of every file."""
     rows = [["kind", *(results["kind"] for results in all_results)]]
@@ -56,7 +84,12 @@ def machine_table(all_results: list[Results]) -> str:
     return table(rows[0], rows[1:], right_from=99)
 
 
-TABLES: dict[str, Callable[[Results], str]] = {"trace": trace_table, "steps": steps_table}
+TABLES: dict[str, Callable[[Results], str]] = {
+    "trace": trace_table,
+    "steps": steps_table,
+    "spmd": spmd_table,
+    "spmd-scale": scale_table,
+}
 
 
 def around(text: str, found: re.Match[str]) -> str:

@@ -75,6 +75,7 @@ def test_the_performance_page_has_the_places() -> None:
         ("steps.py", ("--contenders", "inductor"), "inductor"),
         ("steps.py", ("--rounds", "0"), "--rounds"),
         ("trace.py", ("--repeats", "0"), "--repeats"),
+        ("spmd.py", ("--layouts", "rows"), "rows"),
         ("render.py", ("no-such-file.json",), "no-such-file.json"),
     ],
 )
@@ -82,3 +83,18 @@ def test_a_wrong_option_is_named(name: str, options: tuple[str, ...], named: str
     done = run_script(name, *options)
     assert done.returncode == 2
     assert named in done.stderr
+
+
+def test_spmd_steps_agree_and_are_timed(tmp_path: Path) -> None:
+    rows = {row["on"]: row for row in results("spmd.py", tmp_path / "spmd.json", "--layouts", "fsdp-tensor", "--rounds", "1")["rows"]}
+    assert list(rows) == ["xla", "jax"]
+    assert all(row["wall_ms"] > 0 and "all-reduce" in row["collectives"] for row in rows.values())
+    assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
+
+
+def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> None:
+    rows = results("spmd_scale.py", tmp_path / "scale.json")["rows"]
+    assert [row["shardings"] for row in rows[:-1]] == [3, 9, 15, 23]
+    block = rows[-1]
+    assert block["devices"] == 8 and "all-reduce" in block["collectives"]
+    assert 0 < block["held_bytes"] < 3 * block["weight_bytes"], "less than the weights and both moments whole"
