@@ -1,4 +1,4 @@
-"""Gradients are reduced while backward goes on, where the backend allows it: what the compiled program makes wait for what (api.md D14, E02)."""
+"""Gradients are reduced while backward goes on, where the backend allows it: what the program makes wait for what (D14, E02)."""
 
 from __future__ import annotations
 
