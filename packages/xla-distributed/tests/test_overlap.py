@@ -1,4 +1,4 @@
-"""Gradients are reduced while backward goes on, where the backend allows it: what the compiled program makes wait for what (api.md D14, E02)."""
+"""Gradients may be reduced while backward goes on: what the compiled program makes wait for what (api.md D14, E02)."""
 
 from __future__ import annotations
 

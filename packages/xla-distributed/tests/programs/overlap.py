@@ -1,4 +1,4 @@
-"""A training step whose gradients are reduced in buckets, and one that reduces them together: the program as HLO text, and what it makes."""
+"""A training step that reduces its gradients in buckets, and one that reduces them together: its HLO text, and what it makes."""
 
 from __future__ import annotations
 
