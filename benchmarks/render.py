@@ -74,6 +74,22 @@ def scale_table(results: Results) -> str:
     return f"{first}\n\n{second}"
 
 
+def collectives_table(results: Results) -> str:
+    """Milliseconds and ratios, a number of replicas and case a row; then the training steps."""
+    met = {None: "", True: "met", False: "missed"}
+    keys = ("xla_ms", "gloo_ms", "jax_ms", "xla_best_ms", "gloo_best_ms", "jax_best_ms", "vs_gloo", "vs_jax", "vs_one")
+    rows = [
+        [str(row["replicas"]), row["case"], *(number(row.get(key)) for key in keys), row["goal"] or "", met[row["met"]]]
+        for row in results["rows"]
+    ]
+    headings = ["replicas", "case", "xla, ms", "gloo, ms", "jax, ms", "xla, best", "gloo, best", "jax, best"]
+    headings += ["× gloo", "× jax", "× one array", "goal", ""]
+    keys = ("own_batch", "step_ms", "digits_per_s", "throughput")
+    steps = [[str(row["replicas"]), row["batch"], *(number(row[key]) for key in keys)] for row in results["scaling"]]
+    step_headings = ["replicas", "digits network", "batch of each", "ms", "digits/s", "× one replica"]
+    return f"{table(headings, rows, right_from=2)}\n\n{table(step_headings, steps, right_from=2)}"
+
+
 def machine_table(all_results: list[Results]) -> str:
     """Machine, command and date of every file."""
     rows = [["kind", *(results["kind"] for results in all_results)]]
@@ -87,6 +103,7 @@ def machine_table(all_results: list[Results]) -> str:
 TABLES: dict[str, Callable[[Results], str]] = {
     "trace": trace_table,
     "steps": steps_table,
+    "collectives": collectives_table,
     "spmd": spmd_table,
     "spmd-scale": scale_table,
 }

@@ -51,6 +51,20 @@ def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
     assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
 
 
+def test_collectives_are_right_and_timed(tmp_path: Path) -> None:
+    content = results("collectives.py", tmp_path / "collectives.json")
+    rows = {row["case"]: row for row in content["rows"]}
+    assert list(rows) == ["1 KB", "16 KB", "3 × 4 KB", "3 × 4 KB as one", "barrier"]
+    for case, row in rows.items():
+        assert row["xla_ms"] >= row["xla_best_ms"] > 0 and row["gloo_ms"] > 0 and row["vs_gloo"] > 0
+        assert ("jax_ms" in row) == (case != "barrier")
+    assert rows["3 × 4 KB"]["met"] == (rows["3 × 4 KB"]["vs_one"] <= 2)
+    assert [(row["replicas"], row["own_batch"]) for row in content["scaling"]] == [(2, 4), (2, 8)]
+    assert all(row["step_ms"] > 0 for row in content["scaling"])
+    done = run_script("render.py", str(tmp_path / "collectives.json"))
+    assert done.returncode == 0 and "| 2 | 3 × 4 KB as one |" in done.stdout and "| 2 | a batch for each |" in done.stdout
+
+
 def test_numbers_find_their_place_in_a_page(tmp_path: Path) -> None:
     content = results("steps.py", tmp_path / "steps.json", "--models", "mlp", "--rounds", "1", "--contenders", "torch,jax")
     page = tmp_path / "page.md"
@@ -65,7 +79,7 @@ def test_numbers_find_their_place_in_a_page(tmp_path: Path) -> None:
 
 def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
-    assert all(f"<!-- {edge} {block} -->" in text for block in ("machine", "trace", "steps") for edge in ("begin", "end"))
+    assert all(f"<!-- {edge} {block} -->" in text for block in ("machine", "trace", "steps", "collectives") for edge in ("begin", "end"))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +90,7 @@ def test_the_performance_page_has_the_places() -> None:
         ("steps.py", ("--rounds", "0"), "--rounds"),
         ("trace.py", ("--repeats", "0"), "--repeats"),
         ("spmd.py", ("--layouts", "rows"), "rows"),
+        ("collectives.py", ("--rounds", "0"), "--rounds"),
         ("render.py", ("no-such-file.json",), "no-such-file.json"),
     ],
 )

@@ -23,7 +23,8 @@ from xla_core.abi import REPLICA_AXIS, Context, scalar
 
 Ints = Sequence[int]
 IndexGroups = list[list[int]] | None
-_PART_BYTES = 8 << 20
+# On CPU, up to how many bytes a collective takes at once, and of how many the parts of a larger one are.
+_WHOLE_BYTES, _PART_BYTES = 24 << 20, 8 << 20
 
 
 def index_groups(members: Ints, sizes: Ints) -> IndexGroups:
@@ -66,7 +67,7 @@ def _in_order(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array,
 def _elementwise(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
     """As `_in_order`, of a step whose result has an element for each one of its operand, made of that one on all replicas."""
     whole = partial(_in_order, step=step)
-    if flat.size * flat.dtype.itemsize <= _PART_BYTES:
+    if flat.size * flat.dtype.itemsize <= _WHOLE_BYTES:
         return whole(flat, token)
     made: tuple[jax.Array, jax.Array] = lax.platform_dependent(flat, token, cpu=partial(_by_parts, step=step), default=whole)
     return made
@@ -75,8 +76,8 @@ def _elementwise(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Arr
 def _by_parts(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
     """As `_in_order`, one part after the other and in place.
 
-    On CPU a collective makes a copy of its operand. Memory for a copy of a large one is new to the process at each run, and costs
-    as much as sending it; that for a part stays with the process.
+    On CPU a collective makes a copy of its operand. The allocator gives memory of more than 32 MiB back to the system after each run,
+    and touching it anew costs as much as sending it; that for a part stays with the process.
     """
     size = _PART_BYTES // flat.dtype.itemsize
 

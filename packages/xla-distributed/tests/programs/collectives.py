@@ -101,7 +101,7 @@ def lists(rank: int, count: int) -> Iterator[Check]:
 
 def large(rank: int, count: int) -> Iterator[Check]:
     """Arrays that travel in parts, the last of them smaller."""
-    size = (1 << 21) + 1001
+    size = (6 << 20) + 1001
     groups = GROUPS[count][2]
     mates = members(groups, rank, count)
     parts = [array(given(other, torch.float32, (size,))) for other in range(count)]

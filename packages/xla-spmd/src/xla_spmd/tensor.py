@@ -17,8 +17,6 @@ from xla_spmd.held import XLAShard
 from xla_spmd.op_sharding import ShardingType
 from xla_spmd.specs import PartitionSpec
 
-_VIEW: Any = vars(abi.XLATensor)["_spec"]
-
 
 def _distribution(module: str) -> Any:
     """A module that needs torch.distributed.tensor, which takes seconds to load."""
@@ -126,12 +124,6 @@ class XLAShardedTensor(abi.XLATensor):
             self._dtensor_spec = _distribution("placements").spec_of(self)
         return self._dtensor_spec
 
-    @_spec.setter
-    def _spec(self, view: Any) -> None:
-        """What the core keeps under this name: the view that the tensor is of its data."""
-        _VIEW.__set__(self, view)
-        self.invalidate_spec_cache()
-
     def invalidate_spec_cache(self) -> None:
         """Make `_spec` anew when it is next asked for."""
         self._dtensor_spec = None
@@ -156,7 +148,7 @@ def _around(inner: Any) -> XLAShardedTensor:
     found: XLAShardedTensor = make_wrapper(
         XLAShardedTensor, inner.shape, strides, offset, dtype=inner.dtype, device=inner.device, layout=inner.layout
     )
-    found._storage, found._spec, found._seen = inner._storage, inner._spec, None
+    found._storage, found._view, found._seen = inner._storage, inner._view, None
     found.global_tensor = inner
     found.mesh_shape = found.partition_spec = None
     return found
@@ -165,7 +157,7 @@ def _around(inner: Any) -> XLAShardedTensor:
 def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
     """A wrapper whose tensor was written to, perhaps into another shape."""
     inner: Any = wrapper.global_tensor
-    if _VIEW.__get__(wrapper) is not inner._spec or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
+    if wrapper._view is not inner._view or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
         _show(wrapper)
     return wrapper
 

@@ -45,7 +45,7 @@ def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 def _to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """CPU copies from one execution for each device."""
     shown = [plain(tensor) for tensor in tensors]
-    keys = [(id(one._storage), id(one._spec)) for one in shown]
+    keys = [(id(one._storage), id(one._view)) for one in shown]
     distinct = dict(zip(keys, shown, strict=True))
     copies = dict(zip(distinct, cpu_copies(list(distinct.values())), strict=True))
     given: set[tuple[int, int]] = set()

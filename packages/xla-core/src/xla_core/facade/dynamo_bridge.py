@@ -41,7 +41,7 @@ def _layout(args: Sequence[Any]) -> tuple[Any, ...] | None:
         if type(arg) is XLATensor:
             storage = arg._storage
             value = storage.value
-            key.append((value.recorder.index, value.aval, arg._spec, storages.setdefault(id(storage), len(storages))))
+            key.append((value.recorder.index, value.aval, arg._view, storages.setdefault(id(storage), len(storages))))
         elif isinstance(arg, float):
             key.append((float, struct.pack("d", arg)))
         elif isinstance(arg, _PLAIN):

@@ -68,7 +68,7 @@ class StandIns:
             number = self._numbers[id(real)] = len(self.tensors)
             self.tensors.append(place)
             self._make(real, number)
-        return view_of(self.storages[number], tensor._spec)
+        return view_of(self.storages[number], tensor._view)
 
     def _make(self, real: Storage, number: int) -> None:
         tape, aval = self.recorder.tape, real.value.aval
@@ -325,12 +325,12 @@ class _Assembly:
         storage = item._storage
         number = self._inputs.get(id(storage))
         if number is not None:
-            return _Shown(number, item._spec, True)
+            return _Shown(number, item._view, True)
         number = self._holders.get(id(storage))
         if number is None:
             number = self._holders[id(storage)] = len(self._kept)
             self._kept.append(storage)
-        return _Shown(number, item._spec, False)
+        return _Shown(number, item._view, False)
 
     def _origin(self, value: Value) -> Origin:
         """Where a value comes from; what is pending becomes a result of the program."""

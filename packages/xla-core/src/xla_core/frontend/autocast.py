@@ -80,7 +80,7 @@ def _cast(item: Any, dtype: torch.dtype) -> Any:
         return type(item)([_cast(one, dtype) for one in item])
     if not _eligible(item) or item.dtype is dtype:
         return item
-    keep = type(item) is XLATensor and item._spec is None and item.is_leaf and item.requires_grad
+    keep = type(item) is XLATensor and item._view is None and item.is_leaf and item.requires_grad
     if keep and item.dtype is torch.float32 and torch.is_autocast_cache_enabled():
         return _casts.get(item, dtype)
     return item.to(dtype)

@@ -32,7 +32,7 @@ def view(func: OpOverload) -> Plan:
         if type(tensor) is not XLATensor:
             raise mixed(tensor)
         storage = tensor._storage
-        parent = tensor._spec or storage.value.aval.root or root(storage.value.aval)
+        parent = tensor._view or storage.value.aval.root or root(storage.value.aval)
         key = (parent, *[tuple(arg) if type(arg) is list else arg for arg in args[1:]])
         spec = None if kwargs else known.get(key)
         if spec is None:

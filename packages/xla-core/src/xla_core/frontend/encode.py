@@ -169,7 +169,7 @@ class _Encoder:
                     if value.recorder is not recorder:
                         raise two_devices(recorder, value.recorder)
                     tape.adopt(value)
-                spec = item._spec
+                spec = item._view
                 if spec is None:
                     key.append(value.aval)
                     slots.append(value.slot)
@@ -216,7 +216,7 @@ def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kw
                 if value.recorder is not recorder:
                     raise two_devices(recorder, value.recorder)
                 tape.adopt(value)
-            spec = arg._spec
+            spec = arg._view
             if spec is None:
                 key.append(value.aval)
                 slots.append(value.slot)

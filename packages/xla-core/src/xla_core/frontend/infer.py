@@ -101,7 +101,7 @@ def _hole(arg: Any, dynamic: bool, exponent: bool) -> Any:
 def meta_of(item: Any) -> Any:
     """The meta tensor that stands for an xla tensor, the meta device for a device; anything else as it is."""
     if type(item) is XLATensor:
-        spec = item._spec
+        spec = item._view
         return (item._storage.value.aval if spec is None else spec.aval).meta
     if isinstance(item, torch.device):
         return torch.device("meta")

@@ -49,7 +49,7 @@ def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if loaded is None:
         on_host = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(storage, *window)
         loaded = storage._loaded[key] = wrap(upload(on_host, recorder_of(storage._target)))
-    set_data(tensor, view_of(loaded._storage, loaded._spec))
+    set_data(tensor, view_of(loaded._storage, loaded._view))
     return tensor
 
 

@@ -69,7 +69,7 @@ def functional(call: Call) -> Plan:
         storage.annotations = None
         tensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _strided, recorder.device)
         tensor._storage = storage
-        tensor._spec = None
+        tensor._view = None
         tensor._seen = None
         if recorder.eager:
             compute((value,), None)
@@ -93,7 +93,7 @@ def _bare(values: list[Any]) -> XLATensor:
 
 def assign(tensor: XLATensor, value: Value) -> None:
     """Make `value` what `tensor` shows, for all that share its storage."""
-    spec = tensor._spec
+    spec = tensor._view
     storage = tensor._storage
     if spec is None:
         storage.value = value
@@ -139,7 +139,7 @@ def in_place(call: Call) -> Plan:
             value.shared = False
             entries.append(tuple(slots))
             tape.refs.append(_ref(value))
-            if target._spec is None:
+            if target._view is None:
                 target._storage.value = value
             else:
                 write(target, value, fills)
@@ -217,7 +217,7 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
             flat.append(target)
     for target, value in zip(reversed(flat), reversed(values), strict=False):
         if target is not None and value is not None:
-            if target._spec is None and target._storage.value.aval is value.aval:
+            if target._view is None and target._storage.value.aval is value.aval:
                 target._storage.value = value
             else:
                 write(target, value)
@@ -229,7 +229,7 @@ def write(target: XLATensor, value: Value, uniform: bool = False) -> None:
     if tuple(target.shape) != value.aval.shape:
         set_data(target, wrap(value))
         return
-    if target._spec is not None and target._spec.overlaps and not uniform:
+    if target._view is not None and target._view.overlaps and not uniform:
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."

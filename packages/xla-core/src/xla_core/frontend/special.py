@@ -31,7 +31,7 @@ aten = torch.ops.aten
 def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same data under another tensor: detach, alias, lift_fresh."""
     tensor = args[0]
-    same = view_of(tensor._storage, tensor._spec, tensor)
+    same = view_of(tensor._storage, tensor._view, tensor)
     same._seen = tensor._seen
     return same
 
@@ -43,7 +43,7 @@ def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def in_image_of(source: XLATensor, tensor: XLATensor) -> XLATensor:
     """A tensor just made like another: it lies over several devices as that one does (SPMD)."""
-    if source._storage.annotations is not None and source._spec is None:
+    if source._storage.annotations is not None and source._view is None:
         follow(source._storage, tensor._storage)
     return tensor
 
@@ -155,7 +155,7 @@ def copy_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def set_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`target.set_(source)`: the target becomes another name of the source's data."""
-    set_data(args[0], view_of(args[1]._storage, args[1]._spec))
+    set_data(args[0], view_of(args[1]._storage, args[1]._view))
     return args[0]
 
 

@@ -42,7 +42,7 @@ def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = No
     if sharding is not None:
         _check_devices(sharding, home(recorder))
     layout = None if sharding is None else Layout(sharding, note)
-    if found._spec is None:
+    if found._view is None:
         layouts.set_layout(found._storage, layout)
     else:
         annotate(found, _key_of_view(found), layout)
@@ -60,7 +60,7 @@ def _check_devices(sharding: NamedSharding, form: Sharding) -> None:
 
 
 def _key_of_view(tensor: XLATensor) -> Any:
-    return ("layout", tensor._spec)
+    return ("layout", tensor._view)
 
 
 def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
@@ -69,15 +69,15 @@ def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
     with base.recorder.lock:
         tape = base.recorder.tape
         slot = tape.adopt(base)
-        told = lay_out_operation([tensor._spec.aval], [layout.stored(tensor._spec.aval.shape)])
-        tape.reads[slot, tensor._spec] = tape.append(told, [tape.read(slot, tensor._spec)])
+        told = lay_out_operation([tensor._view.aval], [layout.stored(tensor._view.aval.shape)])
+        tape.reads[slot, tensor._view] = tape.append(told, [tape.read(slot, tensor._view)])
     tensor._seen = None
 
 
 def layout(tensor: torch.Tensor) -> Layout | None:
     """How the data of `tensor` was told to lie by `lay_out`; None if it was not."""
     found = checked(tensor)
-    kept: Layout | None = layouts.layout_of(found._storage) if found._spec is None else annotation(found, _key_of_view(found))
+    kept: Layout | None = layouts.layout_of(found._storage) if found._view is None else annotation(found, _key_of_view(found))
     return kept
 
 
@@ -157,7 +157,8 @@ def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signatur
 
 def is_manual(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is one device's part, in a manual region."""
-    return isinstance(tensor, XLATensor) and bool(tensor._storage.value.aval.manual)
+    inner = tensor if isinstance(tensor, XLATensor) else checked(tensor)  # a subclass of a sibling's may be asked for, too
+    return bool(inner._storage.value.aval.manual)
 
 
 def order_devices(order: Sequence[int]) -> None:

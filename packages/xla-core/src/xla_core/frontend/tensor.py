@@ -44,14 +44,14 @@ class Storage:
 class XLATensor(torch.Tensor):
     """A tensor on an `xla` device.
 
-    Its C++ side carries shape, dtype, device, torch's own strides and autograd; `_storage` and `_spec` carry the data: a
-    `_spec` of None means the whole storage, else the view that this tensor is. `_seen` keeps the last value read of a view.
+    Its C++ side carries shape, dtype, device, torch's own strides and autograd; `_storage` and `_view` carry the data: a
+    `_view` of None means the whole storage, else the view that this tensor is. `_seen` keeps the last value read of a view.
     """
 
-    __slots__ = ("_seen", "_spec", "_storage")
+    __slots__ = ("_seen", "_view", "_storage")
 
     _storage: Storage
-    _spec: Any
+    _view: Any
     _seen: tuple[Value, Value] | None
 
     __torch_function__ = DISABLED_TORCH_FUNCTION
@@ -96,7 +96,7 @@ class XLATensor(torch.Tensor):
 
     def storage_offset(self) -> int:
         """Where a view starts in the data that it shares, in elements, as torch counts."""
-        return 0 if self._spec is None else int(self._spec.meta.storage_offset())
+        return 0 if self._view is None else int(self._view.meta.storage_offset())
 
     def data_ptr(self) -> int:
         """Raises RuntimeError: there is no address that the host could use."""
@@ -219,7 +219,7 @@ def wrap(value: Value) -> XLATensor:
     aval = value.aval
     tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
     tensor._storage = storage
-    tensor._spec = None
+    tensor._view = None
     tensor._seen = None
     return tensor
 
@@ -236,7 +236,7 @@ def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLA
     strides = None if whole else spec.strides
     tensor: XLATensor = make_wrapper(XLATensor, aval.shape, strides, None, None, aval.dtype, _STRIDED, value.recorder.device)
     tensor._storage = storage
-    tensor._spec = None if whole else spec
+    tensor._view = None if whole else spec
     tensor._seen = None
     if not whole and spec.lazy:
         set_conj(tensor, spec.meta.is_conj())
@@ -251,7 +251,7 @@ def base_aval(tensor: XLATensor) -> Aval:
 
 def is_view(tensor: XLATensor) -> bool:
     """Whether the tensor shows its storage through steps."""
-    return tensor._spec is not None
+    return tensor._view is not None
 
 
 def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
@@ -261,7 +261,7 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     set_conj(tensor, other.is_conj())  # torch wants the same kind of tensor on both sides
     set_neg(tensor, other.is_neg())
     _C_DATA.__set__(tensor, other)
-    tensor._storage, tensor._spec, tensor._seen = other._storage, other._spec, None
+    tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
 
 
 # Filled in by the modules that record (they import this one).

@@ -16,7 +16,7 @@ from xla_core.runtime.transfer import download, upload
 def value_of(tensor: XLATensor) -> Value:
     """The value that `tensor` shows now: its storage's, or that of its view, recorded if need be."""
     storage_value = tensor._storage.value
-    spec = tensor._spec
+    spec = tensor._view
     if spec is None:
         return storage_value
     seen = tensor._seen
@@ -47,7 +47,7 @@ CUT_BYTES = 1 << 20
 
 def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
     """A copy of what a view shows, from its whole base; None where running its read on the device is right."""
-    spec, base = tensor._spec, tensor._storage.value
+    spec, base = tensor._view, tensor._storage.value
     if spec is None or base.buffer is None or not spec.strided or base.aval.nbytes > CUT_BYTES:
         return None
     if tensor._seen is not None and tensor._seen[0] is base:
