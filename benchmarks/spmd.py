@@ -116,7 +116,7 @@ def main(target: Path | None, layouts: str | None, rounds: int, budget: float, q
 
     xr.use_spmd()
     torch_xla.device()
-    size = Size(layers=1, width=32, heads=8, tokens=16, batch=8) if quick else Size(layers=4, width=256, heads=8, tokens=128, batch=16)
+    size = Size(layers=1, width=32, heads=8, tokens=16, batch=8) if quick else Size(heads=8)
     rows: list[Row] = []
     for name in chosen:
         rows += measure(name, size, rounds, 0.02 if quick else budget)
