@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from xla_distributed.errors import ReplicaTimeoutError
+from xla_distributed.meeting import Meeting
+
 Report = dict[str, Any]
 
 
@@ -127,6 +130,12 @@ def test_other_sets_of_devices(report: Report) -> None:
     assert found["one"] == [[3, ["xla:1"], "xla:1", "xla:1", 1, "xla:1"]] and found["copied"] == "cpu"
     for name, text in (("twice", "'xla:0', 'xla:0'"), ("other", "'cpu'")):
         assert text in found[name]
+
+
+def test_who_does_not_arrive_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_COLLECTIVE_TIMEOUT_SECONDS", "0.05")
+    with pytest.raises(ReplicaTimeoutError, match=r"xla:0 waited 0\.05 s in a sum for xla:1, xla:2"):
+        Meeting(["xla:0", "xla:1", "xla:2"]).exchange(0, "a sum", None)
 
 
 def test_contexts_keep_what_loops_make() -> None:

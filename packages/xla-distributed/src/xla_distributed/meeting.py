@@ -11,7 +11,8 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError
+from xla_distributed import settings
+from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Meeting:
         """What each replica brought, in order of the ordinals; waits for all.
 
         what: says what this exchange is for, the same for all. Raises CollectiveMismatchError if it is not, ReplicaLostError if one
-        does not come any more.
+        does not come any more, ReplicaTimeoutError if one does not come in time.
         """
         with self._news:
             mine = self._round
@@ -40,8 +41,14 @@ class Meeting:
             if len(mine) == len(self._names):
                 self._round = {}
                 self._news.notify_all()
-            self._news.wait_for(lambda: len(mine) == len(self._names) or not mine.keys() >= self._gone.keys())
-            if len(mine) < len(self._names):
+            patience = settings.COLLECTIVE_TIMEOUT_SECONDS.get()
+            self._news.wait_for(lambda: len(mine) == len(self._names) or not mine.keys() >= self._gone.keys(), patience)
+            missing = [name for one, name in enumerate(self._names) if one not in mine]
+            if missing and mine.keys() >= self._gone.keys():
+                raise ReplicaTimeoutError(
+                    f"replica {self._names[ordinal]} waited {patience:g} s in {what} for {', '.join(missing)}, which did not arrive"
+                )
+            if missing:
                 lost = ", ".join(f"replica {self._names[one]} {self._gone[one]}" for one in sorted(self._gone.keys() - mine.keys()))
                 raise ReplicaLostError(f"{lost}, and replica {self._names[ordinal]} waits for it in {what}")
         different = next((one for one, (other, _) in mine.items() if other != what), None)

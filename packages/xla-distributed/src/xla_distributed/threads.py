@@ -96,7 +96,7 @@ def _all_to_all(name: str, value: torch.Tensor, split: int, concat: int, count: 
 def _collective_permute(name: str, value: torch.Tensor, pairs: Sequence[int]) -> torch.Tensor:
     everyone, place = _gathered(name, [value], (pairs,))
     source = {target: source for source, target in zip(pairs[::2], pairs[1::2], strict=True)}.get(place)
-    return torch.zeros_like(value) if source is None else everyone[source][0]
+    return torch.zeros_like(value) if source is None else everyone[source][0].clone()  # what was brought others may still read
 
 
 def _broadcast(name: str, inputs: Tensors, root: int, members: Any, sizes: Any) -> list[torch.Tensor]:
