@@ -150,7 +150,7 @@ def _around(inner: Any) -> XLAShardedTensor:
     )
     found._storage, found._view, found._seen = inner._storage, inner._view, None
     found.global_tensor = inner
-    found.mesh_shape = found.partition_spec = None
+    found.mesh_shape = found.partition_spec = found._dtensor_spec = None
     return found
 
 
@@ -165,6 +165,7 @@ def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
 def _show(wrapper: XLAShardedTensor) -> None:
     """Let a wrapper have the shape, dtype and data of the tensor inside."""
     abi.XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
+    wrapper.invalidate_spec_cache()
 
 
 class _Wrapping(torch.autograd.Function):
