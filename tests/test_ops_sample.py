@@ -14,7 +14,7 @@ import report
 from entries import Suite, Task, tasks
 from exclusions import EXCLUSIONS
 
-EVERY = 12
+EVERY = 24
 ALL = {suite: [task for task in tasks([suite], None) if task.name not in EXCLUSIONS[suite]] for suite in Suite}
 # Entries that were wrong, failed or fell back once.
 ONCE: dict[Suite, tuple[str, ...]] = {
