@@ -120,16 +120,10 @@ def divide(model: Gpt, mesh) -> None:  # type: ignore[no-untyped-def]
     for name, parameter in model.named_parameters():
         xs.mark_sharding(parameter, mesh, layout_of(name))
 
-    def lay_out(hidden: Tensor) -> None:
-        xs.mark_sharding(hidden, mesh, (BATCH_AXES, None, None))
-
     def mark(hidden: Tensor) -> Tensor:
-        lay_out(hidden)
-        if hidden.requires_grad:
-            hidden.register_hook(
-                lay_out
-            )  # and its gradient, which would otherwise be cut as it pleases the compiler, and put together again
-        return hidden
+        # The gradient too: it would be cut as it pleases the compiler, and put together again.
+        marked: Tensor = xs.mark_sharding_with_gradients(hidden, mesh, (BATCH_AXES, None, None))
+        return marked
 
     model.mark = mark
 

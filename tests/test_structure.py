@@ -19,6 +19,8 @@ FILE_LINES, FUNCTION_LINES = 400, 60
 # Where more lines make the better code: path below packages/ (with `::function` for one function), and why.
 LARGER: dict[str, str] = {}
 
+PRIVATE = re.compile(r"^(jax\._(?!_)|jaxlib\.|torch\.(\w+\.)*_(?!foreach_|_version__))")
+
 DEMO = "python -m pip install hatch && hatch run demo"
 TEST = "python -m pip install hatch && hatch run test"
 
@@ -44,6 +46,36 @@ def too_large(path: Path, label: str) -> Iterator[str]:
             size = (node.end_lineno or node.lineno) - node.lineno + 1
             if size > FUNCTION_LINES and f"{label}::{node.name}" not in LARGER:
                 yield f"{label}::{node.name}: {size} lines, at most {FUNCTION_LINES}"
+
+
+def private_names(source: str) -> list[str]:
+    """Dotted private names of torch and jax that Python code reaches for."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [f"{alias.name}." for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        else:
+            continue
+        found += [name for name in names if PRIVATE.match(name) and not name.startswith("torch.ops.")]
+    return found
+
+
+@pytest.mark.parametrize("source", ["import jaxlib", "from torch.utils import _pytree", "torch._C.x()", "from jax._src import core"])
+def test_private_names_are_seen(source: str) -> None:
+    assert private_names(source)
+
+
+def test_private_names_stay_in_one_module_of_each_package() -> None:
+    strays = {
+        file.relative_to(ROOT).as_posix(): names
+        for file in SOURCES
+        if file.name != "_compat.py" and (names := private_names(file.read_text(encoding="utf-8")))
+    }
+    assert strays == {}
 
 
 def test_the_tour_names_every_core_file() -> None:

@@ -84,6 +84,22 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 @pytest.fixture
+def launch() -> Iterator[Callable[[list[str], dict[str, str]], subprocess.Popen[str]]]:
+    """`launch(command, environment)`: a process that does not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
 def free_port() -> int:
     """A port of the loopback address that nobody uses."""
     with socket.socket() as probe:

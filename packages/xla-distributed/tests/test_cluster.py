@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,15 @@ Starter = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start_one(tmp_path: Path) -> Iterator[Starter]:
+def start_one(tmp_path: Path, launch: Starter) -> Starter:
     """`start_one(code, VARIABLE="value")`: a process with these variables; without `code` one that takes part in a job and reports."""
-    started: list[subprocess.Popen[str]] = []
 
     def run(code: str | None = None, **variables: str) -> subprocess.Popen[str]:
         environment = {name: text for name, text in os.environ.items() if name != "CPU_NUM_DEVICES"}
         environment |= {"PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", "XLA_COLLECTIVE_TIMEOUT_SECONDS": "100", **variables}
-        command = [sys.executable, *(("-c", code) if code else (str(PROGRAM), str(tmp_path)))]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
+        return launch([sys.executable, *(("-c", code) if code else (str(PROGRAM), str(tmp_path)))], environment)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    return run
 
 
 @pytest.fixture

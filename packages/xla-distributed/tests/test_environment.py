@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Client
@@ -24,22 +24,15 @@ PROGRAM = Path(__file__).parent / "programs" / "environment.py"
 
 
 @pytest.fixture
-def start_one(tmp_path: Path) -> Iterator[Starter]:
+def start_one(tmp_path: Path, launch: Callable[..., Process]) -> Starter:
     """`start_one(VARIABLE="value", command=[…])`: one process of a job."""
-    started: list[Process] = []
 
     def run(command: tuple[str, ...] = (sys.executable,), **variables: str) -> Process:
         environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **variables}
         environment.pop("CPU_NUM_DEVICES", None)
-        full = [*command, str(PROGRAM), str(tmp_path)]
-        process = subprocess.Popen(full, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
+        return launch([*command, str(PROGRAM), str(tmp_path)], environment)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    return run
 
 
 def end(processes: list[Process]) -> list[tuple[int, str]]:

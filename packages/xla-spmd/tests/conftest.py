@@ -20,18 +20,29 @@ PROCESSES = (("marking", "wrapper", "held"), ("order", "manual", "input", "low_l
 Report = dict[str, Any]
 
 
-@functools.cache
-def _ended(modules: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def over_eight_devices(*command: str) -> tuple[Report, str]:
+    """What a Python process with eight CPU devices reported in its last line of output, as JSON, and its stderr."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
-    command = [sys.executable, str(PROGRAMS / "run.py"), *modules]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: Report = json.loads(done.stdout.splitlines()[-1])
+    return found, done.stderr
+
+
+@pytest.fixture(scope="session")
+def eight_devices() -> Callable[..., tuple[Report, str]]:
+    """`over_eight_devices`."""
+    return over_eight_devices
+
+
+@functools.cache
+def _reports(modules: tuple[str, ...]) -> Report:
+    return over_eight_devices(str(PROGRAMS / "run.py"), *modules)[0]
 
 
 def report_of(name: str) -> Report:
     """What a case saw, by the name of its module and its own, such as `marking.views`."""
-    done = _ended(next(modules for modules in PROCESSES if name.partition(".")[0] in modules))
-    assert done.returncode == 0, done.stderr
-    found: Report = json.loads(done.stdout.splitlines()[-1])[name]
+    found: Report = _reports(next(modules for modules in PROCESSES if name.partition(".")[0] in modules))[name]
     assert "failed" not in found, found["failed"]
     return found
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -230,11 +227,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def report(eight_devices: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any]
+    found, _ = eight_devices("-c", _PROGRAM)
     return found
 
 

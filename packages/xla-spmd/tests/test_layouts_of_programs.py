@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +24,10 @@ GATHERED = {
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
-    done = subprocess.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Involuntary full rematerialization" not in done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def report(eight_devices: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any]
+    found, said = eight_devices(str(PROGRAM))
+    assert "Involuntary full rematerialization" not in said
     assert tuple(found["layouts"]) == LAYOUTS
     return found
 

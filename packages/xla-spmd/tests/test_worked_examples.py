@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,22 +50,18 @@ EIGHT_DEVICES = """
 
 
 @pytest.fixture(scope="module")
-def eight_devices() -> Any:
+def report(eight_devices: Callable[..., Any]) -> Any:
     """What a process with eight CPU devices reports."""
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
-    command = [sys.executable, "-c", textwrap.dedent(EIGHT_DEVICES)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return eight_devices("-c", textwrap.dedent(EIGHT_DEVICES))[0]
 
 
-def test_w18_mesh(eight_devices: Any) -> None:
-    assert eight_devices["logical"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert eight_devices["shape"] == repr(OrderedDict([("x", 4), ("y", 2)]))
+def test_w18_mesh(report: Any) -> None:
+    assert report["logical"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert report["shape"] == repr(OrderedDict([("x", 4), ("y", 2)]))
 
 
-def test_shards_are_those_of_jax(eight_devices: Any) -> None:
-    assert eight_devices["wrong"] == [] and eight_devices["checked"] == 3 * 7 * 8
+def test_shards_are_those_of_jax(report: Any) -> None:
+    assert report["wrong"] == [] and report["checked"] == 3 * 7 * 8
 
 
 def test_w20_hybrid_mesh(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from jax.sharding import Sharding
 from xla_core.errors import LoweringError, XlaError
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, operation
+from xla_core.ir.layout import spans_devices
 from xla_core.ir.manual import is_boundary, manual_operands, on_each_device
 from xla_core.ir.signature import Signature, cast, check_results
 from xla_core.ir.tape import Feed, FeedKind
@@ -129,12 +130,13 @@ def _typed(feed: Feed, number: Any) -> Any:
 
 
 def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, home: Sharding | None) -> list[Any]:
-    signature, *slots = operation(graph, slot)
-    if is_boundary(signature):
-        return signature.emit(operands)  # type: ignore[no-any-return]
-    parts = manual_operands(graph.entries, slots)
-    if home is not None and any(parts):
-        return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)
+    if home is not None and spans_devices(home):
+        signature, *slots = operation(graph, slot)
+        if is_boundary(signature):
+            return signature.emit(operands)  # type: ignore[no-any-return]
+        parts = manual_operands(graph.entries, slots)
+        if any(parts):
+            return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)
     return _lower_here(graph, slot, operands, scope)
 
 

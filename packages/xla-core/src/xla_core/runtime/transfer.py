@@ -79,9 +79,9 @@ def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, form: Shard
     """
     try:
         with jax.enable_x64(True):
-            form = home(recorder) if form is None else form
-            if spans_devices(home(recorder)):
-                return jax.make_array_from_callback(array.shape, form, lambda index: np.asarray(array[index]))
+            whole = home(recorder)
+            if spans_devices(whole):
+                return jax.make_array_from_callback(array.shape, form or whole, lambda index: np.asarray(array[index]))
             return settled(jax.device_put(array, jax_device(recorder)), recorder)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
