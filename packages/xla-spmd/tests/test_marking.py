@@ -67,6 +67,7 @@ def test_modules(report: Any) -> None:
     assert found["loaded"] == [BOTH, 0.0] and found["deepcopy"] == [BOTH, True, True]
     text, error, shape = found["trained"]
     assert (text, shape) == (BOTH, [2, 4]) and error < 1e-4
+    assert found["saved"] == [0.0, BOTH, [2, 4]], "the file has the whole tensor, the devices their parts"
 
 
 def test_w19_mark_sharding(report: Any) -> None:

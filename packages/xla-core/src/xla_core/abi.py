@@ -5,11 +5,11 @@ No logic lives here. The signatures below are locked in `abi.lock.json`; changin
 
 from __future__ import annotations
 
-from xla_core.config import Setting
+from xla_core.config import Setting, installed_settings
 from xla_core.errors import ExecutionError, XlaError
-from xla_core.frontend.dispatch import register_op
+from xla_core.frontend.dispatch import capture_lines, register_op
 from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, is_pending, sync, tensor_from_buffer
-from xla_core.frontend.lines import pass_over
+from xla_core.frontend.living import LiveBuffer, live_buffers
 from xla_core.frontend.setup import activate
 from xla_core.frontend.spread import (
     DevicePart,
@@ -24,9 +24,10 @@ from xla_core.frontend.spread import (
     upload_divided,
 )
 from xla_core.frontend.tensor import XLATensor
-from xla_core.ir.graph import Graph, Operation
+from xla_core.ir.graph import Graph, Input, Operation
 from xla_core.ir.layout import Layout
 from xla_core.ir.manual import REPLICA_AXIS
+from xla_core.ir.text import graph_text
 from xla_core.metrics import (
     Cause,
     CompileEvent,
@@ -52,6 +53,7 @@ from xla_core.runtime.abi_version import ABI_VERSION, require
 from xla_core.runtime.client import Client, before_start, client
 from xla_core.runtime.executor import ExecutableWrapper, GraphPass, register_pass, register_wrapper
 from xla_core.runtime.failures import explain_failures
+from xla_core.runtime.origin import pass_over, user_line
 from xla_core.runtime.topology import Topology, set_topology, topology
 
 __all__ = [
@@ -68,7 +70,9 @@ __all__ = [
     "FallbackEvent",
     "Graph",
     "GraphPass",
+    "Input",
     "Layout",
+    "LiveBuffer",
     "MetricSnapshot",
     "OpSpec",
     "Operation",
@@ -86,6 +90,7 @@ __all__ = [
     "annotation",
     "before_start",
     "buffer_of",
+    "capture_lines",
     "clear_counters",
     "clear_metrics",
     "client",
@@ -95,11 +100,14 @@ __all__ = [
     "enter_manual",
     "explain_failures",
     "graph_of",
+    "graph_text",
+    "installed_settings",
     "is_manual",
     "is_pending",
     "lay_out",
     "layout",
     "leave_manual",
+    "live_buffers",
     "metric_add",
     "order_devices",
     "pass_over",
@@ -116,6 +124,7 @@ __all__ = [
     "tensor_from_parts",
     "topology",
     "upload_divided",
+    "user_line",
 ]
 
 activate()

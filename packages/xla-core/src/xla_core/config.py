@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -175,3 +176,9 @@ DYNAMO_DEBUG = _flag("XLA_DYNAMO_DEBUG", False, "Log what the `openxla` backend 
 
 
 SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))
+
+
+def installed_settings() -> dict[str, tuple[Setting[object], ...]]:
+    """The variables that each installed distribution reads, by its name: what its entry point of group `xla_core.settings` names."""
+    found = sorted(entry_points(group="xla_core.settings"), key=lambda entry: entry.name)
+    return {entry.name: tuple(entry.load()) for entry in found}

@@ -59,7 +59,8 @@ class Cause(enum.Enum):
 class Event:
     """Something that took time on a device.
 
-    device: text such as `xla:0`. start_s: seconds since the epoch. line: the user's `file:line`, None when not captured.
+    device: text such as `xla:0`. start_s: seconds since the epoch. line: the user's `file:line` that asked for it; None if no
+    code of the user's did (a thread of ours).
     """
 
     device: str
@@ -70,46 +71,58 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEvent(Event):
-    """What CompileEvent and ExecuteEvent share: which graph, how large, and on whose behalf."""
+    """What CompileEvent and ExecuteEvent share: which graph, how large, and on whose behalf. name: of the `torch_xla.compile` region."""
 
     graph_hash: str
     num_nodes: int
     num_inputs: int
     num_outputs: int
     cause: Cause | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileEvent(GraphEvent):
-    """A program was compiled."""
+    """A program was compiled.
+
+    graph: the `Graph`. constants: the Python numbers that it was compiled with, in order of their places; None: is an input by now.
+    """
+
+    graph: Any = field(default=None, repr=False)
+    constants: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteEvent(GraphEvent):
-    """A program was run."""
+    """A program was run. blocked_ns: how much of it kept the caller, on a device that ran it at once."""
+
+    blocked_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEvent(Event):
-    """`nbytes` moved between host and device."""
+    """`nbytes` moved between host and device. waited_ns: how much of it went by until the device had computed them."""
 
     direction: Direction
     nbytes: int
+    waited_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncEvent(Event):
-    """Pending work was handed over; the duration ends when the sync returns."""
+    """Pending work was handed over; the duration ends when the sync returns. waited_ns: as `wait=True` asked for."""
 
     kind: SyncKind
     cause: Cause | None = None
+    waited_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackEvent(Event):
-    """`operator` (full name, with overload) ran on the CPU."""
+    """`operator` (full name, with overload) ran on the CPU. nbytes: of its operands and results, which crossed over."""
 
     operator: str
+    nbytes: int = 0
 
 
 EVENT_TYPES: tuple[type[Event], ...] = (CompileEvent, ExecuteEvent, TransferEvent, SyncEvent, FallbackEvent)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import torch
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from harness import MESH, case, far, ramp, text, why
@@ -143,6 +145,11 @@ def modules() -> dict[str, Any]:
             optimizer.step()
     torch_xla.sync()
     found["trained"] = [text(net.weight), far(net.weight, on_cpu.weight), list(abi.device_parts(net.weight)[0].data.shape)]
+    file = io.BytesIO()
+    xm.save(net.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True, map_location="cpu")
+    found["saved"] = [far(net.weight, saved["weight"]), text(net.weight), list(abi.device_parts(net.weight)[0].data.shape)]
     return found
 
 

@@ -14,6 +14,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
+from xla_core import abi
 
 warnings.simplefilter("error")
 GROUPS = [[2 * row, 2 * row + 1] for row in range(4)]
@@ -37,6 +38,12 @@ def manual(mesh: xs.Mesh) -> dict[str, float]:
     }
 
 
+def sent() -> float:
+    """Bytes that went to devices."""
+    found = abi.snapshot().metrics.get("OutboundData")
+    return 0.0 if found is None else found.accumulator
+
+
 def training(mesh: xs.Mesh) -> dict[str, object]:
     """Steps on batches of which each process loads its part."""
     torch.manual_seed(1)
@@ -47,6 +54,9 @@ def training(mesh: xs.Mesh) -> dict[str, object]:
     batches = [torch.randn(8, 16).chunk(count)[mine] for _ in range(4)]
     spec = xs.ShardingSpec(mesh, ("x", None), minibatch=True)
     losses = []
+    before = sent()
+    spec.upload(batches[0])
+    uploaded = sent() - before
     for batch in pl.MpDeviceLoader([[spec.upload(batch)] for batch in batches], torch_xla.device()):
         optimizer.zero_grad()
         loss = net(batch[0]).square().mean()
@@ -54,7 +64,12 @@ def training(mesh: xs.Mesh) -> dict[str, object]:
         xm.optimizer_step(optimizer)
         losses.append(loss.item())
     shards = xs.wrap_if_sharded(net.weight).local_shards
-    return {"losses": losses, "weight": net.weight.tolist(), "held": {shard.shard_device: shard.data.tolist() for shard in shards}}
+    return {
+        "uploaded": uploaded,
+        "losses": losses,
+        "weight": net.weight.tolist(),
+        "held": {shard.shard_device: shard.data.tolist() for shard in shards},
+    }
 
 
 def refusal() -> str:

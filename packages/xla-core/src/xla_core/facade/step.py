@@ -18,6 +18,7 @@ from xla_core.ir.graph import Graph
 from xla_core.metrics import Cause
 from xla_core.runtime import client, rng
 from xla_core.runtime.executor import register_pass
+from xla_core.runtime.origin import enter_region, leave_region
 from xla_core.runtime.sync import forbid_reads, user_step
 
 P = ParamSpec("P")
@@ -72,15 +73,9 @@ class _Stack(threading.local):
 
     def __init__(self) -> None:
         self.entered: list[_Entered] = []
-        self.names: list[str | None] = []
 
 
 _stack = _Stack()
-
-
-def region_name() -> str | None:
-    """The name of the innermost `compile` region of this thread."""
-    return next((name for name in reversed(_stack.names) if name is not None), None)
 
 
 class Region:
@@ -117,7 +112,7 @@ class Region:
         if self._limit is not None:
             entered.end_watch = self._watch(self._limit)
         _stack.entered.append(entered)
-        _stack.names.append(self._name)
+        enter_region(self._name)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -127,7 +122,7 @@ class Region:
                 forbid_reads(entered.reads)
             _step(False, "torch_xla.torch_xla::sync", Cause.COMPILE_REGION)
         finally:
-            _stack.names.pop()
+            leave_region()
             if entered.end_watch is not None:
                 entered.end_watch()
             eager.eager_mode(entered.eager)

@@ -10,12 +10,12 @@ from xla_core import config
 from xla_core._compat import OpOverload, call_kernel, has_kernel
 from xla_core.frontend import accounting, ctc, data_dependent, fallback, special, views
 from xla_core.frontend.encode import Call, mixed, recorder_among, remember
-from xla_core.frontend.lines import user_line
 from xla_core.frontend.record import Plan, factory, functional, mutating
 from xla_core.frontend.schema import Convention, calling, full_name, functional_of, is_factory, short_name
 from xla_core.frontend.tensor import XLATensor, view_of
 from xla_core.ops.table import TABLE, OpSpec, register
 from xla_core.runtime.client import current_recorder
+from xla_core.runtime.origin import user_line
 
 _BY_HAND: dict[str, Plan] = {**special.HANDLERS, **data_dependent.HANDLERS, **ctc.HANDLERS}
 _COUNTS: dict[str, Call] = {}
@@ -86,7 +86,7 @@ def recording_plan(func: OpOverload) -> Plan:
         if decomposed is None:
             _on_cpu.add(func)
         return decomposed or (lambda args, kwargs: fallback.run(func, args, kwargs))
-    call = _COUNTS[full_name(func)] = Call(func, functional_form, spec, _otherwise(func))
+    call = _COUNTS.setdefault(full_name(func), Call(func, functional_form, spec, _otherwise(func)))  # it may have counted already
     if is_factory(func):
         plan = factory(call)
     elif convention is Convention.FUNCTIONAL:

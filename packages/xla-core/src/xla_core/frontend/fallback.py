@@ -12,13 +12,13 @@ from xla_core import config, metrics
 from xla_core._compat import OpOverload, as_called_by_user, tree_flatten, tree_map
 from xla_core.config import FallbackPolicy
 from xla_core.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
-from xla_core.frontend.lines import user_line
 from xla_core.frontend.schema import calling, full_name
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import assign_from_cpu, cpu_copies
 from xla_core.ir.tape import Recorder
 from xla_core.metrics import FallbackEvent
 from xla_core.runtime.client import current_recorder
+from xla_core.runtime.origin import user_line
 from xla_core.runtime.transfer import upload
 
 _warned: set[str] = set()
@@ -57,7 +57,8 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
     with as_called_by_user():
         results = func(*host_args, **on_cpu)
     outcome = _back(func, args, kwargs, host_args, on_cpu, results, target)
-    _account(func, target, start, time.perf_counter_ns() - begin)
+    moved = [item for item in (*copies.values(), *tree_flatten(results)[0]) if isinstance(item, torch.Tensor)]
+    _account(func, target, start, time.perf_counter_ns() - begin, sum(tensor.nbytes for tensor in moved))
     return outcome
 
 
@@ -95,7 +96,7 @@ def _back(
     return tree_map(to_xla, results)
 
 
-def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: int) -> None:
+def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: int, nbytes: int) -> None:
     name = full_name(func)
     metrics.counter_add(name if name.startswith("aten::") else f"aten::{name}" if "::" not in name else name)
     line = user_line()
@@ -109,4 +110,5 @@ def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: 
             stacklevel=4,
         )
     if metrics.has_subscribers(FallbackEvent):
-        metrics.emit(FallbackEvent(device=str(recorder.device), start_s=start_s, duration_ns=duration_ns, operator=name, line=line))
+        device = str(recorder.device)
+        metrics.emit(FallbackEvent(device=device, start_s=start_s, duration_ns=duration_ns, line=line, operator=name, nbytes=nbytes))

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.errors import InternalError, internal
-from xla_core.frontend.lines import user_line
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
+from xla_core.runtime.origin import user_line
 
 if TYPE_CHECKING:
     from xla_core.frontend.encode import Call

@@ -15,7 +15,6 @@ from jax.extend.core import jaxpr_as_fun
 from xla_core import metrics
 from xla_core.dtypes import torch_dtype
 from xla_core.frontend.encode import mixed, recorder_among, remember, two_devices
-from xla_core.frontend.lines import user_line
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
@@ -23,6 +22,7 @@ from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
 from xla_core.ops.table import Context
 from xla_core.runtime.client import current_recorder
+from xla_core.runtime.origin import user_line
 from xla_core.runtime.sync import compute
 
 _OPERAND = object()  # stands for a tensor among the arguments

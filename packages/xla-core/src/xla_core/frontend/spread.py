@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from jax.sharding import NamedSharding, Sharding
 
 from xla_core.errors import ExecutionError
 from xla_core.frontend.exchange import annotate, annotation, buffer_of, checked
+from xla_core.frontend.living import live_tensors
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
@@ -23,10 +23,11 @@ from xla_core.ir.layout import lay_out as lay_out_operation
 from xla_core.ir.manual import enter, leave
 from xla_core.ir.signature import Signature
 from xla_core.ir.tape import buffer_value
+from xla_core.metrics import Direction
 from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, home, spread
 from xla_core.runtime.layouts import relaid
-from xla_core.runtime.transfer import to_numpy, to_torch, upload
+from xla_core.runtime.transfer import to_numpy, to_torch, transferring, upload
 
 
 def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
@@ -94,10 +95,11 @@ def device_parts(tensor: torch.Tensor) -> list[DevicePart]:
     """What the devices of this process hold of `tensor`, in their order; computes it if it is pending. Raises as `buffer_of`."""
     shards = {shard.device: shard for shard in buffer_of(tensor).addressable_shards}
     found = []
-    for device in client().devices:
-        shard = shards[device]
-        index = tuple(slice(*part.indices(size)[:2]) for part, size in zip(shard.index, tensor.shape, strict=True))
-        found.append(DevicePart(device, index, to_torch(np.asarray(shard.data), tensor.dtype)))
+    with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):
+        for device in client().devices:
+            shard = shards[device]
+            index = tuple(slice(*part.indices(size)[:2]) for part, size in zip(shard.index, tensor.shape, strict=True))
+            found.append(DevicePart(device, index, to_torch(np.asarray(shard.data), tensor.dtype)))
     return found
 
 
@@ -106,7 +108,8 @@ def tensor_from_parts(parts: Sequence[torch.Tensor], sharding: NamedSharding, sh
     recorder = current_recorder()
     _check_devices(sharding, home(recorder))
     aval = aval_of(tuple(shape), parts[0].dtype)
-    with jax.enable_x64(True):
+    nbytes = sum(part.nbytes for part in parts)
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes):
         put_there = [
             jax.device_put(to_numpy(part).astype(aval.physical, copy=True), device)
             for part, device in zip(parts, client().devices, strict=True)
@@ -129,8 +132,9 @@ def upload_divided(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
     if count == 1:
         return wrap(upload(tensor, recorder, stored))
     array = to_numpy(tensor).astype(aval.physical, copy=True)
-    with jax.enable_x64(True):
-        return wrap(buffer_value(recorder, aval, jax.make_array_from_process_local_data(stored, array, aval.shape)))
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes):
+        buffer = jax.make_array_from_process_local_data(stored, array, aval.shape)
+    return wrap(buffer_value(recorder, aval, buffer))
 
 
 def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
@@ -179,8 +183,7 @@ def spread_data(form: Sharding) -> None:
     Raises ExecutionError if it has tensors on other devices.
     """
     recorder = client().recorders[0]
-    tensors = [found for found in gc.get_objects() if type(found) is XLATensor]
-    values = {id(tensor._storage.value): tensor._storage.value for tensor in tensors}.values()
+    values = {id(tensor._storage.value): tensor._storage.value for tensor in live_tensors()}.values()
     elsewhere = {str(value.recorder.device) for value in values if value.recorder is not recorder}
     if elsewhere:
         raise ExecutionError(f"there are tensors on {sorted(elsewhere)}, which SPMD mode does not have: delete them or move them to xla:0")

@@ -16,11 +16,23 @@ from xla_core.ir.tape import Entry, Feed, FeedKind, Tape, Value, buffers_made
 
 
 class Operation(NamedTuple):
-    """A recorded operation. name: the overload, such as `aten.add.Tensor`; text: the same in every process; line: the user's."""
+    """A recorded operation. name: the overload, such as `aten.add.Tensor`; text: the same in every process; line: the user's.
+
+    slot: where it stands in the program; operands: the slots it takes.
+    """
 
     name: str
     text: str
     line: str | None
+    slot: int
+    operands: tuple[int, ...]
+
+
+class Input(NamedTuple):
+    """A buffer that a program takes: where it stands, and its shape and dtype, such as `f32[32,784]`."""
+
+    slot: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,23 @@ class Graph:
         """What was recorded, in order."""
         for slot, entry in enumerate(self.entries):
             if type(entry) is tuple:
-                yield Operation(entry[0].name, entry[0].text(), self.line(slot))
+                yield self._operation(slot)
+
+    def inputs(self) -> Iterator[Input]:
+        """The buffers it takes, in order."""
+        for slot, entry in enumerate(self.entries):
+            if type(entry) is Aval:
+                yield Input(slot, repr(entry))
+
+    def results(self) -> Iterator[Operation | None]:
+        """What computes each of its results, in order; None for an input that is handed through."""
+        for slot in self.outs:
+            place = operation_at(self.entries, slot)
+            yield self._operation(place) if type(self.entries[place]) is tuple else None
+
+    def _operation(self, slot: int) -> Operation:
+        entry = operation(self, slot)
+        return Operation(entry[0].name, entry[0].text(), self.line(slot), slot, entry[1:])
 
     def line(self, slot: int) -> str | None:
         """The user's line of the operation at `slot`: of this very call if captured, else where its signature was first seen."""

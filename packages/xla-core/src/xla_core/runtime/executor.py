@@ -20,7 +20,7 @@ from xla_core.compile.cache import Program, ProgramCache
 from xla_core.compile.compiler import Executable, devices_of, donated_arguments, jitted
 from xla_core.compile.emit import arrays_of
 from xla_core.errors import ExecutionError, LoweringError, XlaError
-from xla_core.ir.graph import Graph, Inputs, operation_at
+from xla_core.ir.graph import Graph, Inputs
 from xla_core.ir.layout import sharding_text, spans_devices
 from xla_core.ir.tape import Recorder
 from xla_core.ir.text import graph_hash
@@ -29,6 +29,7 @@ from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
 from xla_core.ops import precision
 from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
+from xla_core.runtime.origin import region_name, user_line
 
 # Hooks of the ABI: passes see and may replace a graph before it is looked up.
 GraphPass = Callable[[Graph], Graph]
@@ -123,8 +124,9 @@ def _build(
         metrics.counter_add("CreateCompileHandles")
         metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
         if metrics.has_subscribers(CompileEvent):
-            line = graph.line(operation_at(graph.entries, graph.outs[-1]))
-            metrics.emit(CompileEvent(**_describe(recorder, graph, program, cause), start_s=start, duration_ns=duration, line=line))
+            known = (*program.constants.floats, *program.constants.ints)
+            described = _describe(recorder, graph, program, cause)
+            metrics.emit(CompileEvent(**described, start_s=start, duration_ns=duration, graph=graph, constants=known))
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
     metrics.metric_add("InputOutputAliasCount", len(donated_arguments(graph)), Unit.NUMBER)
     for wrapper in _wrappers:
@@ -188,6 +190,8 @@ def _describe(recorder: Recorder, graph: Graph, program: Program, cause: Cause |
         "num_inputs": leaves,
         "num_outputs": len(graph.outs),
         "cause": cause,
+        "line": user_line(),
+        "name": region_name(),
     }
 
 
@@ -195,8 +199,11 @@ def _measure(recorder: Recorder, graph: Graph, program: Program, token: jax.Arra
     metrics.counter_add("ExecuteComputation")
     _last_token[recorder.index] = token
     event = _describe(recorder, graph, program, cause) if metrics.has_subscribers(ExecuteEvent) else {}
-    launched = _Launched(token, begin, time.time(), event)
+    called = time.perf_counter_ns() - begin
+    launched = _Launched(token, begin, time.time() - called * 1e-9, event)
     if token.is_ready():  # type: ignore[attr-defined]
+        if event:
+            event["blocked_ns"] = called
         _finished(launched)
     else:
         _waiter().put(launched)

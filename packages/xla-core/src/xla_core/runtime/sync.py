@@ -29,6 +29,7 @@ from xla_core.ir.state import promote_state
 from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.runtime import executor, layouts
+from xla_core.runtime.origin import user_line
 from xla_core.runtime.transfer import download, filled
 
 # A tape this long is checked for operations that nothing alive needs, and again when it has doubled.
@@ -91,14 +92,21 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
                 retire(recorder)
         recorder.end_step()
     metrics.counter_add("MarkStep")
+    launched = time.perf_counter_ns()
     if wait:
         executor.wait(recorder)
     if metrics.has_subscribers(SyncEvent):
-        metrics.emit(
-            SyncEvent(
-                device=str(recorder.device), start_s=start, duration_ns=time.perf_counter_ns() - begin, kind=SyncKind.STEP, cause=cause
-            )
+        now = time.perf_counter_ns()
+        _announce(recorder, start, now - begin, SyncKind.STEP, cause, now - launched)
+
+
+def _announce(recorder: Recorder, start_s: float, duration_ns: int, kind: SyncKind, cause: Cause | None, waited_ns: int = 0) -> None:
+    line = user_line()
+    metrics.emit(
+        SyncEvent(
+            device=str(recorder.device), start_s=start_s, duration_ns=duration_ns, line=line, kind=kind, cause=cause, waited_ns=waited_ns
         )
+    )
 
 
 def _run(recorder: Recorder, tape: Tape, plan: Plan, cause: Cause | None) -> None:
@@ -185,12 +193,7 @@ def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[tor
     compute(pending)
     tensors = [download(value) for value in values]
     if pending and metrics.has_subscribers(SyncEvent):
-        duration = time.perf_counter_ns() - begin
-        metrics.emit(
-            SyncEvent(
-                device=str(pending[0].recorder.device), start_s=start, duration_ns=duration, kind=SyncKind.READ, cause=Cause.VALUE_READ
-            )
-        )
+        _announce(pending[0].recorder, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)
     return tensors
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +23,7 @@ from xla_core.metrics import Direction, TransferEvent, Unit
 from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
 from xla_core.runtime.layouts import Holder, form_of, relaid
+from xla_core.runtime.origin import user_line
 
 # torch and NumPy share no name for these: they cross as integers of the same width.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
@@ -65,10 +69,8 @@ def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = Non
     if tensor.dim() > _MOST_DIMS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
-    start = time.time()
-    begin = time.perf_counter_ns()
-    buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
-    _account(recorder, Direction.TO_DEVICE, aval.nbytes, start, time.perf_counter_ns() - begin)
+    with transferring(recorder, Direction.TO_DEVICE, aval.nbytes):
+        buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
     return buffer_value(recorder, aval, buffer)
 
 
@@ -113,28 +115,57 @@ def download(value: Value) -> torch.Tensor:
     buffer = value.buffer
     if buffer is None:
         raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
-    start = time.time()
-    begin = time.perf_counter_ns()
-    try:
-        if value.aval.manual:
-            buffer = buffer.addressable_data(0)[0]  # of the first device here
-        array = np.asarray(buffer if buffer.is_fully_addressable or buffer.is_fully_replicated else relaid(buffer, home(value.recorder)))
-    except RuntimeError as error:
-        raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
-    converting = time.perf_counter_ns()
-    tensor = to_torch(array, value.aval.dtype)
-    metrics.metric_add("TensorToData", time.perf_counter_ns() - converting, Unit.DURATION_NS)
-    _account(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes, start, time.perf_counter_ns() - begin)
+    with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
+        try:
+            transfer.wait(buffer)
+            if value.aval.manual:
+                buffer = buffer.addressable_data(0)[0]  # of the first device here
+            whole = buffer.is_fully_addressable or buffer.is_fully_replicated
+            array = np.asarray(buffer if whole else relaid(buffer, home(value.recorder)))
+        except RuntimeError as error:
+            raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
+        converting = time.perf_counter_ns()
+        tensor = to_torch(array, value.aval.dtype)
+        metrics.metric_add("TensorToData", time.perf_counter_ns() - converting, Unit.DURATION_NS)
     return tensor
 
 
-def _account(recorder: Recorder, direction: Direction, nbytes: int, start_s: float, duration_ns: int) -> None:
+@dataclass(slots=True)
+class _Transfer:
+    """A transfer under way. watched: somebody wants to know how much of its time is the device's."""
+
+    watched: bool
+    waited_ns: int = 0
+
+    def wait(self, buffer: jax.Array) -> None:
+        """Wait for `buffer`, apart from the transfer itself."""
+        if self.watched:
+            begin = time.perf_counter_ns()
+            buffer.block_until_ready()
+            self.waited_ns = time.perf_counter_ns() - begin
+
+
+@contextmanager
+def transferring(recorder: Recorder, direction: Direction, nbytes: int) -> Iterator[_Transfer]:
+    """Counts and times the block as one transfer of `nbytes`, unless it raises."""
+    start, begin = time.time(), time.perf_counter_ns()
+    transfer = _Transfer(metrics.has_subscribers(TransferEvent))
+    yield transfer
+    duration = time.perf_counter_ns() - begin
     up = direction is Direction.TO_DEVICE
     metrics.metric_add("OutboundData" if up else "InboundData", nbytes, Unit.BYTES)
-    metrics.metric_add("TransferToDeviceTime" if up else "TransferFromDeviceTime", duration_ns, Unit.DURATION_NS)
+    metrics.metric_add("TransferToDeviceTime" if up else "TransferFromDeviceTime", duration, Unit.DURATION_NS)
     if up:
         metrics.counter_add("DeviceDataCacheMiss")  # nothing uploaded is kept for a second upload
-    if metrics.has_subscribers(TransferEvent):
+    if transfer.watched:
         metrics.emit(
-            TransferEvent(device=str(recorder.device), start_s=start_s, duration_ns=duration_ns, direction=direction, nbytes=nbytes)
+            TransferEvent(
+                device=str(recorder.device),
+                start_s=start,
+                duration_ns=duration,
+                line=user_line(),
+                direction=direction,
+                nbytes=nbytes,
+                waited_ns=transfer.waited_ns,
+            )
         )

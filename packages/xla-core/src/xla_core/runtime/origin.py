@@ -1,8 +1,9 @@
-"""Where the user's own code is: the innermost frame outside torch, jax and these packages."""
+"""On whose behalf work is done: the user's own line of code, outside torch, jax and these packages, and the region it is in."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -29,3 +30,28 @@ def user_line() -> str | None:
             return f"{path}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+class _Regions(threading.local):
+    """Names of the `torch_xla.compile` regions that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.names: list[str | None] = []
+
+
+_regions = _Regions()
+
+
+def enter_region(name: str | None) -> None:
+    """Name what this thread records from now on."""
+    _regions.names.append(name)
+
+
+def leave_region() -> None:
+    """Undo the last `enter_region`."""
+    _regions.names.pop()
+
+
+def region_name() -> str | None:
+    """The name of the innermost region that has one."""
+    return next((name for name in reversed(_regions.names) if name is not None), None)

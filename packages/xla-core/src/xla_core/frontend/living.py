@@ -1,0 +1,42 @@
+"""What is on the devices now, and which tensors keep it there."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+import jax
+
+from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.tape import Value
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBuffer:
+    """A buffer of a device, and the tensors that show it or views of it; empty where something else keeps the value."""
+
+    device: str
+    array: jax.Array
+    tensors: tuple[XLATensor, ...]
+
+
+def live_tensors() -> list[XLATensor]:
+    """All tensors on xla devices that something holds. Asks the garbage collector: milliseconds in a large program."""
+    return [found for found in gc.get_objects() if type(found) is XLATensor]
+
+
+def live_buffers() -> list[LiveBuffer]:
+    """All computed values that something holds, the largest first. As slow as `live_tensors`."""
+    things = gc.get_objects()
+    holders: dict[int, list[XLATensor]] = {}
+    for tensor in things:
+        if type(tensor) is XLATensor:
+            holders.setdefault(id(tensor._storage.value), []).append(tensor)
+    found: dict[int, LiveBuffer] = {}
+    for value in things:
+        if type(value) is Value and value.buffer is not None and not value.buffer.is_deleted():
+            tensors = tuple(holders.get(id(value), ()))
+            before = found.get(id(value.buffer))
+            held = tensors if before is None else before.tensors + tensors
+            found[id(value.buffer)] = LiveBuffer(str(value.recorder.device), value.buffer, held)
+    return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)

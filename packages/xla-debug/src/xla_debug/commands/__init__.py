@@ -1,0 +1,1 @@
+"""The subcommands of `xla-debug`, one a file."""
