@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from xla_debug import settings
 
 
 def offered() -> Mapping[str, Callable[..., Any]]:
-    """User's name → function."""
+    """User's name → function. Starts what the environment asks for."""
+    folder = settings.ACCOUNT_DIR.get()
+    if folder is not None:
+        from xla_debug.account.running import keep
+
+        keep(Path(folder))
     return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xla_core.abi import Setting
+from xla_debug import folders
 
 
 def _count(text: str) -> int:
@@ -16,6 +17,6 @@ def _text(name: str, doc: str) -> Setting[str | None]:
     return Setting(name, None, doc, str, "a text")
 
 
-ACCOUNT_DIR = _text("XLA_DEBUG_ACCOUNT_DIR", "Folder in which this process keeps its account; `xla-debug run` sets it.")
+ACCOUNT_DIR = _text(folders.ACCOUNT_DIR, "Folder in which this process keeps its account; `xla-debug run` sets it.")
 
 SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))
