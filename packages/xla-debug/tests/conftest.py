@@ -64,7 +64,9 @@ def make_account(*replicas: Replica, **fields: Any) -> Account:
         started_s=START,
         seconds=max((replica.seconds for replica in replicas), default=1.0),
         exit_code=0,
-        environment=Environment("3.12.1", "Linux-6.1-x86_64", {"torch": "2.13.0", "jax": "0.10.2"}, {"XLA_DEBUG_ACCOUNT_DIR": "/run/accounts"}),
+        environment=Environment(
+            "3.12.1", "Linux-6.1-x86_64", {"torch": "2.13.0", "jax": "0.10.2"}, {"XLA_DEBUG_ACCOUNT_DIR": "/run/accounts"}
+        ),
         replicas=list(replicas),
         findings=[finding for replica in replicas for finding in replica.findings],
     )
@@ -74,11 +76,18 @@ def make_account(*replicas: Replica, **fields: Any) -> Account:
 def make_full(ordinal: int = 0, **fields: Any) -> Replica:
     """A replica with something in every part of it."""
     shape = Difference(
-        Change.INPUT_SHAPE, "input 3 is f32[31,784], was f32[32,784]", "/work/app/data.py:7", "leave out the last batch (drop_last=True), or pad it"
+        Change.INPUT_SHAPE,
+        "input 3 is f32[31,784], was f32[32,784]",
+        "/work/app/data.py:7",
+        "leave out the last batch (drop_last=True), or pad it",
     )
     compiles = [
-        Compile(START, 900.0, 0, "/work/app/train.py:30", "user torch_xla.sync", "train_step", "a1b2", 120, 14, 9, Difference(Change.FIRST, "")),
-        Compile(START + 0.4, 450.0, 40, "/work/app/train.py:30", None, None, "c3d4", 121, 14, 9, shape, "%1 = aten.add(%0, %0) : f32[31,784]"),
+        Compile(
+            START, 900.0, 0, "/work/app/train.py:30", "user torch_xla.sync", "train_step", "a1b2", 120, 14, 9, Difference(Change.FIRST, "")
+        ),
+        Compile(
+            START + 0.4, 450.0, 40, "/work/app/train.py:30", None, None, "c3d4", 121, 14, 9, shape, "%1 = aten.add(%0, %0) : f32[31,784]"
+        ),
     ]
     steps = [Step(START + index / 100, {"tracing": 6.0, "waiting": 4.0}, 3.0, int(index == 40)) for index in range(100)]
     steps[40] = Step(START + 0.4, {"tracing": 6.0, "compile": 450.0}, 3.0, 1)

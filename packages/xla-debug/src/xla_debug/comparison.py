@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from xla_debug.account.figures import base_name, busy, phase_ms, step_ms, typical_step_ms
+from xla_debug.account.figures import base_name, busy, phase_ms, typical_step_ms
 from xla_debug.account.schema import Account, Finding, Phase, Replica
 
 

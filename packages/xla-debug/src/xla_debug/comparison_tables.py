@@ -11,7 +11,7 @@ from xla_debug.account.schema import Finding
 from xla_debug.comparison import Comparison, Figure, Run, Unit
 from xla_debug.places import Places
 from xla_debug.quantities import counted, duration, number, percent, size
-from xla_debug.tables import Cell, heading, plain, section, table
+from xla_debug.tables import Cell, heading, indented, plain, section, table
 
 _SAME = 0.01
 """A change of less is none."""
@@ -26,7 +26,8 @@ def difference(comparison: Comparison, places: Places) -> Group:
     parts: list[RenderableType] = [*_headline(comparison)]
     parts += section("Where the step goes", "ms per step", ["phase", *names], [_row(figure) for figure in comparison.phases])
     parts += section("Figures", "", ["figure", *names], [_row(figure) for figure in comparison.figures])
-    parts += _findings("New findings", comparison.new, "bold red", places) + _findings("Findings gone", comparison.gone, "bold green", places)
+    parts += _findings("New findings", comparison.new, "bold red", places)
+    parts += _findings("Findings gone", comparison.gone, "bold green", places)
     rows = [[name, old or "not set", new or "not set"] for name, (old, new) in comparison.environment.items()]
     return Group(*parts, *section("Different environment", "", ["", "before", "after"], rows))
 
@@ -65,30 +66,34 @@ def _change(figure: Figure) -> tuple[Text, Text]:
 def _findings(title: str, findings: Sequence[Finding], style: str, places: Places) -> list[RenderableType]:
     if not findings:
         return []
-    lines = [
-        plain(f"{finding.problem.value}", style).append_text(plain(f"  {places.shown(finding.line)}\n   {finding.text}", ""))
-        for finding in findings
-    ]
-    return [heading(title), *lines]
+    parts: list[RenderableType] = [heading(title)]
+    for finding in findings:
+        where = f"  {places.shown(finding.line)}" if finding.line else ""
+        parts += [plain(finding.problem.value, style).append_text(plain(where)), indented(plain(finding.text))]
+    return parts
 
 
 def runs(rows: Sequence[Run]) -> Group:
-    """Several runs in one table, the first one as the yardstick; below it what each is bound by."""
+    """Several runs in one table, the first one as the yardstick."""
     first = rows[0].step_ms
-    columns = ["run", ">steps", ">step", ">to first", ">device", ">compiles", ">reads", ">on CPU", ">peak", ">findings"]
+    names = [plain(f"{place}  {run.name}  ").append_text(plain(_about(run), "dim")) for place, run in enumerate(rows, 1)]
+    columns = [">#", ">steps", ">step", ">to first", ">device", ">compiles", ">reads", ">on CPU", ">peak"]
     cells = [
         [
-            plain(f"{run.name}\n").append_text(plain(", ".join(run.verdicts) + (f", {counted(run.replicas, 'replica')}" if run.replicas > 1 else ""), "dim")),
+            str(place),
             number(run.steps),
-            duration(run.step_ms),
-            f"{run.step_ms / first:.2f} ×" if first else "",
+            duration(run.step_ms) if run.step_ms else "",
+            f"{run.step_ms / first:.2f} ×" if first and run.step_ms else "",
             percent(run.device),
             number(run.compiles),
             number(run.reads_per_step),
             number(run.fallbacks_per_step),
             size(run.peak) if run.peak else "",
-            str(run.findings),
         ]
-        for run in rows
+        for place, run in enumerate(rows, 1)
     ]
-    return Group(table(columns, cells), Text("step: the median; reads and calls on the CPU are per step", "dim"))
+    return Group(*names, Text(), table(columns, cells), Text("step: the median; reads and calls on the CPU are per step", "dim"))
+
+
+def _about(run: Run) -> str:
+    return ", ".join([*run.verdicts, counted(run.replicas, "replica"), counted(run.findings, "finding")])

@@ -63,11 +63,10 @@
 
   // ---- sections and tables
 
-  // A section with its heading; hidden without content.
+  // A section with its heading; nothing without content.
   function section(id, title, count, ...content) {
     const heading = element("h2", { id: `${id}-title` }, title, " ", element("span", { class: "count" }, count));
-    at(id).replaceChildren(heading, ...content);
-    at(id).hidden = content.length === 0;
+    at(id).replaceChildren(...(content.length ? [heading, ...content] : []));
   }
 
   // columns: [heading, row → text or node, {number, high}]
@@ -75,7 +74,7 @@
     const head = columns.map(([name, , kind = {}]) =>
       element("th", { scope: "col", role: "columnheader", class: kind.number ? "number" : "" }, name));
     const body = rows.map((row) => element("tr", { role: "row" }, ...columns.map(([name, cell, kind = {}]) =>
-      element("td", { role: "cell", "data-label": name, class: `${kind.number ? "number" : ""} ${kind.high && kind.high(row) ? "high" : ""}` },
+      element("td", { role: "cell", "data-label": name, class: `${kind.number ? "number" : ""} ${kind.high?.(row) ? "high" : ""}` },
         element("div", {}, cell(row))))));
     return element("table", { role: "table", "aria-label": label },
       element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...head)), element("tbody", { role: "rowgroup" }, ...body));
@@ -94,21 +93,23 @@
     const replicas = account.replicas;
     const verdicts = [...new Set(replicas.map((replica) => replica.verdict))];
     const of = (verdict) => replicas.filter((replica) => replica.verdict === verdict);
+    const who = (verdict) => (verdicts.length > 1 ? ` (replica ${of(verdict).map((replica) => replica.ordinal).join(", ")})` : "");
     at("command").textContent = account.command.join(" ");
-    at("verdict").textContent = verdicts.map((verdict) =>
-      verdict + (verdicts.length > 1 ? ` (replica ${of(verdict).map((replica) => replica.ordinal).join(", ")})` : "")).join(", ") || "nothing measured";
+    at("verdict").textContent = verdicts.map((verdict) => verdict + who(verdict)).join(", ") || "nothing measured";
     document.title = `${at("verdict").textContent} · ${account.command.join(" ")}`;
     at("lead").textContent = verdicts.filter((verdict) => verdict !== "nothing measured").map((verdict) => {
-      const part = (replica) => verdict === "device-bound" ? busy(replica) : (replica.phases_ms[verdict.replace("-bound", "")] || 0) / (whole(replica) || 1);
+      const phase = verdict.replace("-bound", "");
+      const part = (replica) => (phase === "device" ? busy(replica) : (replica.phases_ms[phase] || 0) / (whole(replica) || 1));
       const share = percent(sum(of(verdict).map(part)) / of(verdict).length);
-      return verdict === "device-bound" ? `The device works ${share} of the time.` : `${share} of the step is ${verdict.replace("-bound", "")}.`;
+      return phase === "device" ? `The device works ${share} of the time.` : `${share} of the step goes into ${phase}.`;
     }).join(" ");
     const state = account.exit_code === null ? "running" : account.exit_code === 0 ? "finished" : `exit code ${account.exit_code}`;
     const peak = Math.max(0, ...replicas.flatMap((replica) => replica.memory.devices.map((device) => device.peak)));
     const facts = [["State", state], ["Duration", duration(1000 * account.seconds)]];
     if (replicas.length) {
       const slow = replicas[slowest()];
-      facts.unshift(["Step", slow.steps ? duration(stepMs(slow)) : "none"], ["Steps", number(slow.steps)], ["Device at work", percent(busy(slow))]);
+      const pace = slow.steps ? duration(stepMs(slow)) : "none";
+      facts.unshift(["Step", pace], ["Steps", number(slow.steps)], ["Device at work", percent(busy(slow))]);
       facts.push(["Replicas", number(replicas.length)], ["Hardware", slow.hardware]);
     }
     if (peak) facts.push(["Peak memory", size(peak)]);
@@ -118,7 +119,7 @@
 
   function findings() {
     const items = account.findings.map((finding) => element("li", {},
-      element("header", {}, element("h3", {}, finding.problem), place(finding.line),
+      element("header", {}, element("h3", {}, finding.problem), finding.line && place(finding.line),
         element("span", { class: "soft small" }, [
           finding.replica === null ? "" : `replica ${finding.replica}`, finding.cost_ms ? `cost ${duration(finding.cost_ms)}` : "",
         ].filter(Boolean).join(", "))),
@@ -140,11 +141,14 @@
     const measured = account.replicas.filter((replica) => replica.steps);
     if (measured.length < 2) return section("replicas", "Replicas", "");
     const most = Math.max(...measured.map(stepMs));
+    const high = (phase) => {
+      const usual = median(measured.map((replica) => perStep(replica, phase)));
+      return (replica) => phase !== "waiting" && perStep(replica, phase) - usual > 0.1 * ownMs(replica);
+    };
     const columns = [
       ["Replica", (replica) => `${replica.ordinal}`], ["Host", (replica) => replica.host], ["Verdict", (replica) => replica.verdict],
       ["Step, ms", (replica) => digits(stepMs(replica)), NUMBER], ["Phases", (replica) => stack(replica, most)],
-      ...present(measured).map((phase) => [phase, (replica) => digits(perStep(replica, phase)), { number: true, high: (replica) => phase !== "waiting" &&
-        perStep(replica, phase) - median(measured.map((other) => perStep(other, phase))) > 0.1 * ownMs(replica) }]),
+      ...present(measured).map((phase) => [phase, (replica) => digits(perStep(replica, phase)), { number: true, high: high(phase) }]),
       ["Device", (replica) => percent(busy(replica)), NUMBER],
     ];
     section("replicas", "Replicas", `${measured.length}, ms per step`, table("Replicas", columns, measured));
@@ -172,7 +176,8 @@
       }
       if (bar.total > top) svg.append(drawn("rect", { class: "cut", x: index + 0.06, y: 0, width: 0.88, height: 1.5 }));
     });
-    const device = shown.map((bar, index) => { const y = Math.max(0, 100 - (100 * bar.device) / top); return `${index},${y} ${index + 1},${y}`; });
+    const level = (bar) => Math.max(0, 100 - (100 * bar.device) / top);
+    const device = shown.map((bar, index) => `${index},${level(bar)} ${index + 1},${level(bar)}`);
     const cursor = drawn("rect", { class: "cursor", x: 0, y: 0, width: 1, height: 100 });
     svg.append(drawn("polyline", { class: "device", points: device.join(" ") }), cursor);
     return [svg, cursor];
@@ -180,18 +185,22 @@
 
   function told(bar, replica) {
     const numbered = replica.timeline.length === replica.steps;
-    const who = bar.steps > 1 ? `${bar.steps} steps` + (numbered ? ` from step ${bar.first}` : "") : numbered ? `Step ${bar.first}` : "Step";
-    const parts = PHASES.filter((phase) => bar.ms[phase] > 0).sort((a, b) => bar.ms[b] - bar.ms[a]).map((phase) => `${phase} ${duration(bar.ms[phase])}`);
+    const single = numbered ? `Step ${bar.first}` : "Step";
+    const who = bar.steps > 1 ? `${bar.steps} steps${numbered ? ` from step ${bar.first}` : ""}` : single;
+    const when = duration(1000 * Math.max(0, bar.start - replica.started_s));
+    const took = `${duration(bar.total)}${bar.steps > 1 ? " each" : ""}`;
+    const parts = PHASES.filter((phase) => bar.ms[phase] > 0).sort((a, b) => bar.ms[b] - bar.ms[a]);
     const compiled = bar.compiles ? `; ${counted(bar.compiles, "compile")}` : "";
-    return `${who}, ${duration(1000 * Math.max(0, bar.start - replica.started_s))} after the start: ${duration(bar.total)}${bar.steps > 1 ? " each" : ""} ` +
-      `(${parts.join(", ")}); device at work ${duration(bar.device)}${compiled}`;
+    return `${who}, ${when} after the start: ${took} (${parts.map((phase) => `${phase} ${duration(bar.ms[phase])}`).join(", ")}); ` +
+      `device at work ${duration(bar.device)}${compiled}`;
   }
 
   function steps(replica) {
     if (!replica.steps) return section("steps", "Where the step goes", "");
     const rows = present([replica]).map((phase) => ({ phase, ms: perStep(replica, phase) }));
+    const key = (phase) => element("span", { class: "key", style: color(phase), "aria-hidden": "true" });
     const shares = table("Time per step by phase", [
-      ["Phase", (row) => element("span", {}, element("span", { class: "key", style: color(row.phase), "aria-hidden": "true" }), ` ${row.phase}`)],
+      ["Phase", (row) => element("span", {}, key(row.phase), ` ${row.phase}`)],
       ["ms per step", (row) => digits(row.ms), NUMBER], ["Share", (row) => percent(row.ms / (stepMs(replica) || 1)), NUMBER],
     ], rows);
     section("steps", "Where the step goes", `${duration(stepMs(replica))} per step`, ...timeline(replica), shares);
@@ -235,14 +244,17 @@
       const cell = element("div", {}, element("div", {}, row.difference.text || row.difference.change));
       if (row.difference.line) cell.append(place(row.difference.line));
       if (row.difference.advice) cell.append(element("div", { class: "advice" }, row.difference.advice));
-      if (row.graph) cell.append(element("details", {}, element("summary", {}, `Program, ${counted(row.operations, "operation")}`), element("pre", { tabindex: 0 }, row.graph)));
+      const title = element("summary", {}, `Program, ${counted(row.operations, "operation")}`);
+      if (row.graph) cell.append(element("details", {}, title, element("pre", { tabindex: 0 }, row.graph)));
       return cell;
     };
+    const asked = (row) => element("div", {}, place(row.line),
+      element("div", { class: "soft small" }, [row.name, row.cause].filter(Boolean).join(", ")));
     listed("compiles", "Compiles", [
       ["Step", (row) => `${row.step}`, NUMBER], ["Took", (row) => duration(row.ms), NUMBER],
-      ["Asked for by", (row) => element("div", {}, place(row.line), element("div", { class: "soft small" }, [row.name, row.cause].filter(Boolean).join(", ")))],
-      ["What is new", (row) => row.difference.change], ["Why", why],
-      ["Operations", (row) => number(row.operations), NUMBER], ["Inputs", (row) => number(row.inputs), NUMBER], ["Results", (row) => number(row.results), NUMBER],
+      ["Asked for by", asked], ["What is new", (row) => row.difference.change], ["Why", why],
+      ["Operations", (row) => number(row.operations), NUMBER], ["Inputs", (row) => number(row.inputs), NUMBER],
+      ["Results", (row) => number(row.results), NUMBER],
     ], replica.compiles);
   }
 
@@ -258,8 +270,8 @@
     }
     if (live.length) {
       content.push(element("h3", {}, "Largest live buffers"), table("Largest live buffers", [
-        ["Made at", (row) => place(row.line)], ["Held by", (row) => row.holder || "unknown"], ["Shape", (row) => row.shape], ["Device", (row) => row.device],
-        ["Count", (row) => number(row.count), NUMBER], ["Size", (row) => size(row.nbytes), NUMBER],
+        ["Made at", (row) => place(row.line)], ["Held by", (row) => row.holder || "unknown"], ["Shape", (row) => row.shape],
+        ["Device", (row) => row.device], ["Count", (row) => number(row.count), NUMBER], ["Size", (row) => size(row.nbytes), NUMBER],
       ], live));
     }
     section("memory", "Memory", "", ...content);
@@ -269,33 +281,36 @@
     const start = points[0][0], span = points[points.length - 1][0] - start || 1;
     const top = Math.max(1, ...points.map((point) => point[1]));
     const path = points.map(([time, nbytes]) => `${(100 * (time - start)) / span},${100 - (98 * nbytes) / top}`);
-    const svg = drawn("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img",
-      "aria-label": `Bytes in use over ${duration(1000 * span)}: at most ${size(top)}, at the end ${size(points[points.length - 1][1])}` });
+    const label = `Bytes in use over ${duration(1000 * span)}: at most ${size(top)}, at the end ${size(points[points.length - 1][1])}`;
+    const svg = drawn("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": label });
     svg.append(drawn("polygon", { class: "held", points: `0,100 ${path.join(" ")} 100,100` }));
+    const below = ["bytes in use on all devices", `over ${duration(1000 * span)}`].map((text) => element("span", {}, text));
     return element("figure", {}, element("div", { class: "chart low" }, svg, element("div", { class: "scale" }, size(top))),
-      element("div", { class: "scale" }, element("span", {}, "bytes in use on all devices"), element("span", {}, `over ${duration(1000 * span)}`)));
+      element("div", { class: "scale" }, ...below));
   }
 
   function details(replica) {
     steps(replica);
     compiles(replica);
     listed("syncs", "Syncs", [
-      ["Line", (row) => place(row.line)], ["Kind", (row) => row.kind], ["Cause", (row) => row.cause || ""], ["Count", (row) => number(row.count), NUMBER],
-      ["In steps", (row) => number(row.steps), NUMBER], ["Blocked", (row) => duration(row.blocked_ms), NUMBER],
+      ["Line", (row) => place(row.line)], ["Kind", (row) => row.kind], ["Cause", (row) => row.cause || ""],
+      ["Count", (row) => number(row.count), NUMBER], ["In steps", (row) => number(row.steps), NUMBER],
+      ["Blocked", (row) => duration(row.blocked_ms), NUMBER],
     ], [...replica.syncs].sort(by((row) => row.blocked_ms)));
     const moved = [["Moved", (row) => size(row.nbytes), NUMBER], ["Took", (row) => duration(row.ms), NUMBER]];
     listed("fallbacks", "Operators on the CPU", [
-      ["Operator", (row) => element("span", { class: "code" }, row.operator)], ["Line", (row) => place(row.line)], ["Calls", (row) => number(row.count), NUMBER], ...moved,
+      ["Operator", (row) => element("span", { class: "code" }, row.operator)], ["Line", (row) => place(row.line)],
+      ["Calls", (row) => number(row.count), NUMBER], ...moved,
     ], [...replica.fallbacks].sort(by((row) => row.ms)));
     listed("transfers", "Transfers", [
-      ["Direction", (row) => row.direction.replace("_", " ")], ["Line", (row) => place(row.line)], ["Count", (row) => number(row.count), NUMBER], ...moved,
+      ["Direction", (row) => row.direction.replace("_", " ")], ["Line", (row) => place(row.line)],
+      ["Count", (row) => number(row.count), NUMBER], ...moved,
     ], [...replica.transfers].sort(by((row) => row.ms)));
     memory(replica);
     listed("hot-lines", "Hot lines", [
       ["Line", (row) => place(row.line)], ["Phase", (row) => row.phase], ["Host time", (row) => duration(row.ms), NUMBER],
       ["Share", (row) => percent(row.ms / (whole(replica) || 1)), NUMBER],
     ], [...replica.hot_lines].sort(by((row) => row.ms)));
-    filter();
   }
 
   function environment() {
@@ -314,7 +329,9 @@
       row.hidden = !words.every((word) => text.includes(word));
       matches += row.hidden ? 0 : 1;
     }
-    for (const one of document.querySelectorAll("main table")) one.hidden = !one.querySelector("tbody tr:not([hidden])");
+    const empty = (one) => !one.querySelector("tbody tr:not([hidden]), .findings > li:not([hidden])");
+    for (const one of document.querySelectorAll("main table")) one.hidden = empty(one);
+    for (const one of document.querySelectorAll("main section")) one.hidden = !one.firstChild || (words.length > 0 && empty(one));
     at("matches").textContent = words.length ? `${counted(matches, "row")} found` : "";
   }
 
@@ -324,14 +341,14 @@
   environment();
   if (account.replicas.length) {
     const choice = at("replica");
-    choice.append(...account.replicas.map((replica, index) => element("option", { value: index }, `replica ${replica.ordinal} on ${replica.host}`)));
+    const option = (replica, index) => element("option", { value: index }, `replica ${replica.ordinal} on ${replica.host}`);
+    choice.append(...account.replicas.map(option));
     choice.value = slowest();
-    choice.addEventListener("change", () => details(account.replicas[Number(choice.value)]));
+    choice.addEventListener("change", () => { details(account.replicas[Number(choice.value)]); filter(); });
     at("choice").hidden = account.replicas.length < 2;
     details(account.replicas[slowest()]);
-  } else {
-    for (const id of ["steps", "compiles", "syncs", "fallbacks", "transfers", "memory", "hot-lines"]) at(id).hidden = true;
   }
+  filter();
   at("filter").addEventListener("input", filter);
   at("tools").addEventListener("submit", (event) => event.preventDefault());
 })();

@@ -30,7 +30,7 @@ class Places:
         """A `file:line` below the folder; one in a library from the library's name on."""
         if not line:
             return "no line known"
-        return line.removeprefix(self.base) if self.base else _LIBRARIES.sub("…/", line)
+        return line.removeprefix(self.base) if self.base and line.startswith(self.base) else _LIBRARIES.sub("…/", line)
 
 
 def _lines(account: Account) -> Iterator[str | None]:

@@ -26,11 +26,10 @@ def size(nbytes: float) -> str:
     """Bytes in steps of 1024: `512 B`, `1.5 KiB`, `2.0 GiB`."""
     if abs(nbytes) < 1024:
         return f"{nbytes:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        nbytes /= 1024
-        if abs(nbytes) < 1023.95:
-            break
-    return f"{nbytes:.1f} {unit}"
+    for power, unit in enumerate(("KiB", "MiB", "GiB"), 1):
+        if abs(nbytes) < 1023.95 * 1024**power:
+            return f"{nbytes / 1024**power:.1f} {unit}"
+    return f"{nbytes / 1024**4:.1f} TiB"
 
 
 def percent(share: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from xla_debug.account.figures import busy, own_ms, phase_ms, share, slowest, step_ms, typical_step_ms, verdict_share
@@ -15,12 +15,14 @@ from xla_debug.account.schema import Account, Finding, Phase, Replica, Verdict
 from xla_debug.places import Places
 from xla_debug.quantities import counted, duration, milliseconds, percent, ranges, size
 from xla_debug.sections import SECTIONS
-from xla_debug.tables import MOST, Cell, plain, section
+from xla_debug.tables import Cell, indented, plain, section
 
 _BAR = 24
 """Characters of the bar of a whole step."""
 _NEWEST = 50
 """Steps that are the present of a running job."""
+_COLUMNS = 8
+"""Replicas beside each other: as many as fit."""
 _MARKED = 0.1
 """Of a replica's own work: a phase that takes so much longer than with the others is marked."""
 
@@ -50,7 +52,7 @@ def _head(account: Account, places: Places) -> Iterator[RenderableType]:
     verdicts = {replica.verdict for replica in account.replicas}
     for verdict in sorted(verdicts, key=lambda verdict: verdict.value):
         of = [replica for replica in account.replicas if replica.verdict is verdict]
-        who = f"  replicas {ranges([replica.ordinal for replica in of])}" if len(verdicts) > 1 else ""
+        who = f"  replica {ranges([replica.ordinal for replica in of])}" if len(verdicts) > 1 else ""
         yield Text.assemble((_verdict(of), "bold"), who)
     yield plain(" ".join(account.command))
     slow = slowest(account)
@@ -68,7 +70,7 @@ def _verdict(replicas: Sequence[Replica]) -> str:
     """The verdict that these replicas share, with what speaks for it."""
     verdict = replicas[0].verdict
     if verdict is Verdict.NOTHING:
-        return verdict.value
+        return Verdict.NOTHING.value
     part = percent(sum(map(verdict_share, replicas)) / len(replicas))
     return f"{verdict.value}: " + (f"the device works {part} of the time" if verdict is Verdict.DEVICE else f"{part} of the step")
 
@@ -91,7 +93,11 @@ def _finding(place: int, finding: Finding, places: Places) -> RenderableType:
         where.append(f"  replica {finding.replica}", "yellow")
     if finding.cost_ms:
         where.append(f"  cost {duration(finding.cost_ms)}", "dim")
-    return Group(where, Padding(plain(finding.text), (0, 0, 0, 3)), Padding(plain(f"→ {finding.advice}", "green"), (0, 0, 0, 3)))
+    return Group(
+        where,
+        indented(plain(finding.text)),
+        indented(plain(f"→ {finding.advice}", "green")),
+    )
 
 
 def _steps(account: Account) -> list[RenderableType]:
@@ -106,7 +112,9 @@ def _steps(account: Account) -> list[RenderableType]:
             part = share(phase_ms(replica, phase), step_ms(replica))
             rows.append([phase.value, milliseconds(phase_ms(replica, phase)), percent(part), _bar(part, "cyan")])
         rows.append([Text("step", "bold"), Text(milliseconds(step_ms(replica)), "bold"), "", ""])
-        rows.append(["device at work", milliseconds(replica.device_ms / replica.steps), percent(busy(replica)), _bar(busy(replica), "green")])
+        rows.append(
+            ["device at work", milliseconds(replica.device_ms / replica.steps), percent(busy(replica)), _bar(busy(replica), "green")]
+        )
     return section("Where the step goes", "", ["phase", ">ms/step", ">share", ""], rows)
 
 
@@ -115,19 +123,22 @@ def _bar(part: float, style: str) -> Text:
 
 
 def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[RenderableType]:
-    """A row for each replica, in milliseconds per step; work that takes far longer than with the others is marked."""
-    slow = sorted(replicas, key=own_ms, reverse=True)[:MOST]
-    note = f"ms per step, the {MOST} slowest of {len(replicas)} replicas" if len(replicas) > MOST else "ms per step of each replica"
-    usual = {phase: statistics.median(phase_ms(replica, phase) for replica in replicas) for phase in phases}
-    rows: list[list[Cell]] = []
-    for replica in sorted(slow, key=lambda replica: replica.ordinal):
-        row: list[Cell] = [str(replica.ordinal), milliseconds(step_ms(replica))]
-        for phase in phases:
-            more = phase_ms(replica, phase) - usual[phase]
-            mark = phase is not Phase.WAITING and more > _MARKED * own_ms(replica)
-            row.append(Text(milliseconds(phase_ms(replica, phase)), "bold yellow" if mark else ""))
-        rows.append([*row, percent(busy(replica))])
-    return section("Where the step goes", note, [">replica", ">step", *(f">{phase.value}" for phase in phases), ">device"], rows)
+    """A column for each replica, in milliseconds per step; work that takes far longer than with the others is marked."""
+    slow = sorted(replicas, key=own_ms, reverse=True)[:_COLUMNS]
+    shown = sorted(slow, key=lambda replica: replica.ordinal)
+    cut = len(replicas) > _COLUMNS
+    note = f"ms per step of the {_COLUMNS} slowest of {len(replicas)} replicas" if cut else "ms per step of each replica"
+
+    def row(name: str, figure: Callable[[Replica], float], text: Callable[[float], str] = milliseconds, work: bool = False) -> list[Cell]:
+        usual = statistics.median(map(figure, replicas))
+        marks = [work and figure(replica) - usual > _MARKED * own_ms(replica) for replica in shown]
+        cells = [Text(text(figure(replica)), "bold yellow" if mark else "") for replica, mark in zip(shown, marks, strict=True)]
+        return [name, *cells, *([text(usual)] if cut else [])]
+
+    rows = [row(phase.value, partial(phase_ms, phase=phase), work=phase is not Phase.WAITING) for phase in phases]
+    rows += [row("step", step_ms), row("device at work", busy, percent)]
+    columns = ["replica", *(f">{replica.ordinal}" for replica in shown), *([">median"] if cut else [])]
+    return section("Where the step goes", note, columns, rows)
 
 
 def _environment(account: Account) -> list[RenderableType]:

@@ -21,7 +21,9 @@ Replicas = Sequence[Replica]
 T = TypeVar("T")
 
 
-def _section(title: str, replicas: Replicas, columns: list[str], pools: list[Pool[T]], row: Callable[[Pool[T]], list[Cell]]) -> list[RenderableType]:
+def _section(
+    title: str, replicas: Replicas, columns: list[str], pools: list[Pool[T]], row: Callable[[Pool[T]], list[Cell]]
+) -> list[RenderableType]:
     """A table with a row for each pool, and where there are several replicas, which of them it is about."""
     if len(replicas) == 1:
         return section(title, "", columns, [row(pool) for pool in pools])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,11 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text), style)
 
 
+def indented(text: Text) -> Padding:
+    """A paragraph that belongs to the line above."""
+    return Padding(text, (0, 0, 0, 3), expand=False)
+
+
 def heading(text: str, note: str = "") -> Text:
     """The heading of a section, with what is to be known of all of it."""
     return Text.assemble("\n", (text, "bold"), (f"  {note}" if note else "", "dim"))
@@ -26,7 +32,7 @@ def heading(text: str, note: str = "") -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """A table as wide as what it holds, at most as the terminal. Columns whose name begins with `>` are of numbers."""
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="dim")
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
         number = name.startswith(">")
         made.add_column(Text(name.removeprefix(">")), justify="right" if number else "left", no_wrap=number, overflow="fold")

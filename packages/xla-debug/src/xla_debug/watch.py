@@ -24,12 +24,12 @@ _EVERY = 1.0
 
 def folder_of(target: str) -> Path:
     """The folder of a job: `target` itself, or that of the process with this number. Raises AccountFileError if there is none."""
-    if Path(target).is_dir():
+    if os.path.isdir(target):
         return Path(target)
     if not target.isdecimal():
         raise AccountFileError(f"{target}: there is no such folder; give the folder of a job's accounts, or the number of its process")
     folder = Path(tempfile.gettempdir()) / f"xla-debug-{os.getuid()}" / target
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise AccountFileError(f"process {target} keeps no account ({folder} is missing); start it with `xla-debug run SCRIPT`")
     if not _runs(int(target)) and account_of(folder) is None:
         raise AccountFileError(f"process {target} has ended and left no account in {folder}; start it again with `xla-debug run SCRIPT`")
@@ -96,5 +96,5 @@ def follow(folder: Path, console: Console) -> None:
 
 def _view(account: Account) -> RenderableType:
     lost = [replica for replica in account.replicas if not replica.finished and _gone(replica)]
-    ends = [Text(f"process {replica.pid} of replica {replica.ordinal} ended without a last account: it was killed", "bold red") for replica in lost]
-    return Group(overview(account), *ends)
+    ends = [f"process {replica.pid} of replica {replica.ordinal} ended without a last account: it was killed" for replica in lost]
+    return Group(overview(account), *(Text(end, "bold red") for end in ends))

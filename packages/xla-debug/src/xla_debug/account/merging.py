@@ -50,7 +50,7 @@ def merge(accounts: Sequence[Account]) -> Account:
         exit_code=None if None in codes else next(filter(None, codes), 0),
         environment=first.environment,
         replicas=replicas,
-        findings=sorted(_shared(replicas) + _stragglers(replicas), key=lambda finding: -finding.cost_ms),
+        findings=sorted(_stragglers(replicas) + _shared(replicas), key=lambda finding: -finding.cost_ms),
     )
 
 

@@ -39,7 +39,7 @@ def accounts(paths: Sequence[str]) -> list[Account]:
 def write(data: bytes, path: str) -> None:
     """Write a result to a file, or to stdout."""
     if path == "-":
-        click.get_binary_stream("stdout").write(data + b"\n")
+        click.echo(data)
         return
     try:
         files.write_whole(data, path)
