@@ -8,4 +8,8 @@ from typing import Any
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function."""
+    from xla_debug import analysis, metrics_saver
+
+    metrics_saver.install()
+    analysis.install()
     return {}
