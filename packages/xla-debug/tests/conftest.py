@@ -30,15 +30,15 @@ class Ended:
 Script = Callable[..., Ended]
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
     """`script(code, VARIABLE="value", …)`: run a file of this code in a new interpreter on the CPU; it must exit with 0.
 
     Two lines above the code do what the core does with an installed plugin.
     """
 
     def run(code: str, **variables: str) -> Ended:
-        path = tmp_path / "script.py"
+        path = tmp_path_factory.mktemp("script") / "script.py"
         path.write_text(f"from xla_debug.plugin import offered\noffered()\n{textwrap.dedent(code)}", encoding="utf-8")
         environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
         done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)

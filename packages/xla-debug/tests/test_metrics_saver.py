@@ -110,6 +110,36 @@ def test_m07_reports_come_before_step_closures_and_from_the_local_master_only(sc
     assert found.out == "1\n1\n"
 
 
+def test_m07_of_real_replicas(script: Callable[..., Any], tmp_path: Path) -> None:
+    """Each has its file; steps are saved on the local master. What PT_XLA_DEBUG_FILE names is divided in the same way."""
+    pytest.importorskip("torch_xla.distributed.xla_multiprocessing")
+    script(
+        f"""
+        import torch, torch_xla
+        import torch_xla.distributed.xla_multiprocessing as xmp
+        from torch_xla.debug.metrics_saver import save_metrics
+
+        def replica(index):
+            x = torch.ones(3).to("xla")
+            for _ in range(2):
+                x += index
+                torch_xla.sync()
+            save_metrics({str(tmp_path / "end")!r})
+
+        if __name__ == "__main__":
+            xmp.spawn(replica)
+        """,
+        CPU_NUM_DEVICES="2",
+        XLA_METRICS_FILE=str(tmp_path / "steps"),
+        PT_XLA_DEBUG_LEVEL="1",
+        PT_XLA_DEBUG_FILE=str(tmp_path / "explained"),
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["end.0", "end.1", "explained.0", "explained.1", "steps.0"]
+    assert numbers((tmp_path / "end.1").read_text(encoding="utf-8")) == [0]
+    assert numbers((tmp_path / "end.0").read_text(encoding="utf-8")) == [2], "the thread has saved two reports before"
+    assert numbers((tmp_path / "steps.0").read_text(encoding="utf-8")) == [0, 1]
+
+
 def test_steps_are_listened_to_only_where_a_file_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     listening: list[Any] = []
     monkeypatch.setattr(abi, "subscribe", lambda fn, *types: listening.append(types))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import torch_xla.runtime as xr
 from torch_xla.debug import model_comparator as mc
@@ -106,8 +107,8 @@ NAN, INF = math.nan, math.inf
         (torch.tensor([1.0, NAN]), torch.tensor([1.0, 2.0]), "1 of 2 elements differ, by up to inf\n  [1]: nan and 2.0\n"),
         (torch.tensor([INF]), torch.tensor([-INF]), "1 of 1 elements differ, by up to inf\n  [0]: inf and -inf\n"),
         (torch.tensor(3.0), torch.tensor(1.0), "1 of 1 elements differ, by up to 2\n  []: 3.0 and 1.0\n"),
-        (torch.tensor([1, 2]), torch.tensor([1, 4]), "1 of 2 elements differ\n  [1]: 2 and 4\n"),
-        (torch.tensor([True]), torch.tensor([False]), "1 of 1 elements differ\n  [0]: 1 and 0\n"),
+        (torch.tensor([1, 2]), torch.tensor([1, 4]), "1 of 2 elements differ, by up to 2\n  [1]: 2 and 4\n"),
+        (torch.tensor([True]), torch.tensor([False]), "1 of 1 elements differ, by up to 1\n  [0]: 1 and 0\n"),
         (torch.tensor([1 + 1j]), torch.tensor([1 - 1j]), "1 of 1 elements differ, by up to 2\n  [0]: (1+1j) and (1-1j)\n"),
         (torch.ones(2), torch.ones(3), "shapes [2] and [3]\n"),
         (torch.ones(2), torch.ones(2, dtype=torch.bfloat16), "dtypes torch.float32 and torch.bfloat16\n"),
@@ -152,16 +153,17 @@ def test_as_a_command(tmp_path: Path) -> None:
     for name, value in (("a", 1.0), ("b", 1.5)):
         mc.configure(tmp_path / name)
         mc.save("x", torch.tensor(value), step=0)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        words = [sys.executable, "-m", "torch_xla.debug.model_comparator", *arguments]
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
-        return done.returncode, done.stdout, done.stderr
-
-    told = "x, step 0, replica 0:\n  1 of 1 elements differ, by up to 0.5\n    []: 1.0 and 1.5\n"
-    assert command("a", "b") == (1, told, "")
-    assert command("a", "b", "--atol", "1") == (0, "", "")
     (tmp_path / "c").mkdir()
-    code, out, err = command("a", "c")
-    assert code == 2 and out == "" and "c holds no tensors" in err
-    assert command("a", "absent")[0] == 2
+    command = [sys.executable, "-m", "torch_xla.debug.model_comparator", "a", "b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    told = "x, step 0, replica 0:\n  1 of 1 elements differ, by up to 0.5\n    []: 1.0 and 1.5\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, told, "")
+
+    def called(*arguments: object) -> tuple[int, str]:
+        result = CliRunner().invoke(mc.main, [str(argument) for argument in arguments])
+        return result.exit_code, result.output
+
+    assert called(tmp_path / "a", tmp_path / "b", "--atol", 1) == (0, "")
+    code, said = called(tmp_path / "a", tmp_path / "c")
+    assert code == 2 and "c holds no tensors that model_comparator.save wrote" in said
+    assert called(tmp_path / "a", tmp_path / "absent")[0] == called(tmp_path / "a")[0] == 2

@@ -62,7 +62,9 @@ class Analysis:
             return
         where = outputs.place(self._target)
         graph: abi.Graph = event.graph
-        text = _block(Explained.COMPILATION, self._facts("Compilation Cause", _CAUSES[event.cause], event, user_frames()))
+        # What dynamo gave us is compiled when it first runs.
+        cause = abi.Cause.DYNAMO_COMPILE if event.cause is abi.Cause.DYNAMO_EXECUTE else event.cause
+        text = _block(Explained.COMPILATION, self._facts("Compilation Cause", cause, event, user_frames()))
         inputs = sum(_nbytes(graph, found.slot) for found in graph.inputs())
         results = sum(_nbytes(graph, slot) for slot in graph.outs)
         sizes = [f"Graph input size: {inputs / _GB:.6f} GB", f"Graph output size: {results / _GB:.6f} GB"]
@@ -78,14 +80,13 @@ class Analysis:
         if event.cause is None:
             return
         frames, where = self._asked[event.line, event.num_outputs]
-        cause = _CAUSES[event.cause]
         explained = Explained.UNEXPECTED if event.cause is abi.Cause.VALUE_READ else Explained.EXECUTION
-        outputs.append(where, _block(explained, self._facts("Execution Cause", cause, event, frames)))
+        outputs.append(where, _block(explained, self._facts("Execution Cause", event.cause, event, frames)))
 
-    def _facts(self, heading: str, cause: str, event: abi.CompileEvent | abi.ExecuteEvent, frames: Sequence[str]) -> list[str]:
+    def _facts(self, heading: str, cause: abi.Cause, event: abi.CompileEvent | abi.ExecuteEvent, frames: Sequence[str]) -> list[str]:
         return [
             heading,
-            f"  {cause}",
+            f"  {_CAUSES[cause]}",
             "Graph Info:",
             f"  Graph Name: {event.name or '-'}",
             f"  {HASH}{event.graph_hash}",

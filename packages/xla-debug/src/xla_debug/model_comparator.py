@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
@@ -73,29 +74,25 @@ def compare_tensors(
     if tensor1.shape != tensor2.shape:
         lines.append(f"shapes {list(tensor1.shape)} and {list(tensor2.shape)}")
     else:
-        lines += _differing(*(_wide(tensor.detach().cpu()) for tensor in (tensor1, tensor2)), rtol, atol, max_diffs)
+        lines += _differing(_wide(tensor1), _wide(tensor2), rtol, atol, max_diffs)
     return "".join(f"{line}\n" for line in lines)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In a dtype in which numbers of any two dtypes can be compared."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return tensor.to(torch.int64)
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    """On the CPU, in the widest dtype of its kind."""
+    kind = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
+    return tensor.detach().cpu().to(kind)
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: float, max_diffs: int) -> list[str]:
-    if first.dtype != second.dtype:
-        wider = torch.promote_types(first.dtype, second.dtype)
-        first, second = first.to(wider), second.to(wider)
+    kind = torch.promote_types(first.dtype, second.dtype)
+    first, second = first.to(kind), second.to(kind)
     unlike = ~torch.isclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
     places = unlike.nonzero().tolist()
     if not places:
         return []
-    largest = (
-        (first - second)[unlike].abs().nan_to_num(float("inf")).max().item() if first.is_floating_point() or first.is_complex() else None
-    )
-    lines = [f"{len(places)} of {unlike.numel()} elements differ" + ("" if largest is None else f", by up to {largest:g}")]
+    distances = (first - second)[unlike].abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
+    lines = [f"{len(places)} of {unlike.numel()} elements differ, by up to {distances.max().item():g}"]
     lines += [f"  {place}: {first[tuple(place)].item()} and {second[tuple(place)].item()}" for place in places[:max_diffs]]
     return lines + (["  ..."] if len(places) > max_diffs else [])
 
