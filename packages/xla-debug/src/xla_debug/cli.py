@@ -8,7 +8,7 @@ import sys
 import click
 
 # Subcommand → the module below xla_debug.commands that holds it, as `command`: only what is called is imported.
-COMMANDS: dict[str, str] = {"report": "report", "diff": "diff", "compare": "compare", "watch": "watch"}
+COMMANDS: dict[str, str] = {"report": "report", "diff": "diff", "compare": "compare", "watch": "watch", "run": "run"}
 
 
 class _Lazy(click.Group):

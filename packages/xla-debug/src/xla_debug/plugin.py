@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xla_debug import settings
+from xla_debug import analysis, metrics_saver, settings
 
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function. Starts what the environment asks for."""
+    metrics_saver.install()
+    analysis.install()
     folder = settings.ACCOUNT_DIR.get()
     if folder is not None:
         from xla_debug.account.running import keep

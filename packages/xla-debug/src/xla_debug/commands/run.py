@@ -14,20 +14,21 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from xla_debug.account.files import read, write
+from xla_debug.account import files
 from xla_debug.account.merging import merge
+from xla_debug.commands import outputs
 from xla_debug.folders import folder_of, keeping
-from xla_debug.page import write_page
-from xla_debug.render import show
+from xla_debug.page import page
+from xla_debug.render import report
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
-@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write the account as one self-contained page.")
-@click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the account to this file.")
+@click.option("--html", type=outputs.FILE, help="Write one page that needs no network.")
+@click.option("--json", type=outputs.FILE, help="Write the account as JSON.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(module: bool, page: Path | None, target: Path | None, script: str, args: tuple[str, ...]) -> None:
+def command(module: bool, html: str | None, json: str | None, script: str, args: tuple[str, ...]) -> None:
     """Run SCRIPT with ARGS, then say where its time went and what to change.
 
     The exit code is the script's. All its processes are accounted for: spawned replicas, torchrun's workers.
@@ -40,18 +41,19 @@ def command(module: bool, page: Path | None, target: Path | None, script: str, a
     try:
         line = [sys.executable, *(["-m"] if module else []), script, *args]
         code = _run(line, {**os.environ, **keeping(folder)})
-        found = [read(path) for path in sorted(folder.glob("account.*.json"))]
+        found = [files.read(path) for path in sorted(folder.glob("account.*.json"))]
         if not found:
             click.echo("xla-debug: the script used no XLA device: nothing to account for", err=True)
             sys.exit(code)
         account = replace(merge(found), command=[script, *args], started_s=started, seconds=time.time() - started, exit_code=code)
     finally:
         shutil.rmtree(folder)
-    show(account, Console(stderr=True))
-    if target is not None:
-        write(account, target)
-    if page is not None:
-        write_page(account, page)
+    if html:
+        outputs.write(page(account).encode(), html)
+    if json:
+        outputs.write(files.dumped(account), json)
+    if not html and not json:
+        Console(stderr=True).print(report(account))
     sys.exit(code)
 
 
