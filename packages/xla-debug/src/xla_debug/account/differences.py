@@ -102,8 +102,8 @@ def _difference(old: _Program, new: _Program) -> Difference:
     )
 
 
-def _where(operation: abi.Operation | None) -> str:
-    return "" if operation is None else f"{operation.name}{f' at {operation.line}' if operation.line else ''}"
+def _name(operation: abi.Operation | None) -> str:
+    return "nothing" if operation is None else operation.name
 
 
 def _of_operations(old: _Program, new: _Program) -> Difference | None:
@@ -117,12 +117,12 @@ def _of_operations(old: _Program, new: _Program) -> Difference | None:
     keep_same = "keep Python branches and loop counts the same in each step, or let torch.where decide on the device"
     if more > 0 and [one.name for one in now[more:]] == [one.name for one in before]:
         count = f"{more} operations added, the first" if more > 1 else "operation added:"
-        return Difference(Change.OPERATION_ADDED, f"{count} {_where(now[0])}", now[0].line, keep_same)
+        return Difference(Change.OPERATION_ADDED, f"{count} {_name(now[0])}", now[0].line, keep_same)
     if more < 0 and [one.name for one in before[-more:]] == [one.name for one in now]:
         count = f"{-more} operations gone, the first" if more < -1 else "operation gone:"
-        return Difference(Change.OPERATION_REMOVED, f"{count} {_where(before[0])}", before[0].line, keep_same)
+        return Difference(Change.OPERATION_REMOVED, f"{count} {_name(before[0])}", before[0].line, keep_same)
     gone, come = next(iter(before), None), next(iter(now), None)
-    text = f"{_where(gone) or 'nothing'} became {_where(come) or 'nothing'}"
+    text = f"{_name(gone)} became {_name(come)}"
     return Difference(Change.OPERATION_CHANGED, text, (come or gone or new.operations[-1]).line, keep_same)
 
 
@@ -132,7 +132,7 @@ def _of_inputs(old: _Program, new: _Program) -> Difference | None:
         if before != now:
             user = new.users[number]
             line = new.line if user is None else user.line
-            text = f"input {number} is {now}, was {before}" + (f" (first used by {_where(user)})" if user else "")
+            text = f"input {number} is {now}, was {before}" + (f", first used by {user.name}" if user else "")
             (kind, shape), (kind_before, shape_before) = _parsed(now), _parsed(before)
             if kind != kind_before:
                 return Difference(Change.INPUT_DTYPE, text, line, "give this input one dtype before it goes to the device")
@@ -165,14 +165,14 @@ def _of_arguments(old: _Program, new: _Program) -> Difference | None:
             changed = next((f"{one} became {other}" for one, other in numbers if one != other), f"{asked_before} became {asked}")
             return Difference(
                 Change.ARGUMENT,
-                f"{changed} in {_where(now)}",
+                f"{changed} in {_name(now)}",
                 now.line,
                 "this Python value shapes the program: keep it the same in each step, or put it into a tensor "
                 "(torch.tensor(n, device='xla')) and select with masks or index operations",
             )
         if before.operands != now.operands:
             return Difference(
-                Change.OPERATION_CHANGED, f"{_where(now)} takes other operands", now.line, "keep Python branches the same in each step"
+                Change.OPERATION_CHANGED, f"{_name(now)} takes other operands", now.line, "keep Python branches the same in each step"
             )
     return None
 
@@ -195,24 +195,26 @@ def _of_constants(old: _Program, new: _Program) -> Difference | None:
             user = new.constant_users[number]
             return Difference(
                 Change.CONSTANT,
-                f"constant {before!r} became {now!r} in {_where(user) or 'the program'}",
+                f"constant {before!r} became {now!r} in {'the program' if user is None else user.name}",
                 new.line if user is None else user.line,
                 "nothing: it is an input from now on, and compiles no more",
             )
     return None
 
 
+def _made(result: abi.Operation | None) -> tuple[str, str | None]:
+    return _name(result), None if result is None else result.line
+
+
 def _of_results(old: _Program, new: _Program) -> Difference | None:
-    before, now = Counter(map(_where, old.results)), Counter(map(_where, new.results))
+    before, now = Counter(map(_made, old.results)), Counter(map(_made, new.results))
     kept, gone = list((now - before).elements()), list((before - now).elements())
     if not kept and not gone:
         return None
-    text = f"another result is kept: {kept[0]}" if kept else f"a result is no longer kept: {gone[0]}"
-    names = {_where(result): result for result in (*old.results, *new.results) if result is not None}
-    operation = names.get(kept[0] if kept else gone[0])
+    name, line = kept[0] if kept else gone[0]
     return Difference(
         Change.RESULTS,
-        text,
-        new.line if operation is None else operation.line,
+        f"another result is kept, of {name}" if kept else f"a result is no longer kept, of {name}",
+        line or new.line,
         "hold the same tensors across every step: detach() and store, or drop, what is only logged",
     )

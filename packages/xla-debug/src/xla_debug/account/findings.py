@@ -47,8 +47,9 @@ def _recompiles(replica: Replica) -> Iterator[Finding]:
 
 
 def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
-    """A value that is read in most steps: each read runs what is pending for it, or waits for the step."""
-    if replica.steps < _FEWEST_STEPS:
+    """A value that is read in most turns of a loop: each read runs what is pending for it, or waits for the step."""
+    turns = max((sync.count for sync in replica.syncs if sync.kind == "step"), default=0)
+    if turns < _FEWEST_STEPS:
         return
     run_ms = sum(replica.phases_ms.values())
     fallback_lines = {fallback.line for fallback in replica.fallbacks}
@@ -58,15 +59,15 @@ def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator
             continue  # the operator on the CPU is the finding
         steps, ms = blocked.get(line, (0, 0.0))
         wait_steps, wait_ms = waits.get(line, (0, 0.0))
-        often = 2 * steps >= replica.steps
-        waiting = 2 * wait_steps >= replica.steps and wait_ms >= _WAIT_SHARE * run_ms
+        often = 2 * steps >= turns
+        waiting = 2 * wait_steps >= turns and wait_ms >= _WAIT_SHARE * run_ms
         if often or waiting:
             cost = max(ms, wait_ms)
             what = "runs what is pending" if often else "waits for the step"
             yield Finding(
                 Problem.READS,
                 line,
-                f"a value is read in {max(steps, wait_steps)} of {replica.steps} steps: each read {what}, {cost:.0f} ms in all",
+                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {what}, {cost:.0f} ms in all",
                 "read every N steps, or some steps later: keep loss.detach(), or read it in a step closure (xm.add_step_closure)",
                 cost,
             )

@@ -18,8 +18,8 @@ from xla_debug.core import abi
 _SHOWN = 20
 _NAMED = 5
 """Of how many of the largest groups of live buffers the holder is looked for."""
-_GROWTH = 0.5
-"""Tensors more per step that make growth."""
+_GROWTH = 0.1
+"""Tensors more per step that make growth. A turn of a loop may be several steps."""
 
 Made = tuple["weakref.ref[jax.Array]", str | None]
 

@@ -30,7 +30,7 @@ _TOLD = tuple(
 )
 _LOADERS = (f"{_TORCH}utils/data/", "/xla_distributed/loader.py")
 _RECORDING = (_CORE, _TORCH, _JAX)
-_INSTALLED = ("<frozen", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+_INSTALLED = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 _OURS = ("/torch_xla/", "/xla_distributed/", "/xla_spmd/", "/xla_serialization/", "/xla_debug/")
 
 
