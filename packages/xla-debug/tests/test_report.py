@@ -153,7 +153,7 @@ def test_an_overview_of_a_running_job(full: Make, account: MakeAccount) -> None:
     with console.capture() as capture:
         console.print(overview(running))
     said = words(capture.get())
-    assert "now 10.0 ms per step, 4 compiles, 100.0 MiB on devices" in said and "still running" in said and "reads in the loop" in said
+    assert "now 10.0 ms per step, 2 compiles, 100.0 MiB on devices" in said and "still running" in said and "reads in the loop" in said
 
 
 def test_the_command(full: Make, account: MakeAccount, tmp_path: Path) -> None:
