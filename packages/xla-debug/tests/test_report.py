@@ -172,6 +172,12 @@ def test_files_of_one_run_are_merged(full: Make, replica: Make, account: MakeAcc
     assert files.read(tmp_path / "both.json") == merge(ones)
 
 
+def test_files_of_different_runs_are_not_merged(full: Make, account: MakeAccount, tmp_path: Path) -> None:
+    files.write(account(full(3)), tmp_path / "a.json")
+    result = run("report", tmp_path / "a.json", tmp_path / "a.json")
+    assert result.exit_code == 2 and "two of the files hold replica 3" in result.stderr and result.stderr.count("\n") == 1
+
+
 def test_json_and_html(full: Make, account: MakeAccount, tmp_path: Path) -> None:
     one = account(full())
     files.write(one, tmp_path / "a.json")
