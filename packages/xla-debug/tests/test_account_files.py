@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -38,6 +39,11 @@ def test_what_is_written_comes_back(sample: Account, tmp_path: Path) -> None:
     text = (tmp_path / "a.json").read_text()
     assert text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False), "compact"
     assert json.loads(text)["replicas"][0]["verdict"] == "tracing-bound"
+
+
+def test_names_that_are_no_unicode(sample: Account, tmp_path: Path) -> None:
+    files.write(dataclasses.replace(sample, command=["caf\udce9.py", "é"]), tmp_path / "a.json")
+    assert files.read(tmp_path / "a.json") == dataclasses.replace(sample, command=["caf?.py", "é"])
 
 
 def test_fields_of_later_times_are_passed_over(sample: Account, tmp_path: Path) -> None:

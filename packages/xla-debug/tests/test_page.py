@@ -131,9 +131,9 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     wrong: list[str] = []
     shown = []
 
-    def opened(account: Account, width: int = DESKTOP) -> Page:
+    def opened(account: Account, width: int = DESKTOP, touch: bool = False) -> Page:
         (tmp_path / "page.html").write_text(page(account), encoding="utf-8")
-        one = browser.new_page(viewport={"width": width, "height": 844})
+        one = browser.new_page(viewport={"width": width, "height": 844}, has_touch=touch)
         shown.append(one)
         one.on("console", lambda message: wrong.append(message.text))
         one.on("pageerror", lambda error: wrong.append(str(error)))
@@ -207,6 +207,16 @@ def test_steps_are_told_by_pointer_and_keyboard(show: Open, full: Make, account:
     assert said.inner_text().startswith("Step 39,") and slider.get_attribute("aria-valuetext") == said.inner_text()
 
 
+def test_a_tap_tells_the_step(show: Open, full: Make, account: MakeAccount) -> None:
+    shown = show(account(full()), PHONE, touch=True)
+    chart = shown.locator("#steps svg")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    shown.touchscreen.tap(box["x"] + box["width"] * 0.105, box["y"] + box["height"] - 5)
+    assert shown.locator("#step").inner_text().startswith("Step 10, 100 ms after the start: 10.0 ms")
+
+
 def test_many_steps_are_drawn_as_averages(show: Open, replica: Make, account: MakeAccount) -> None:
     one = replica(steps=1000)
     shown = show(account(dataclasses.replace(one, timeline=one.timeline * 10)))
@@ -233,6 +243,7 @@ def test_the_search_filters_all_tables(show: Open, full: Make, account: MakeAcco
 
 def test_replicas_side_by_side_and_one_by_one(show: Open, job: Account) -> None:
     shown = show(job)
+    assert shown.locator("h1").inner_text().lower() == "tracing-bound (2 replicas), loader-bound (replica 1)"
     table = shown.get_by_role("table", name="Replicas")
     rows = [words(row) for row in table.locator("tbody tr").all_inner_texts()]
     assert [row.split(" ", 2)[0] for row in rows] == ["0", "1", "2"] and rows[1].endswith("15.3 6.00 4.50 0 0.80 4.00 20 %")

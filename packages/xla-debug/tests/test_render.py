@@ -153,7 +153,7 @@ def test_an_overview_of_a_running_job(full: Make, account: MakeAccount) -> None:
     with console.capture() as capture:
         console.print(overview(running))
     said = words(capture.get())
-    assert "now 10.0 ms per step, 4 compiles, 100.0 MiB on devices" in said and "still running" in said and "reads in the loop" in said
+    assert "now 10.0 ms per step, 2 compiles, 100.0 MiB on devices" in said and "still running" in said and "reads in the loop" in said
 
 
 def test_the_command(full: Make, account: MakeAccount, tmp_path: Path) -> None:
@@ -170,6 +170,12 @@ def test_files_of_one_run_are_merged(full: Make, replica: Make, account: MakeAcc
     result = run("report", tmp_path / "a.json", tmp_path / "b.json", "--json", tmp_path / "both.json")
     assert result.exit_code == 0 and result.output == ""
     assert files.read(tmp_path / "both.json") == merge(ones)
+
+
+def test_files_of_different_runs_are_not_merged(full: Make, account: MakeAccount, tmp_path: Path) -> None:
+    files.write(account(full(3)), tmp_path / "a.json")
+    result = run("report", tmp_path / "a.json", tmp_path / "a.json")
+    assert result.exit_code == 2 and "two of the files hold replica 3" in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_json_and_html(full: Make, account: MakeAccount, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@
     const replicas = account.replicas;
     const verdicts = [...new Set(replicas.map((replica) => replica.verdict))];
     const of = (verdict) => replicas.filter((replica) => replica.verdict === verdict);
-    const who = (verdict) => (verdicts.length > 1 ? ` (replica ${of(verdict).map((replica) => replica.ordinal).join(", ")})` : "");
+    const group = (some) => (some.length === 1 ? `replica ${some[0].ordinal}` : counted(some.length, "replica"));
+    const who = (verdict) => (verdicts.length > 1 ? ` (${group(of(verdict))})` : "");
     at("command").textContent = account.command.join(" ");
     at("verdict").textContent = verdicts.map((verdict) => verdict + who(verdict)).join(", ") || "nothing measured";
     document.title = `${at("verdict").textContent} · ${account.command.join(" ")}`;
@@ -245,7 +246,7 @@
       if (row.difference.line) cell.append(place(row.difference.line));
       if (row.difference.advice) cell.append(element("div", { class: "advice" }, row.difference.advice));
       const title = element("summary", {}, `Program, ${counted(row.operations, "operation")}`);
-      if (row.graph) cell.append(element("details", {}, title, element("pre", { tabindex: 0 }, row.graph)));
+      if (row.graph) cell.append(element("details", {}, title, element("pre", { tabindex: 0, role: "region", "aria-label": "Program" }, row.graph)));
       return cell;
     };
     const asked = (row) => element("div", {}, place(row.line),

@@ -42,7 +42,7 @@ def overview(account: Account) -> Group:
     now = [typical_step_ms(replica, newest=_NEWEST) for replica in account.replicas if replica.timeline]
     held = sum(device.in_use for replica in account.replicas for device in replica.memory.devices)
     parts = [f"now {duration(max(now))} per step"] if now else []
-    parts += [counted(sum(len(replica.compiles) for replica in account.replicas), "compile")]
+    parts += [counted(max((len(replica.compiles) for replica in account.replicas), default=0), "compile")]
     parts += [f"{size(held)} on devices"] if held else []
     return Group(*_head(account, places), Text(", ".join(parts)), *_steps(account), *_findings(account, places))
 

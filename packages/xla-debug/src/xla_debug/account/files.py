@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from xla_debug.account.schema import FORMAT, VERSION, Account
 from xla_debug.errors import AccountFileError
@@ -25,7 +26,11 @@ def _adapter() -> TypeAdapter[Account]:
 
 def dumped(account: Account) -> bytes:
     """An account as compact JSON."""
-    return _adapter().dump_json(account)
+    try:
+        return _adapter().dump_json(account)
+    except PydanticSerializationError:  # file names need not be Unicode: what is not becomes `?`
+        plain = _adapter().dump_python(account, mode="json")
+        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def write(account: Account, path: str | os.PathLike[str]) -> None:
