@@ -10,11 +10,12 @@ torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 10)).to(device)
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64)
-inputs, labels = torch.randn(8, 128, 64).to(device), torch.randint(10, (8, 128)).to(device)
+batches = [(torch.randn(128, 64).to(device), torch.randint(10, (128,)).to(device)) for _ in range(8)]
 total = torch.zeros((), device=device)
 for step in range(64):
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(net(inputs[step % 8]), labels[step % 8])
+    inputs, labels = batches[step % 8]
+    loss = nn.functional.cross_entropy(net(inputs), labels)
     loss.backward()
     optimizer.step()
     schedule.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import platform
 import threading
 import time
 from collections import Counter, deque
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from xla_debug.account.differences import KnownPrograms
-from xla_debug.account.findings import find_problems
+from xla_debug.account.findings import WARM_UP, find_problems
 from xla_debug.account.memory import Watcher
 from xla_debug.account.sampler import Sampler
 from xla_debug.account.schema import Compile, Fallback, HotLine, Live, Phase, Replica, Step, Sync, Transfer
@@ -26,6 +26,8 @@ _SPLIT_FROM = 4
 """Samples in a step from which its own split the host's time; below, those of the run do."""
 _HOST = (Phase.TRACING, Phase.LOADER, Phase.PYTHON)
 _HOT_LINES = 20
+_QUIET_STEPS = 16
+"""Steps without a compilation after which operations no longer keep their own lines."""
 _SLACK_S = 1e-6
 """Events that started this much earlier are still inside: clocks of float seconds are not finer."""
 
@@ -80,6 +82,8 @@ class Collector:
         self._transfers: dict[tuple[str, str | None], _Total] = {}
         self._waited: dict[str | None, _Total] = {}
         self._memory_over_time: deque[tuple[float, int]] = deque(maxlen=_TIMELINE)
+        self._quiet = 0
+        self._exact = False
         self._end: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -101,6 +105,7 @@ class Collector:
         for end in self._end:
             end()
         self._end = []
+        self._keep_lines(False)
 
     @property
     def idle(self) -> bool:
@@ -214,6 +219,14 @@ class Collector:
         abi.metric_add("LazyTracing", tracing_ns, abi.Unit.DURATION_NS)
         self._steps += 1
         self._step = _Running(end_s)
+        self._quiet = 0 if step.compiles else self._quiet + 1
+        self._keep_lines(self._quiet == 0 and self._steps > WARM_UP or self._exact and self._quiet < _QUIET_STEPS)
+
+    def _keep_lines(self, exact: bool) -> None:
+        """Whether each recorded operation keeps its own line, which costs: while programs change, to say where they do."""
+        if exact is not self._exact:
+            self._exact = exact
+            abi.capture_lines(exact)
 
     def replica(self, finished: bool) -> Replica:
         """Everything so far."""
@@ -238,7 +251,7 @@ class Collector:
             found = Replica(
                 ordinal=abi.topology().process_index,
                 pid=os.getpid(),
-                host=socket.gethostname(),
+                host=platform.node(),
                 hardware=abi.client().devices[0].device_kind,
                 started_s=self.started_s,
                 seconds=time.time() - self.started_s,

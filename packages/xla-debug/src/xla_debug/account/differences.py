@@ -46,7 +46,7 @@ class _Program:
         return cls(
             event.line,
             operations,
-            Counter(operation.name for operation in operations),
+            Counter(map(_kind, operations)),
             tuple(taken.text for taken in inputs),
             tuple(first.get(taken.slot) for taken in inputs),
             event.constants,
@@ -102,23 +102,28 @@ def _difference(old: _Program, new: _Program) -> Difference:
     )
 
 
+def _kind(operation: abi.Operation) -> str:
+    """Its name without the numbers that views have in theirs: `xla.read.select.int[0, 6]`."""
+    return _NUMBER.sub("#", operation.name) if operation.name.startswith("xla.") else operation.name
+
+
 def _name(operation: abi.Operation | None) -> str:
-    return "nothing" if operation is None else operation.name
+    return "nothing" if operation is None else operation.name.partition("[")[0]
 
 
 def _of_operations(old: _Program, new: _Program) -> Difference | None:
     """The first operation that only one of them has."""
-    pairs = zip_longest((one.name for one in old.operations), (one.name for one in new.operations))
+    pairs = zip_longest(map(_kind, old.operations), map(_kind, new.operations))
     place = next((place for place, (before, now) in enumerate(pairs) if before != now), None)
     if place is None:
         return None
     before, now = old.operations[place:], new.operations[place:]
     more = len(now) - len(before)
     keep_same = "keep Python branches and loop counts the same in each step, or let torch.where decide on the device"
-    if more > 0 and [one.name for one in now[more:]] == [one.name for one in before]:
+    if more > 0 and [*map(_kind, now[more:])] == [*map(_kind, before)]:
         count = f"{more} operations added, the first" if more > 1 else "operation added:"
         return Difference(Change.OPERATION_ADDED, f"{count} {_name(now[0])}", now[0].line, keep_same)
-    if more < 0 and [one.name for one in before[-more:]] == [one.name for one in now]:
+    if more < 0 and [*map(_kind, before[-more:])] == [*map(_kind, now)]:
         count = f"{-more} operations gone, the first" if more < -1 else "operation gone:"
         return Difference(Change.OPERATION_REMOVED, f"{count} {_name(before[0])}", before[0].line, keep_same)
     gone, come = next(iter(before), None), next(iter(now), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from xla_debug.account.schema import Change, Compile, Finding, HotLine, Phase, Problem, Replica
 
-_WARM_UP = 3
+WARM_UP = 3
 """Steps in which compilations are expected: parameters, then optimizer state, then numbers that change become inputs."""
 _RECOMPILES = 3
 _FEWEST_STEPS = 5
@@ -34,7 +34,7 @@ def _recompiles(replica: Replica) -> Iterator[Finding]:
     """One program after the other, for the same reason at the same line."""
     groups: dict[tuple[Problem, str | None], list[Compile]] = {}
     for compiled in replica.compiles:
-        if compiled.difference.change is not Change.FIRST and compiled.step >= _WARM_UP:
+        if compiled.difference.change is not Change.FIRST and compiled.step >= WARM_UP:
             kind = _KINDS.get(compiled.difference.change, Problem.PROGRAMS)
             groups.setdefault((kind, compiled.difference.line), []).append(compiled)
     for (kind, line), group in groups.items():
