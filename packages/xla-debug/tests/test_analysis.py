@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from torch_xla.debug.frame_parser_util import process_frames
 from xla_debug import analysis
@@ -196,6 +198,22 @@ def test_the_loader(script: Callable[..., Any]) -> None:
         PT_XLA_DEBUG_LEVEL="1",
     )
     assert [cause for _, cause, _ in causes(ended.err)] == ["torch_xla.sync in parallel loader at step end"]
+
+
+def test_an_execution_that_another_thread_announces(tmp_path: Path) -> None:
+    """On a device that runs in the background the event comes when it is done; the frames are those of the thread that asked."""
+    path = tmp_path / "explained"
+    seen = analysis.Analysis(str(path), 1)
+    graph = abi.graph_of([torch.ones(2).to("xla") + 1])
+    line = [seen.see(graph), abi.user_line()][1]
+    about: dict[str, Any] = {"device": "xla:0", "start_s": 1.0, "duration_ns": 2, "line": line, "graph_hash": "0f", "num_nodes": 1}
+    event = abi.ExecuteEvent(**about, num_inputs=1, num_outputs=1, cause=abi.Cause.USER_SYNC)
+    thread = threading.Thread(target=seen.executed, args=(event,))
+    thread.start()
+    thread.join()
+    ((kind, lines),) = blocks(path.read_text(encoding="utf-8"))
+    assert kind == "Execution" and lines[4] == "  Graph Hash: 0f"
+    assert lines[8:] == [f"  test_an_execution_that_another_thread_announces ({line})", "  .........."]
 
 
 def test_every_cause_has_words() -> None:

@@ -88,13 +88,15 @@ def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: flo
     kind = torch.promote_types(first.dtype, second.dtype)
     first, second = first.to(kind), second.to(kind)
     unlike = ~torch.isclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
-    places = unlike.nonzero().tolist()
-    if not places:
+    count = int(unlike.sum())
+    if not count:
         return []
     distances = (first - second)[unlike].abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
-    lines = [f"{len(places)} of {unlike.numel()} elements differ, by up to {distances.max().item():g}"]
-    lines += [f"  {place}: {first[tuple(place)].item()} and {second[tuple(place)].item()}" for place in places[:max_diffs]]
-    return lines + (["  ..."] if len(places) > max_diffs else [])
+    lines = [f"{count} of {unlike.numel()} elements differ, by up to {distances.max().item():g}"]
+    lines += [
+        f"  {place}: {first[tuple(place)].item()} and {second[tuple(place)].item()}" for place in unlike.nonzero()[:max_diffs].tolist()
+    ]
+    return lines + (["  ..."] if count > max_diffs else [])
 
 
 def tensor_file_compare(
@@ -118,11 +120,7 @@ def _load(path: str | os.PathLike[str]) -> torch.Tensor:
 
 
 def compare(
-    dir1: str | os.PathLike[str],
-    dir2: str | os.PathLike[str],
-    rtol: float = _RTOL,
-    atol: float = _ATOL,
-    max_diffs: int = _MAX_DIFFS,
+    dir1: str | os.PathLike[str], dir2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
     """How the tensors saved in two folders differ, by step, name and replica; empty if all are in both folders and alike.
 
