@@ -43,4 +43,5 @@ def assert_max_compiles(limit: int) -> Iterator[list[Difference]]:
 def _row(number: int, event: abi.CompileEvent, why: Difference) -> str:
     line = f" ({why.line})" if why.line and why.line != event.line else ""
     advice = f"\n     {why.advice}" if why.advice else ""
-    return f"  {number}. {event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}: {why.text}{line}{advice}"
+    asked = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
+    return f"  {number}. {asked}: {why.text}{line}{advice}"

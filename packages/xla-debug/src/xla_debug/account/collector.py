@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from xla_debug.account.differences import KnownPrograms
 from xla_debug.account.findings import WARM_UP, find_problems
@@ -30,6 +31,8 @@ _QUIET_STEPS = 16
 """Steps without a compilation after which operations no longer keep their own lines."""
 _SLACK_S = 1e-6
 """Events that started this much earlier are still inside: clocks of float seconds are not finer."""
+
+Key = TypeVar("Key")
 
 
 @dataclass(slots=True)
@@ -287,5 +290,5 @@ def _phases(samples: Counter[tuple[Phase, str]]) -> Counter[Phase]:
     return found
 
 
-def _costliest(totals):  # type: ignore[no-untyped-def]
+def _costliest(totals: dict[Key, _Total]) -> list[tuple[Key, _Total]]:
     return sorted(totals.items(), key=lambda item: -item[1].ns)

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from xla_debug.account.collector import Collector
+from xla_debug.account.environment import environment
 from xla_debug.account.files import write
 from xla_debug.account.schema import FORMAT, VERSION, Account
 from xla_debug.core import abi
-from xla_debug.environment import environment
 
 _EVERY_S = 2.0
 
