@@ -113,3 +113,8 @@ def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> Non
     block = rows[-1]
     assert block["devices"] == 8 and "all-reduce" in block["collectives"]
     assert 0 < block["held_bytes"] < 3 * block["weight_bytes"], "less than the weights and both moments whole"
+
+
+def test_what_an_account_costs_is_timed(tmp_path: Path) -> None:
+    (row,) = results("account.py", tmp_path / "results.json", "--models", "mlp")["rows"]
+    assert row["model"] == "mlp" and row["kept_vs_not"] > 0 and row["goal"] == "≤ 1.02"

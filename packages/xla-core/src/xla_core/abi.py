@@ -44,7 +44,9 @@ from xla_core.metrics import (
     clear_metrics,
     counter,
     counter_add,
+    metric,
     metric_add,
+    metric_names,
     snapshot,
     subscribe,
 )
@@ -53,7 +55,7 @@ from xla_core.runtime.abi_version import ABI_VERSION, require
 from xla_core.runtime.client import Client, before_start, client
 from xla_core.runtime.executor import ExecutableWrapper, GraphPass, register_pass, register_wrapper
 from xla_core.runtime.failures import explain_failures
-from xla_core.runtime.origin import pass_over, user_line
+from xla_core.runtime.origin import pass_over, user_frames, user_line
 from xla_core.runtime.topology import Topology, set_topology, topology
 
 __all__ = [
@@ -109,7 +111,9 @@ __all__ = [
     "layout",
     "leave_manual",
     "live_buffers",
+    "metric",
     "metric_add",
+    "metric_names",
     "order_devices",
     "pass_over",
     "register_op",
@@ -125,6 +129,7 @@ __all__ = [
     "tensor_from_parts",
     "topology",
     "upload_divided",
+    "user_frames",
     "user_line",
 ]
 

@@ -49,6 +49,7 @@ class Cause(enum.Enum):
     LOADER = "loader"
     STEP_TRACE = "step_trace"
     COMPILE_REGION = "compile_region"
+    CLEAR_PENDING = "clear_pending"  # on entering a region
     DYNAMO_INPUTS = "dynamo_inputs"
     DYNAMO_COMPILE = "dynamo_compile"
     DYNAMO_EXECUTE = "dynamo_execute"
@@ -161,6 +162,10 @@ class _Metric:
     accumulator: float = 0.0
 
 
+def _frozen(name: str, metric: _Metric) -> MetricSnapshot:
+    return MetricSnapshot(name, metric.unit, metric.total_samples, metric.accumulator, tuple(metric.samples))
+
+
 @dataclass(slots=True, eq=False)
 class _Collecting:
     collect: Collector
@@ -226,12 +231,20 @@ class Registry:
             for entry, values in collected:
                 for name, value in values.items():
                     counters[name] = counters.get(name, 0) + value - entry.baseline.get(name, 0)
-            metrics = {
-                name: MetricSnapshot(name, metric.unit, metric.total_samples, metric.accumulator, tuple(metric.samples))
-                for name, metric in sorted(self._metrics.items())
-            }
+            metrics = {name: _frozen(name, metric) for name, metric in sorted(self._metrics.items())}
         active = {name: value for name, value in sorted(counters.items()) if value}
         return Snapshot(MappingProxyType(active), MappingProxyType(metrics))
+
+    def metric(self, name: str) -> MetricSnapshot | None:
+        """One metric now, None if it has no samples: much cheaper than a snapshot."""
+        with self._lock:
+            found = self._metrics.get(name)
+            return None if found is None else _frozen(name, found)
+
+    def metric_names(self) -> list[str]:
+        """Metrics that have samples, sorted."""
+        with self._lock:
+            return sorted(self._metrics)
 
     def clear_counters(self) -> None:
         """Restart every counter at zero; collectors count from their present values on."""
@@ -283,6 +296,8 @@ metric_add = _PROCESS.metric_add
 register_collector = _PROCESS.register_collector
 counter = _PROCESS.counter
 snapshot = _PROCESS.snapshot
+metric = _PROCESS.metric
+metric_names = _PROCESS.metric_names
 clear_counters = _PROCESS.clear_counters
 clear_metrics = _PROCESS.clear_metrics
 subscribe = _PROCESS.subscribe

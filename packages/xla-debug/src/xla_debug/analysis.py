@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from xla_debug import outputs
 from xla_debug.core import abi
-from xla_debug.frames import CLOSING, FRAMES, HASH, OPENING, Explained, user_frames
+from xla_debug.frames import CLOSING, FRAMES, HASH, OPENING, Explained
 from xla_debug.settings import DEBUG, DEBUG_FILE, DEBUG_LEVEL, DEBUG_MAX_FRAME
 
 _COMPILATIONS, _EXECUTIONS, _ALL = 1, 2, 100
@@ -19,6 +19,7 @@ _CAUSES = {
     abi.Cause.STEP_TRACE: "torch_xla.sync when exiting a profiler StepTrace region",
     abi.Cause.DYNAMO_INPUTS: "torch_xla.sync when dynamo processing input graphs",
     abi.Cause.COMPILE_REGION: "torch_xla.compile",
+    abi.Cause.CLEAR_PENDING: "torch_xla.compile clear pending",
     abi.Cause.DYNAMO_COMPILE: "dynamo is compiling a FX graph to HLO",
     abi.Cause.DYNAMO_EXECUTE: "dynamo is executing a compiled program",
     abi.Cause.VALUE_READ: "value read before sync",
@@ -62,9 +63,7 @@ class Analysis:
             return
         where = outputs.place(self._target)
         graph: abi.Graph = event.graph
-        # What dynamo gave us is compiled when it first runs.
-        cause = abi.Cause.DYNAMO_COMPILE if event.cause is abi.Cause.DYNAMO_EXECUTE else event.cause
-        text = _block(Explained.COMPILATION, self._facts("Compilation Cause", cause, event, user_frames()))
+        text = _block(Explained.COMPILATION, self._facts("Compilation Cause", event.cause, event, abi.user_frames()))
         inputs = sum(_nbytes(graph, found.slot) for found in graph.inputs())
         results = sum(_nbytes(graph, slot) for slot in graph.outs)
         sizes = [f"Graph input size: {inputs / _GB:.6f} GB", f"Graph output size: {results / _GB:.6f} GB"]
@@ -72,7 +71,7 @@ class Analysis:
 
     def see(self, graph: abi.Graph) -> abi.Graph:
         """Remember, in the thread that asks for an execution, who does; a pass that changes nothing."""
-        self._asked[abi.user_line(), len(graph.outs)] = user_frames(), outputs.place(self._target)
+        self._asked[abi.user_line(), len(graph.outs)] = abi.user_frames(), outputs.place(self._target)
         return graph
 
     def executed(self, event: abi.ExecuteEvent) -> None:

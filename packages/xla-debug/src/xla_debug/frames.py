@@ -1,18 +1,12 @@
-"""Python frames of the user's code, and the file of explanations that the analysis writes with them."""
+"""The file of explanations that the analysis writes, with Python frames of the user's code."""
 
 from __future__ import annotations
 
 import enum
 import os
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass
-
-# Packages whose frames are none of the user's.
-_PASSED_OVER = frozenset(
-    "contextlib jax jaxlib runpy threading torch torch_xla xla_core xla_debug xla_distributed xla_serialization xla_spmd".split()
-)
 
 
 class Explained(enum.Enum):
@@ -29,19 +23,6 @@ OPENING, CLOSING = "=" * 80, "-" * 80
 FRAMES = "Python Frames:"
 HASH = "Graph Hash: "
 _LINE = re.compile(f"({'|'.join(kind.value for kind in Explained)}): (.*)")
-
-
-def user_frames() -> tuple[str, ...]:
-    """`function (file:line)` of the user's frames in this thread, the innermost first."""
-    found = []
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _PASSED_OVER and not code.co_filename.startswith("<frozen"):
-            found.append(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
-        frame = frame.f_back  # type: ignore[assignment]
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

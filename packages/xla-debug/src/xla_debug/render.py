@@ -10,7 +10,7 @@ from functools import partial
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from xla_debug.account.figures import busy, own_ms, phase_ms, share, slowest, step_ms, typical_step_ms, verdict_share
+from xla_debug.account.figures import busy, device_step_ms, own_ms, phase_ms, share, slowest, step_ms, typical_step_ms, verdict_share
 from xla_debug.account.schema import Account, Finding, Phase, Replica, Verdict
 from xla_debug.places import Places
 from xla_debug.quantities import counted, duration, milliseconds, percent, ranges, size

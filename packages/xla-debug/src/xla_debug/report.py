@@ -110,7 +110,7 @@ def counter_value(name: str) -> int | None:
 
 def metric_names() -> list[str]:
     """Names of all metrics with samples."""
-    return list(abi.snapshot().metrics)
+    return abi.metric_names()
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
@@ -118,7 +118,7 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
 
     Durations are in nanoseconds. None for a metric without samples.
     """
-    metric = abi.snapshot().metrics.get(name)
+    metric = abi.metric(name)
     return None if metric is None else (metric.total_samples, metric.accumulator, list(metric.samples))
 
 

@@ -22,7 +22,6 @@ from xla_core.errors import GraphBreakError
 from xla_core.facade.dynamo_capture import Captured, NotOneProgram, Recording, StandIns, capture, on_a_tape_of_its_own
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.text import graph_text
-from xla_core.metrics import Cause
 
 _logger = logging.getLogger("torch_xla.core.dynamo_bridge")
 _PLAIN = (bool, int, str, torch.dtype, torch.device, type(None))
@@ -63,21 +62,20 @@ class CompiledGraph(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """The graph's results."""
-        program, cause = self.program(args)
-        return program.run(args, cause) if isinstance(program, Captured) else program(*args)
+        program = self.program(args)
+        return program.run(args) if isinstance(program, Captured) else program(*args)
 
-    def program(self, args: Sequence[Any]) -> tuple[Captured | fx.GraphModule, Cause]:
-        """What runs the graph for these arguments, and whether that is about to be compiled."""
+    def program(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
+        """What runs the graph for these arguments."""
         layout = _layout(args)
         needs_grad = torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
         if layout is None or needs_grad:
-            return self._model, Cause.DYNAMO_EXECUTE
+            return self._model
         layout += tuple([module.training for module in self._called])
         program = self._programs.get(layout)
-        if program is not None:
-            return program, Cause.DYNAMO_EXECUTE
-        program = self._programs[layout] = self._prepare(args)
-        return program, Cause.DYNAMO_COMPILE
+        if program is None:
+            program = self._programs[layout] = self._prepare(args)
+        return program
 
     def _prepare(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
         _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")

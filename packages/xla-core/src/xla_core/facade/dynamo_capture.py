@@ -207,12 +207,12 @@ class Captured:
     tree: TreeSpec
     told: tuple[list[Layout | None], list[Layout | None]]
 
-    def run(self, args: Sequence[Any], cause: Cause = Cause.DYNAMO_EXECUTE) -> Any:
+    def run(self, args: Sequence[Any]) -> Any:
         """The graph's results for arguments with the layout that it was recorded with."""
         storages = [(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
         with self.recorder.lock:
             before = [storage.value for storage in storages]
-            computed = self._execute(before, cause)
+            computed = self._execute(before)
 
             def value(origin: Origin) -> Value:
                 if isinstance(origin, _Source):
@@ -227,14 +227,14 @@ class Captured:
                     layouts.set_layout(holder, layout)
         return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
 
-    def _execute(self, before: list[Value], cause: Cause) -> list[Value]:
+    def _execute(self, before: list[Value]) -> list[Value]:
         if not self.graph.outs:
             return []
         used = [before[item.number] for item in self.inputs.buffers if isinstance(item, _Source)]
         _make_real([value for value in used if value.buffer is None])
         buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
         seeds = [self.recorder.draw() for _ in self.inputs.seeds]
-        results = executor.execute(self.recorder, self.graph, replace(self.inputs, buffers=buffers, seeds=seeds), cause)
+        results = executor.execute(self.recorder, self.graph, replace(self.inputs, buffers=buffers, seeds=seeds), Cause.DYNAMO_EXECUTE)
         return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
 
 

@@ -100,7 +100,7 @@ class Region:
         entered = _Entered(eager.is_eager_mode(), None, None)
         eager.eager_mode(False)
         try:
-            _step(False, "torch_xla.torch_xla::sync", Cause.COMPILE_REGION)
+            _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
         except BaseException:
             eager.eager_mode(entered.eager)
             raise

@@ -125,7 +125,7 @@ def _build(
         metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
         if metrics.has_subscribers(CompileEvent):
             known = (*inputs.fixed_floats, *inputs.fixed_ints)
-            described = _describe(recorder, graph, program, cause)
+            described = _describe(recorder, graph, program, Cause.DYNAMO_COMPILE if cause is Cause.DYNAMO_EXECUTE else cause)
             metrics.emit(CompileEvent(**described, start_s=start, duration_ns=duration, graph=graph, constants=known))
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
     metrics.metric_add("InputOutputAliasCount", len(donated_arguments(graph)), Unit.NUMBER)

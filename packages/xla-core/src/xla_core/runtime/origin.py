@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
 
 import jax
 import torch
@@ -23,13 +24,27 @@ def pass_over(folder: Path) -> None:
 
 def user_line() -> str | None:
     """`file:line` of the innermost frame of the user's code; None if there is none (a thread of ours)."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path:
-            return f"{path}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        if _is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
     return None
+
+
+def user_frames() -> tuple[str, ...]:
+    """`function (file:line)` of all frames of the user's code in this thread, the innermost first."""
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            found.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path
 
 
 class _Regions(threading.local):

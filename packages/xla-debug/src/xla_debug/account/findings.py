@@ -96,7 +96,8 @@ def _loaders(replica: Replica) -> Iterator[Finding]:
         yield Finding(
             Problem.LOADER,
             line,
-            f"{loading_ms / run_ms:.0%} of the time without compilations goes into batches, {loading_ms / replica.measured_steps:.1f} ms a step, most here",
+            f"{loading_ms / run_ms:.0%} of the time without compilations goes into batches, "
+            f"{loading_ms / replica.measured_steps:.1f} ms a step, most of it here",
             "load in the background: DataLoader(num_workers=...), wrapped in MpDeviceLoader, or make batches cheaper",
             loading_ms,
         )

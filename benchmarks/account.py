@@ -1,0 +1,114 @@
+"""What it costs to keep an account: training steps of two processes of the same script, one of which does, in turns."""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness import PASSIVE, Row, rerun_with, wide_console, write_results
+from steps import build, names_of, workloads
+
+GOAL = 1.02
+MODELS = ("mlp", "cnn", "gpt")
+WARM_UP = 30
+"""Steps before the clock starts: compilations, and where the account looks closer."""
+
+
+def work(model: str, quick: bool) -> None:
+    """A process under test: for each line on stdin, seconds of steps, it prints how long one took, in ms."""
+    contender = build("xla", workloads(quick)[model], "cpu")
+    for _ in range(WARM_UP):
+        contender.step()
+    contender.finish()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        count, start = 0, time.perf_counter()
+        while time.perf_counter() - start < float(line):
+            contender.step()
+            count += 1
+        contender.finish()
+        print(1e3 * (time.perf_counter() - start) / count, flush=True)
+
+
+@contextmanager
+def worker(model: str, quick: bool, settings: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Such a process, ready."""
+    command = [sys.executable, __file__, "--worker", model, *(["--quick"] if quick else [])]
+    with subprocess.Popen(command, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if ask(process, None) != "ready":
+            raise RuntimeError(f"the process for {model} did not get ready: it ended with exit code {process.wait()}")
+        yield process
+        process.communicate()
+
+
+def ask(process: subprocess.Popen[str], line: str | None) -> str:
+    """The next line of a process, after it was told one."""
+    assert process.stdin is not None and process.stdout is not None
+    if line is not None:
+        print(line, file=process.stdin, flush=True)
+    return process.stdout.readline().strip()
+
+
+def measure(model: str, quick: bool, rounds: int, budget_s: float) -> Row:
+    """Both processes in turns."""
+    times: dict[bool, list[float]] = {False: [], True: []}
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        processes = {
+            kept: stack.enter_context(worker(model, quick, {"XLA_DEBUG_ACCOUNT_DIR": folder} if kept else {})) for kept in (False, True)
+        }
+        for place in range(rounds):
+            for kept in (False, True) if place % 2 else (True, False):
+                times[kept].append(float(ask(processes[kept], str(budget_s))))
+    extra = statistics.median(on / off for off, on in zip(times[False], times[True], strict=True))
+    return {
+        "model": model,
+        "ms": statistics.median(times[False]),
+        "kept_ms": statistics.median(times[True]),
+        "kept_vs_not": extra,
+        "goal": f"≤ {GOAL:.2f}",
+        "met": extra <= GOAL,
+    }
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """The rich table."""
+    table = Table(title="Median training step, without and with an account")
+    for heading in ("model", "ms", "kept, ms", "×", f"≤ {GOAL:.2f}"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for row in rows:
+        numbers = [f"{row[key]:.3f}" for key in ("ms", "kept_ms", "kept_vs_not")]
+        table.add_row(str(row["model"]), *numbers, "[green]met[/]" if row["met"] else "[red]missed[/]")
+    console.print(table)
+
+
+@click.command(help=__doc__)
+@click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the numbers to this file too.")
+@click.option("--models", help=f"Comma-separated: {', '.join(MODELS)}.")
+@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--budget", type=click.FloatRange(0.0), default=1.0, show_default=True, help="Seconds of steps per turn.")
+@click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
+@click.option("--worker", "worked", hidden=True)
+def main(target: Path | None, models: str | None, rounds: int, budget: float, quick: bool, worked: str | None) -> None:
+    if worked is not None:
+        work(worked, quick)
+        return
+    chosen = names_of(MODELS, models, "--models")
+    rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"})
+    rows = [measure(model, quick, 2 if quick else rounds, 0.1 if quick else budget) for model in chosen]
+    show(rows, wide_console())
+    if target is not None:
+        write_results(target, "account", rows, rounds=rounds, passive=os.environ["OMP_WAIT_POLICY"])
+
+
+if __name__ == "__main__":
+    main()
