@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import enum
+
 from xla_core.abi import Setting
+
+
+class GraphFormat(enum.Enum):
+    """How a program is written to a file."""
+
+    TEXT = "text"
+    DOT = "dot"
+    HLO = "hlo"
 
 
 def _count(text: str) -> int:
@@ -17,5 +27,12 @@ def _text(name: str, doc: str) -> Setting[str | None]:
 
 
 ACCOUNT_DIR = _text("XLA_DEBUG_ACCOUNT_DIR", "Folder in which this process keeps its account; `xla-debug run` sets it.")
+SAVE_GRAPH_FMT = Setting(
+    "SAVE_GRAPH_FMT",
+    GraphFormat.TEXT,
+    "How `torch_xla.debug.graph_saver` writes a program: as text, Graphviz's dot, or HLO.",
+    GraphFormat,
+    "text, dot or hlo",
+)
 
 SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))
