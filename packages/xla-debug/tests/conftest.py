@@ -1,14 +1,138 @@
-"""What the tests of this package share."""
+"""What the tests of this package share: accounts made by hand, profiles read, ports."""
 
 from __future__ import annotations
 
+import platform
 import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
+
+from xla_debug.account.schema import (
+    FORMAT,
+    VERSION,
+    Account,
+    Change,
+    Compile,
+    DeviceMemory,
+    Difference,
+    Environment,
+    Fallback,
+    Finding,
+    HotLine,
+    Live,
+    Memory,
+    Problem,
+    Replica,
+    Step,
+    Sync,
+    Transfer,
+    Verdict,
+)
+
+START = 1_750_000_000.0
+USUAL = {"tracing": 5.0, "look-up": 1.0, "waiting": 4.0}
+"""Milliseconds per step: 10 in all."""
+
+
+def make_replica(ordinal: int = 0, steps: int = 100, per_step: dict[str, float] | None = None, **fields: Any) -> Replica:
+    """A replica whose steps are all alike; `per_step` is in milliseconds by phase."""
+    ms = USUAL if per_step is None else per_step
+    made: dict[str, Any] = dict(
+        ordinal=ordinal,
+        pid=1000 + ordinal,
+        host=platform.node(),
+        hardware="CPU",
+        started_s=START,
+        seconds=sum(ms.values()) * steps / 1000,
+        finished=True,
+        steps=steps,
+        verdict=Verdict.TRACING if steps else Verdict.NOTHING,
+        phases_ms={phase: value * steps for phase, value in ms.items()},
+        device_ms=3.0 * steps,
+        timeline=[Step(START + index * sum(ms.values()) / 1000, dict(ms), 3.0) for index in range(min(steps, 100))],
+    )
+    return Replica(**(made | fields))
+
+
+def make_account(*replicas: Replica, **fields: Any) -> Account:
+    """The account of a run that ended well, with the replicas' findings."""
+    made: dict[str, Any] = dict(
+        format=FORMAT,
+        version=VERSION,
+        command=["train.py", "--epochs", "3"],
+        started_s=START,
+        seconds=max((replica.seconds for replica in replicas), default=1.0),
+        exit_code=0,
+        environment=Environment(
+            "3.12.1", "Linux-6.1-x86_64", {"torch": "2.13.0", "jax": "0.10.2"}, {"XLA_DEBUG_ACCOUNT_DIR": "/run/accounts"}
+        ),
+        replicas=list(replicas),
+        findings=[finding for replica in replicas for finding in replica.findings],
+    )
+    return Account(**(made | fields))
+
+
+def make_full(ordinal: int = 0, **fields: Any) -> Replica:
+    """A replica with something in every part of it."""
+    shape = Difference(
+        Change.INPUT_SHAPE,
+        "input 3 is f32[31,784], was f32[32,784]",
+        "/work/app/data.py:7",
+        "leave out the last batch (drop_last=True), or pad it",
+    )
+    compiles = [
+        Compile(
+            START, 900.0, 0, "/work/app/train.py:30", "user torch_xla.sync", "train_step", "a1b2", 120, 14, 9, Difference(Change.FIRST, "")
+        ),
+        Compile(
+            START + 0.4, 450.0, 40, "/work/app/train.py:30", None, None, "c3d4", 121, 14, 9, shape, "%1 = aten.add(%0, %0) : f32[31,784]"
+        ),
+    ]
+    steps = [Step(START + index / 100, {"tracing": 6.0, "waiting": 4.0}, 3.0, int(index == 40)) for index in range(100)]
+    steps[40] = Step(START + 0.4, {"tracing": 6.0, "compile": 450.0}, 3.0, 1)
+    read = Finding(Problem.READS, "/work/app/train.py:41", "a value was read in 100 of 100 steps", "read it every 100 steps", 400.0)
+    made: dict[str, Any] = dict(
+        per_step={"tracing": 6.0, "compile": 4.5, "waiting": 4.0, "fallback": 0.8},
+        timeline=steps,
+        compiles=compiles,
+        syncs=[
+            Sync("/work/app/train.py:30", "step", "user torch_xla.sync", 100, 100, 12.0),
+            Sync("/work/app/train.py:41", "read", "value read before sync", 100, 100, 388.0),
+        ],
+        fallbacks=[Fallback("aten::median", "/work/app/model.py:12", 100, 409_600, 80.0)],
+        transfers=[Transfer("to_device", "/work/app/train.py:25", 200, 20_070_400, 30.0)],
+        memory=Memory(
+            [DeviceMemory("CPU:0", 50 << 20, 64 << 20, 0)],
+            [(START, 0), (START + 0.5, 64 << 20), (START + 1.0, 50 << 20)],
+            [Live("/work/app/train.py:44", "CPU:0", "f32[1000,1000]", 10, 40_000_000, "list 'losses' (40 items)")],
+        ),
+        hot_lines=[HotLine("/work/app/model.py:20", "tracing", 300.0)],
+        findings=[read],
+    )
+    return make_replica(ordinal, **(made | fields))
+
+
+@pytest.fixture
+def replica() -> Callable[..., Replica]:
+    """Makes a replica whose steps are all alike."""
+    return make_replica
+
+
+@pytest.fixture
+def full() -> Callable[..., Replica]:
+    """Makes a replica with something in every part of it."""
+    return make_full
+
+
+@pytest.fixture
+def account() -> Callable[..., Account]:
+    """Makes the account of replicas."""
+    return make_account
 
 
 def _names_in(folder: Path) -> Counter[str]:

@@ -1,0 +1,89 @@
+"""What is computed from an account wherever it is shown: milliseconds per step, shares, rows of several replicas put together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from xla_debug.account.schema import Account, Phase, Replica, Verdict
+
+T = TypeVar("T")
+
+
+def phase_ms(replica: Replica, phase: Phase) -> float:
+    """Milliseconds per step in one phase; 0 before the first step."""
+    return replica.phases_ms.get(phase.value, 0.0) / max(replica.steps, 1)
+
+
+def step_ms(replica: Replica) -> float:
+    """Milliseconds per step on average."""
+    return sum(replica.phases_ms.values()) / max(replica.steps, 1)
+
+
+def own_ms(replica: Replica) -> float:
+    """Milliseconds per step of the replica's own work: all but waiting."""
+    return step_ms(replica) - phase_ms(replica, Phase.WAITING)
+
+
+def typical_step_ms(replica: Replica, newest: int | None = None) -> float:
+    """The median step, in milliseconds: one that compiles among many does not count. newest: only so many of the last ones."""
+    steps = replica.timeline[-newest:] if newest else replica.timeline
+    return statistics.median(sum(step.ms.values()) for step in steps) if steps else step_ms(replica)
+
+
+def busy(replica: Replica) -> float:
+    """The share of the steps' time in which the device was at work, 0 to 1."""
+    return share(replica.device_ms, sum(replica.phases_ms.values()))
+
+
+def share(part: float, whole: float) -> float:
+    """Part of a whole, 0 to 1; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def verdict_share(replica: Replica) -> float:
+    """How much of the step speaks for the verdict, 0 to 1."""
+    if replica.verdict is Verdict.DEVICE:
+        return busy(replica)
+    phase = replica.verdict.value.removesuffix("-bound")
+    return share(replica.phases_ms.get(phase, 0.0), sum(replica.phases_ms.values()))
+
+
+def slowest(account: Account) -> Replica | None:
+    """The replica that the others wait for: the one with the most work of its own per step."""
+    return max(account.replicas, key=own_ms, default=None)
+
+
+def base_name(line: str | None) -> str:
+    """The file of a `file:line`, without folders and number."""
+    return (line or "").rpartition("/")[2].rpartition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(Generic[T]):
+    """Rows of several replicas that say the same, and the replicas' ordinals."""
+
+    rows: list[T]
+    ordinals: list[int]
+
+    @property
+    def first(self) -> T:
+        return self.rows[0]
+
+    def mean(self, figure: Callable[[T], float]) -> float:
+        """A figure as one replica of these has it, on average."""
+        return sum(map(figure, self.rows)) / len(self.ordinals)
+
+
+def pooled(replicas: Iterable[Replica], rows: Callable[[Replica], Sequence[T]], key: Callable[[T], Hashable]) -> list[Pool[T]]:
+    """The rows of all replicas, those with the same key together, in the order in which they are met."""
+    pools: dict[Hashable, Pool[T]] = {}
+    for replica in replicas:
+        for row in rows(replica):
+            pool = pools.setdefault(key(row), Pool([], []))
+            pool.rows.append(row)
+            if replica.ordinal not in pool.ordinals:
+                pool.ordinals.append(replica.ordinal)
+    return list(pools.values())

@@ -1,0 +1,102 @@
+"""The accounts of a job's processes as one, with what only shows among several: a straggler."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Sequence
+
+from xla_debug.account.figures import Pool, own_ms, phase_ms, pooled
+from xla_debug.account.schema import FORMAT, VERSION, Account, Finding, Phase, Problem, Replica
+
+_TOO_MUCH = 1.2
+"""Times the others' work per step, from which a replica is a straggler."""
+_STEPS = 20
+"""Fewer say nothing: the first ones compile."""
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+_ADVICE = {
+    Phase.TRACING: "see that it records no more than the others, and that its host has as fast a processor that nothing else uses",
+    Phase.LOOKUP: "see that its host has as fast a processor as the others', and that nothing else uses it",
+    Phase.COMPILE: "give all replicas the same shapes, and share the cache of compiled programs between them",
+    Phase.TRANSFER: "see that its batches are no larger than the others', and move its copies out of the step",
+    Phase.FALLBACK: "see why operators run on the CPU there, and on the other replicas not as long",
+    Phase.LOADER: "see that its share of the data is no larger and its disk no slower, or give its loader more workers",
+    Phase.PYTHON: "move what only this replica does, such as logging and checkpoints, out of the step",
+}
+
+
+def merge(accounts: Sequence[Account]) -> Account:
+    """One account of all processes: replicas by ordinal, findings that all share once.
+
+    Of two processes with one ordinal the one that started later counts: it took the other's place. Raises ValueError for no accounts.
+    """
+    if not accounts:
+        raise ValueError("there is nothing to merge: give at least one account")
+    newest: dict[int, Replica] = {}
+    for replica in sorted((one for account in accounts for one in account.replicas), key=lambda one: (one.ordinal, one.started_s)):
+        newest[replica.ordinal] = replica
+    replicas = list(newest.values())
+    first = min(accounts, key=lambda account: min((replica.ordinal for replica in account.replicas), default=0))
+    start = min(account.started_s for account in accounts)
+    codes = [account.exit_code for account in accounts]
+    return Account(
+        format=FORMAT,
+        version=VERSION,
+        command=first.command,
+        started_s=start,
+        seconds=max(account.started_s + account.seconds for account in accounts) - start,
+        exit_code=None if None in codes else next(filter(None, codes), 0),
+        environment=first.environment,
+        replicas=replicas,
+        findings=sorted(_stragglers(replicas) + _shared(replicas), key=lambda finding: -finding.cost_ms),
+    )
+
+
+def _shared(replicas: list[Replica]) -> list[Finding]:
+    """The replicas' findings; one that all have, for all. It costs what it costs where it costs most: they work side by side."""
+    found = []
+    for pool in pooled(replicas, lambda replica: [_of(replica, finding) for finding in replica.findings], _same):
+        if len(pool.ordinals) == len(replicas):
+            found.append(_costliest(pool))
+        else:
+            found += pool.rows
+    return found
+
+
+def _of(replica: Replica, finding: Finding) -> Finding:
+    return dataclasses.replace(finding, replica=replica.ordinal)
+
+
+def _same(finding: Finding) -> tuple[object, ...]:
+    """What findings of different replicas share if they are the same: all but the numbers in their text."""
+    return finding.problem, finding.line, _NUMBER.sub("#", finding.text)
+
+
+def _costliest(pool: Pool[Finding]) -> Finding:
+    return dataclasses.replace(max(pool.rows, key=lambda finding: finding.cost_ms), replica=None)
+
+
+def _stragglers(replicas: list[Replica]) -> list[Finding]:
+    measured = [replica for replica in replicas if replica.steps >= _STEPS]
+    found = []
+    for replica in measured:
+        others = [other for other in measured if other is not replica]
+        if others and own_ms(replica) > _TOO_MUCH * statistics.median(map(own_ms, others)):
+            found.append(_straggler(replica, others))
+    return found
+
+
+def _straggler(replica: Replica, others: list[Replica]) -> Finding:
+    """Says what the replica does longer than the others, and at which line."""
+    usual = statistics.median(map(own_ms, others))
+    more = own_ms(replica) - usual
+    excess = {phase: phase_ms(replica, phase) - statistics.median(phase_ms(other, phase) for other in others) for phase in _ADVICE}
+    phase = max(excess, key=lambda one: excess[one])
+    hot = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
+    text = (
+        f"replica {replica.ordinal} on {replica.host} works {own_ms(replica):.1f} ms per step, the others {usual:.1f} ms: "
+        f"they wait for it. {min(excess[phase], more):.1f} of the {more:.1f} ms are in {phase.value}"
+    )
+    return Finding(Problem.STRAGGLER, hot.line if hot else None, text, _ADVICE[phase], more * replica.steps, replica.ordinal)

@@ -1,0 +1,184 @@
+"""Runs beside each other: the same figures of each, and what differs between two."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from xla_debug.account.figures import base_name, busy, phase_ms, typical_step_ms
+from xla_debug.account.schema import Account, Finding, Phase, Replica
+
+
+class Unit(enum.Enum):
+    """What a figure counts."""
+
+    MS = "ms"
+    BYTES = "bytes"
+    COUNT = "count"
+    SHARE = "share"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of two runs. Of several replicas it is the average; of memory the largest."""
+
+    name: str
+    unit: Unit
+    before: float
+    after: float
+
+    @property
+    def more(self) -> float:
+        return self.after - self.before
+
+    @property
+    def ratio(self) -> float | None:
+        """The change as a share of what it was; None from zero."""
+        return self.more / self.before if self.before else None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The figures of one run, of several replicas the average. step_ms: the median step; peak: bytes of the device that held most."""
+
+    name: str
+    verdicts: list[str]
+    replicas: int
+    steps: float
+    step_ms: float
+    phases_ms: dict[str, float]
+    device: float
+    compiles: float
+    compile_ms: float
+    reads_per_step: float
+    blocked_ms_per_step: float
+    fallbacks_per_step: float
+    moved_per_step: float
+    peak: int
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two runs. environment: name → value in both, where they differ; None where it is not set."""
+
+    before: Run
+    after: Run
+    phases: list[Figure] = field(default_factory=list)
+    """Milliseconds per step by phase, the largest change first."""
+    figures: list[Figure] = field(default_factory=list)
+    new: list[Finding] = field(default_factory=list)
+    gone: list[Finding] = field(default_factory=list)
+    environment: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+    @property
+    def slower(self) -> float | None:
+        """By how much the median step got slower, as a share; None if one of the runs has no steps."""
+        return self.after.step_ms / self.before.step_ms - 1 if self.before.step_ms and self.after.step_ms else None
+
+
+def summary(name: str, account: Account) -> Run:
+    """The figures of a run that is called `name`."""
+    replicas = account.replicas
+
+    def mean(figure: Callable[[Replica], float]) -> float:
+        return fmean(map(figure, replicas)) if replicas else 0.0
+
+    def per_step(figure: Callable[[Replica], float]) -> float:
+        return mean(lambda replica: figure(replica) / max(replica.steps, 1))
+
+    phases = {phase.value: fmean(phase_ms(replica, phase) for replica in replicas) for phase in Phase if replicas}
+    return Run(
+        name=name,
+        verdicts=sorted({replica.verdict.value for replica in replicas}),
+        replicas=len(replicas),
+        steps=mean(lambda replica: replica.steps),
+        step_ms=mean(lambda replica: typical_step_ms(replica) if replica.steps else 0.0),
+        phases_ms={phase: ms for phase, ms in phases.items() if ms},
+        device=mean(busy),
+        compiles=mean(lambda replica: len(replica.compiles)),
+        compile_ms=mean(lambda replica: sum(row.ms for row in replica.compiles)),
+        reads_per_step=per_step(lambda replica: sum(row.count for row in replica.syncs if row.kind == "read")),
+        blocked_ms_per_step=per_step(lambda replica: sum(row.blocked_ms for row in replica.syncs)),
+        fallbacks_per_step=per_step(lambda replica: sum(row.count for row in replica.fallbacks)),
+        moved_per_step=per_step(lambda replica: sum(row.nbytes for row in replica.transfers)),
+        peak=max((device.peak for replica in replicas for device in replica.memory.devices), default=0),
+        findings=len(account.findings),
+    )
+
+
+def compared(before: tuple[str, Account], after: tuple[str, Account]) -> Comparison:
+    """What differs between two runs, each with its name."""
+    old, new = summary(*before), summary(*after)
+    names = [phase.value for phase in Phase if phase.value in old.phases_ms or phase.value in new.phases_ms]
+    phases = [Figure(name, Unit.MS, old.phases_ms.get(name, 0.0), new.phases_ms.get(name, 0.0)) for name in names]
+    return Comparison(
+        before=old,
+        after=new,
+        phases=sorted(phases, key=lambda figure: -abs(figure.more)),
+        figures=[figure for figure in _figures(old, new) if figure.before or figure.after],
+        new=_without(after[1].findings, before[1].findings),
+        gone=_without(before[1].findings, after[1].findings),
+        environment=_environment(before[1], after[1]),
+    )
+
+
+def _figures(old: Run, new: Run) -> list[Figure]:
+    return [
+        Figure("steps", Unit.COUNT, old.steps, new.steps),
+        Figure("median step", Unit.MS, old.step_ms, new.step_ms),
+        Figure("mean step", Unit.MS, sum(old.phases_ms.values()), sum(new.phases_ms.values())),
+        Figure("device at work", Unit.SHARE, old.device, new.device),
+        Figure("compiles", Unit.COUNT, old.compiles, new.compiles),
+        Figure("compiling, in all", Unit.MS, old.compile_ms, new.compile_ms),
+        Figure("reads per step", Unit.COUNT, old.reads_per_step, new.reads_per_step),
+        Figure("blocked per step", Unit.MS, old.blocked_ms_per_step, new.blocked_ms_per_step),
+        Figure("CPU calls per step", Unit.COUNT, old.fallbacks_per_step, new.fallbacks_per_step),
+        Figure("moved per step", Unit.BYTES, old.moved_per_step, new.moved_per_step),
+        Figure("peak memory", Unit.BYTES, old.peak, new.peak),
+        Figure("findings", Unit.COUNT, old.findings, new.findings),
+    ]
+
+
+def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
+    """The findings that others do not have: not at the same line, nor at another of the same file, since lines move."""
+    left, known = list(findings), list(others)
+    for key in (lambda one: (one.problem, one.line), lambda one: (one.problem, base_name(one.line))):
+        for other in list(known):
+            match = next((one for one in left if key(one) == key(other)), None)
+            if match is not None:
+                left.remove(match)
+                known.remove(other)
+    return left
+
+
+def _environment(before: Account, after: Account) -> dict[str, tuple[str | None, str | None]]:
+    """What the runs ran under, where that differs."""
+    old, new = _named(before), _named(after)
+    return {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
+
+
+def _named(account: Account) -> dict[str, str]:
+    environment = account.environment
+    hardware = ", ".join(sorted({replica.hardware for replica in account.replicas}))
+    basics = {"command": " ".join(account.command), "hardware": hardware, "replicas": str(len(account.replicas))}
+    return basics | {"Python": environment.python, "platform": environment.platform} | environment.versions | environment.settings
+
+
+def comparison_json(comparison: Comparison) -> bytes:
+    """A comparison as JSON: version 1, with its fields as they are here."""
+    return _json({"format": "xla-debug comparison", "version": 1, "slower": comparison.slower, **dataclasses.asdict(comparison)})
+
+
+def runs_json(runs: Sequence[Run]) -> bytes:
+    """The figures of several runs as JSON: version 1, with their fields as they are here."""
+    return _json({"format": "xla-debug runs", "version": 1, "runs": [dataclasses.asdict(run) for run in runs]})
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, default=lambda one: one.value, separators=(",", ":")).encode()

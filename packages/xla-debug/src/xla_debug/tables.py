@@ -1,0 +1,51 @@
+"""What the terminal views share: text that cannot act on the terminal, and tables that fit into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+Cell = str | Text
+MOST = 20
+"""Rows of a table that are shown; a page has them all."""
+
+
+def plain(text: str, style: str = "") -> Text:
+    """A text as it is: no markup, and what is no printable character is replaced, since files may come from anywhere."""
+    return Text("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text), style)
+
+
+def indented(text: Text) -> Padding:
+    """A paragraph that belongs to the line above."""
+    return Padding(text, (0, 0, 0, 3), expand=False)
+
+
+def heading(text: str, note: str = "") -> Text:
+    """The heading of a section, with what is to be known of all of it."""
+    return Text.assemble("\n", (text, "bold"), (f"  {note}" if note else "", "dim"))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+    """A table as wide as what it holds, at most as the terminal. Columns whose name begins with `>` are of numbers."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for name in columns:
+        number = name.startswith(">")
+        made.add_column(Text(name.removeprefix(">")), justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for row in rows:
+        made.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    return made
+
+
+def section(title: str, note: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[RenderableType]:
+    """A heading with its table, of the first rows; nothing without rows."""
+    if not rows:
+        return []
+    more = len(rows) - MOST
+    shown = table(columns, rows[:MOST])
+    rest = [Text(f"and {more} more: `--html FILE` shows all", "dim")] if more > 0 else []
+    return [heading(title, note), Group(shown, *rest)]
