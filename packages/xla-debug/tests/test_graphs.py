@@ -16,13 +16,14 @@ BY_HAND = """\
 %4 = result : f32[2]
 %5 = result : i64[2]
 %6 = aten.cat([%4, %0]) : f32[2] on each device
-return %6, %5
+%7 = xla.read.expand[(3, [1])].unsqueeze[1](%6) : f32[]
+return %7, %5
 """
 
 
 def test_a_text_is_read_line_by_line() -> None:
     graph = parse(BY_HAND)
-    assert graph.results == (6, 5)
+    assert graph.results == (7, 5)
     assert graph.nodes == (
         Node(0, NodeKind.INPUT, "input", "input", "f32[2,3]"),
         Node(1, NodeKind.NUMBER, "number", "number", "i64[]"),
@@ -39,6 +40,7 @@ def test_a_text_is_read_line_by_line() -> None:
         Node(4, NodeKind.RESULT, "result", "result", "f32[2]", (3,)),
         Node(5, NodeKind.RESULT, "result", "result", "i64[2]", (3,)),
         Node(6, NodeKind.OPERATION, "aten.cat", "aten.cat([%4, %0])", "f32[2] on each device", (4, 0)),
+        Node(7, NodeKind.OPERATION, "xla.read.expand[(3, [1])].unsqueeze[1]", "xla.read.expand[(3, [1])].unsqueeze[1](%6)", "f32[]", (6,)),
     )
 
 
@@ -51,11 +53,8 @@ def test_a_training_step_is_read_as_the_core_knows_it() -> None:
     pending = abi.graph_of(list(model.parameters()))
     graph = parse(abi.graph_text(pending))
     assert graph.results == pending.outs
-    read = {node.slot: (node.name, node.operands, node.line) for node in graph.nodes if node.kind is NodeKind.OPERATION}
-    known = {found.slot: (found.name, found.operands, found.line) for found in pending.operations()}
-    assert {slot: (name, set(operands), line) for slot, (name, operands, line) in read.items()} == {
-        slot: (name, set(operands), line) for slot, (name, operands, line) in known.items()
-    }
+    read = {node.slot: (node.name, set(node.operands), node.line) for node in graph.nodes if node.kind is NodeKind.OPERATION}
+    assert read == {known.slot: (known.name, set(known.operands), known.line) for known in pending.operations()}
     assert [(node.slot, node.shape) for node in graph.nodes if node.kind is NodeKind.INPUT] == list(pending.inputs())
     assert len(read) > 20
 

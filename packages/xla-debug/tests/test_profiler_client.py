@@ -94,8 +94,9 @@ def test_an_answer_without_a_profile_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 def test_without_grpcio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(RuntimeError, match="pip install grpcio"):
-        xp.trace("localhost:9012", str(tmp_path))
+    for ask in (xp.trace, xp.trace_detached):
+        with pytest.raises(RuntimeError, match="pip install grpcio"):
+            ask("localhost:9012", str(tmp_path))
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:9012,", ":9012"])

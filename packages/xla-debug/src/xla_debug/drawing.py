@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from xla_debug.graphs import Node, NodeKind, SavedGraph
+from xla_debug.graphs import GraphTextError, Node, NodeKind, SavedGraph
 from xla_debug.layering import Place, layered
 
 _FILLS = {NodeKind.INPUT: "#dbeafe", NodeKind.NUMBER: "#fef3c7", NodeKind.CONSTANT: "#fef3c7", NodeKind.OPERATION: "#f8fafc"}
@@ -19,6 +19,8 @@ _DOWN = _HEIGHT + _GAP
 _MARGIN = 12
 # Characters that a box has room for.
 _FITS = 25
+# Boxes that are still drawn within seconds, and still looked at.
+_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,13 @@ def _dot_text(text: str) -> str:
 
 
 def svg(graph: SavedGraph) -> str:
-    """A program as a picture that needs nothing else: pointing at a box shows the operation whole and the user's line."""
+    """A program as a picture that needs nothing else: pointing at a box shows the operation whole and the user's line.
+
+    Raises GraphTextError for more than 1000 inputs and operations.
+    """
     boxes, arrows = _drawn(graph)
+    if len(boxes) > _MOST:
+        raise GraphTextError(f"{len(boxes)} inputs and operations are too many for one picture: ask for dot, and draw that with Graphviz")
     found = layered(list(boxes), arrows, _ACROSS, _PASSING)
     width, height = found.width + 2 * _MARGIN, found.layers * _DOWN - _GAP + 2 * _MARGIN
     rows = [

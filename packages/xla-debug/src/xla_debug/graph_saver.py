@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+
 import torch_xla._XLAC as lib
 import torch_xla.runtime as xr
 from xla_debug import drawing, graphs, settings
@@ -34,12 +35,15 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Seq
     """Write the pending program of `tensors` to `<save_dir>/<name>-<k>.txt` and give that path; k counts from 0 for each name.
 
     SAVE_GRAPH_FMT makes it Graphviz's dot (`.dot`) or HLO (`.hlo`). With several replicas the ordinal is appended. Computes nothing.
-    Raises ValueError for no tensors, a name that is no file name, or an unknown format; OSError if it cannot be written.
+    Raises ValueError for no tensors, one that is not on xla, a name that is no file name, or an unknown format; OSError.
     """
     if not tensors:
         raise ValueError("save_tensors_graph needs at least one tensor, whose program it saves")
     if not name or Path(name).name != name:
         raise ValueError(f"the name of a graph becomes a file name, {name!r} cannot: leave out folders")
+    for tensor in tensors:
+        if tensor.device.type != "xla":
+            raise ValueError(f"a tensor on {tensor.device} has no pending program: only those on xla have")
     suffix, text_of = _WRITERS[settings.SAVE_GRAPH_FMT.get()]
     text = text_of(tensors)
     folder = Path(save_dir)

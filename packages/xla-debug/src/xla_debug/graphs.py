@@ -50,30 +50,25 @@ class SavedGraph:
 
 
 _LEAF = re.compile(r"(?P<kind>input|number|constant|result) : (?P<shape>.+)")
-# The arguments end at the last ") : " that a shape follows; what they quote may hold anything.
-_OPERATION = re.compile(
-    r"(?P<text>(?P<name>[^\s(]+)\((?P<arguments>.*)\)) : "
-    r"(?P<shape>\w+\[[\d,]*\](?: on each device)?|\d+ results|None)(?:  # (?P<line>.+))?"
-)
-_RETURN = re.compile(r"return ?(?P<slots>(?:%\d+(?:, %\d+)*)?)")
+# The call ends at the last ")" that a shape follows; what it quotes may hold anything.
+_OPERATION = re.compile(r"(?P<text>.+\)) : (?P<shape>\w+\[[\d,]*\](?: on each device)?|\d+ results|None)(?:  # (?P<line>.+))?")
+_RETURN = re.compile(r"return(?: %\d+(?:, %\d+)*)?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _SLOT = re.compile(r"%(\d+)")
 
 
 def parse(text: str) -> SavedGraph:
     """The program that a text is of. Raises GraphTextError, naming the line, for anything else."""
-    rows = text.splitlines()
-    while rows and not rows[-1].strip():
-        rows.pop()
-    if not rows:
+    rows = text.rstrip().split("\n")
+    if rows == [""]:
         raise GraphTextError("an empty text is no graph: save one with torch_xla.debug.graph_saver.save_tensors_graph")
     nodes: list[Node] = []
     for number, row in enumerate(rows[:-1]):
         nodes.append(_node(number, row, nodes))
     ending = _RETURN.fullmatch(rows[-1])
-    if ending is None:
+    results = _slots(rows[-1])
+    if ending is None or (nodes and not results):
         raise GraphTextError(f"a graph ends with 'return', this text with {_shown(rows[-1])}: it is cut off, or no graph")
-    results = _slots(ending["slots"])
     if any(slot >= len(nodes) for slot in results):
         raise GraphTextError(f"line {len(rows)} returns %{max(results)}, but the graph has only {len(nodes)} entries")
     return SavedGraph(tuple(nodes), results)
@@ -87,12 +82,23 @@ def _node(number: int, row: str, before: list[Node]) -> Node:
         raise GraphTextError(f"line {number + 1} of a graph starts with '%{number} = ' and an operation or input, got {_shown(row)}")
     if leaf is not None:
         kind = NodeKind(leaf["kind"])
-        operands = (_several(number, before),) if kind is NodeKind.RESULT else ()
-        return Node(number, kind, leaf["kind"], leaf["kind"], leaf["shape"], operands)
-    operands = _slots(_QUOTED.sub("", found["arguments"]))
+        above = (_several(number, before),) if kind is NodeKind.RESULT else ()
+        return Node(number, kind, leaf["kind"], leaf["kind"], leaf["shape"], above)
+    name = _name(found["text"])
+    operands = _slots(_QUOTED.sub("", found["text"][len(name) :]))
     if any(slot >= number for slot in operands):
         raise GraphTextError(f"line {number + 1} takes %{max(operands)}, which is not above it: {_shown(row)}")
-    return Node(number, NodeKind.OPERATION, found["name"], found["text"], found["shape"], operands, found["line"])
+    return Node(number, NodeKind.OPERATION, name, found["text"], found["shape"], operands, found["line"])
+
+
+def _name(call: str) -> str:
+    """What stands before the arguments; views have brackets in their names, as in `xla.read.expand[(3,)]`."""
+    depth = 0
+    for place, character in enumerate(call):
+        if character == "(" and not depth:
+            return call[:place]
+        depth += (character == "[") - (character == "]")
+    return call
 
 
 def _several(number: int, before: list[Node]) -> int:

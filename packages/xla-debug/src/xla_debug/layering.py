@@ -92,7 +92,7 @@ def _lines(arrows: Sequence[tuple[int, int]], layer_of: Mapping[int, int]) -> li
     """Arrows cut into lines from one layer to the next; those of one box share their way."""
     found: dict[tuple[_Key, _Key], None] = {}
     for source, target in arrows:
-        passed = [(source, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
+        passed: list[_Key] = [(source, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
         for line in zip([source, *passed], [*passed, target], strict=True):
             found[line] = None
     return list(found)

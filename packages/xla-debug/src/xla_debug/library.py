@@ -26,6 +26,4 @@ def trace(
     options: Mapping[str, int],
 ) -> None:
     """As `torch_xla.debug.profiler.trace`. options: the levels and `delay_ms`."""
-    profiler_client.trace(
-        service_addr, logdir, duration_ms, num_tracing_attempts, timeout_s=timeout_s, interval_s=interval_s, **options
-    )
+    profiler_client.trace(service_addr, logdir, duration_ms, num_tracing_attempts, timeout_s=timeout_s, interval_s=interval_s, **options)

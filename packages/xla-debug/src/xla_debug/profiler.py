@@ -33,9 +33,10 @@ def start_server(port: int, only_on_master: bool = True) -> object | None:
     except OSError as error:
         raise RuntimeError(f"port {port} cannot be served ({error.strerror}): choose another") from error
     try:
-        return jax.profiler.start_server(port, requires_backend=False)
+        server: object = jax.profiler.start_server(port, requires_backend=False)
     except ValueError as error:
         raise RuntimeError(f"the profiler server of this process runs already, it cannot start on port {port} too") from error
+    return server
 
 
 def start_trace(log_dir: str | os.PathLike[str]) -> None:

@@ -84,7 +84,8 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> None:
-    """As `trace`, in a thread of its own, whose errors go to stderr. Meant for a process that watches itself."""
+    """As `trace`, in a thread of its own, whose errors go to stderr. A process may watch itself so. Raises RuntimeError without grpcio."""
+    _grpc()
     threading.Thread(target=trace, args=args, kwargs=kwargs, name="xla-profile", daemon=True).start()
 
 
