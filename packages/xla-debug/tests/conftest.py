@@ -1,11 +1,16 @@
-"""What the tests of this package share: accounts made by hand, profiles read, ports."""
+"""What the tests of this package share: scripts in new interpreters, accounts made by hand, profiles read, ports."""
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
+import subprocess
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +138,41 @@ def full() -> Callable[..., Replica]:
 def account() -> Callable[..., Account]:
     """Makes the account of replicas."""
     return make_account
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a script wrote, and where it is."""
+
+    path: Path
+    out: str
+    err: str
+
+    def line(self, marker: str) -> str:
+        """`file:line` of the one line of the script that holds `marker`."""
+        (number,) = (number for number, text in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1) if marker in text)
+        return f"{self.path}:{number}"
+
+
+Script = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """`script(code, VARIABLE="value", …)`: run a file of this code in a new interpreter on the CPU; it must exit with 0.
+
+    Two lines above the code do what the core does with an installed plugin.
+    """
+
+    def run(code: str, **variables: str) -> Ended:
+        path = tmp_path_factory.mktemp("script") / "script.py"
+        path.write_text(f"from xla_debug.plugin import offered\noffered()\n{textwrap.dedent(code)}", encoding="utf-8")
+        environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
+        done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return Ended(path, done.stdout, done.stderr)
+
+    return run
 
 
 def _names_in(folder: Path) -> Counter[str]:

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import xla_debug
 from xla_core import abi
 from xla_debug import settings
+from xla_debug.account.environment import environment
 from xla_debug.cli import group
-from xla_debug.environment import environment
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +78,10 @@ def test_without_settings_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_devices_that_do_not_start_are_said_and_do_not_matter(tmp_path: Path) -> None:
     """In a process of its own: this one's devices run already."""
-    code = "from xla_debug.cli import main; import sys; sys.argv[1:] = ['env', '--json']; main()"
     environ = {**os.environ, "PJRT_DEVICE": "NEURON"}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "xla_debug", "env", "--json"], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found["devices"]) == {"error"} and "PJRT_DEVICE=NEURON" in found["devices"]["error"]

@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
 import torch
 
+import torch_xla._XLAC as lib
 import torch_xla.debug.profiler as xp
 from xla_core import abi
-from xla_debug import plugin
 
 
 def stats_of(folder: Path, name: str) -> list[dict[str, object]]:
@@ -135,7 +134,7 @@ def test_only_the_master_serves(monkeypatch: pytest.MonkeyPatch, free_port: Call
 
 
 def test_client_code_serves_by_the_extension_module(free_port: Callable[[], int]) -> None:
-    library: Any = plugin.offered()["torch_xla._XLAC.profiler"]
+    library = lib.profiler
     port = free_port()
     assert library.start_server(port) is not None
     try:

@@ -9,12 +9,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import torch_xla._XLAC as lib
 import torch_xla.debug.profiler as xp
-from xla_debug import plugin, profiler_client
+from xla_debug import profiler_client
 
 SERVE = Path(__file__).parent / "programs/serve.py"
 needs_grpc = pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="the package grpcio is not installed")
@@ -61,8 +61,7 @@ def test_a_process_is_profiled_in_the_background(addresses: list[str], tmp_path:
 
 @needs_grpc
 def test_client_code_asks_by_the_extension_module(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
-    library: Any = plugin.offered()["torch_xla._XLAC.profiler"]
-    library.trace(addresses[1], str(tmp_path), 300, 3, 60, 1, {"host_tracer_level": 2, "device_tracer_level": 1, "delay_ms": 0})
+    lib.profiler.trace(addresses[1], str(tmp_path), 300, 3, 60, 1, {"host_tracer_level": 2, "device_tracer_level": 1, "delay_ms": 0})
     assert names_in(tmp_path)["served_step"] > 0
 
 

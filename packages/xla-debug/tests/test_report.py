@@ -1,218 +1,139 @@
-"""`xla-debug report`: what is shown of an account, in which order, and what is not."""
+"""The text of a report to the byte (M01, M02, §5.1), from snapshots written down by hand."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner, Result
-from rich.console import Console
 
-from xla_debug.account import files
-from xla_debug.account.merging import merge
-from xla_debug.account.schema import Account, Difference, Fallback, Finding, HotLine, Memory, Replica, Verdict
-from xla_debug.cli import COMMANDS, group
-from xla_debug.render import overview, report
+from xla_debug import report
+from xla_debug.core import abi
 
-Make = Callable[..., Replica]
-MakeAccount = Callable[..., Account]
-HEADINGS = ["Where the step goes", "Compiles: 2", "Syncs", "Operators on the CPU", "Transfers", "Memory"] + [
-    "Largest live buffers",
-    "Hot lines",
-]
+SHORT = (0.5, 0.9)
 
 
-def shown(account: Account, width: int = 80) -> str:
-    """The report as text."""
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(report(account))
-    return capture.get()
+def metric(unit: abi.Unit, *samples: tuple[float, float], name: str = "CompileTime", before: float = 0.0) -> abi.MetricSnapshot:
+    """A metric that kept these samples; `before`: the sum of one that left its ring."""
+    total = len(samples) + (1 if before else 0)
+    return abi.MetricSnapshot(name, unit, total, before + sum(value for _, value in samples), samples)
 
 
-def words(text: str) -> str:
-    """A text without its layout."""
-    return " ".join(text.split())
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (369_401_746_001, "06m09s401ms746.001us"),
+        (12_345_678, "012ms345.678us"),
+        (500, "000.500us"),
+        (0, "000.000us"),
+        (0.99, "000.000us"),
+        (999_999, "999.999us"),
+        (1_000_000, "001ms000.000us"),
+        (59_999_999_999, "59s999ms999.999us"),
+        (60 * 10**9, "01m00s000ms000.000us"),
+        (3600 * 10**9, "01h00m00s000ms000.000us"),
+        (90_061 * 10**9 + 1, "01d01h01m01s000ms000.001us"),
+        (100 * 86_400 * 10**9, "100d00h00m00s000ms000.000us"),
+    ],
+)
+def test_durations_are_truncated_parts(nanoseconds: float, text: str) -> None:
+    assert report.duration_text(nanoseconds) == text
 
 
-def run(*arguments: object) -> Result:
-    """The command line with these arguments."""
-    return CliRunner().invoke(group, [str(argument) for argument in arguments])
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0.00B"),
+        (1023, "1023.00B"),
+        (1024, "1.00KB"),
+        (402432, "393.00KB"),
+        (1.5 * 1024**2, "1.50MB"),
+        (1024**3, "1.00GB"),
+        (1024**4, "1.00TB"),
+        (1024**5, "1.00PB"),
+        (2048 * 1024**5, "2048.00PB"),
+    ],
+)
+def test_bytes(nbytes: float, text: str) -> None:
+    assert report.bytes_text(nbytes) == text
 
 
-def test_all_parts_in_order(full: Make, account: MakeAccount) -> None:
-    text = shown(account(full()))
-    places = [
-        text.index(part) for part in ["tracing-bound: 39 % of the step", "train.py --epochs 3", "1 finding", *HEADINGS, "Python 3.12.1"]
-    ]
-    assert places == sorted(places), "verdict and findings first"
-    assert max(map(len, text.splitlines())) <= 80
-    said = words(text)
-    for part in (
-        "15.3 ms per step (median 10.0 ms), 100 steps in 1.53 s on CPU, finished",
-        "lines are below /work/app/",
-        "1. reads in the loop train.py:41 cost 400 ms a value was read in 100 of 100 steps → read it every 100 steps",
-        "tracing 6.00 39 %",
-        "device at work 3.00 20 %",
-        "user torch_xla.sync 100 100 12.0 ms",
-        "aten::median model.py:12 100 400.0 KiB 80.0 ms",
-        "to device train.py:25 200 19.1 MiB 30.0 ms",
-        "CPU:0 50.0 MiB 64.0 MiB unknown",
-        "model.py:20 tracing 3.00 ms 20 %",
-        "torch 2.13.0, jax 0.10.2; Linux-6.1-x86_64; XLA_DEBUG_ACCOUNT_DIR=/run/accounts",
-    ):
-        assert part in said, part
+def test_the_sample_of_the_specification() -> None:
+    samples = ((100.0, 7_000_000.0), (101.0, 10_037_034.0), (102.0, 20_000_000.0))
+    assert report.metric_text(metric(abi.Unit.DURATION_NS, *samples), SHORT) == (
+        "Metric: CompileTime\n"
+        "  TotalSamples: 3\n"
+        "  Accumulator: 037ms037.034us\n"
+        "  ValueRate: 018ms518.517us / second\n"
+        "  Rate: 1.5 / second\n"
+        "  Percentiles: 50%=010ms037.034us; 90%=020ms000.000us\n"
+    )
+    assert report.counter_text("MarkStep", 3) == "Counter: MarkStep\n  Value: 3\n"
 
 
-def test_compiles_say_why(full: Make, account: MakeAccount) -> None:
-    said = words(shown(account(full()), width=200))
-    assert "0 900 ms train.py:30 first train_step, 120 operations" in said
-    assert "40 450 ms train.py:30 input 3 is f32[31,784], was f32[32,784] (data.py:7) 121 operations → leave out the last batch" in said
+def test_no_rates_without_a_span_of_time() -> None:
+    text = report.metric_text(metric(abi.Unit.NUMBER, (5.0, 2.0), (5.0, 4.0), name="TensorsGraphSize"), SHORT)
+    assert text == "Metric: TensorsGraphSize\n  TotalSamples: 2\n  Accumulator: 6.00\n  Percentiles: 50%=4.00; 90%=4.00\n"
 
 
-def test_live_buffers_say_who_holds_them(full: Make, account: MakeAccount) -> None:
-    assert "train.py:44 list 'losses' (40 items) f32[1000,1000] CPU:0 10 38.1 MiB" in words(shown(account(full()), width=200))
+def test_rates_are_of_the_samples_that_were_kept() -> None:
+    text = report.metric_text(metric(abi.Unit.BYTES, (0.0, 1024.0), (8.0, 3072.0), name="InboundData", before=1e6), SHORT)
+    assert text == (
+        "Metric: InboundData\n"
+        "  TotalSamples: 3\n"
+        "  Accumulator: 980.56KB\n"
+        "  ValueRate: 512.00B / second\n"
+        "  Rate: 0.25 / second\n"
+        "  Percentiles: 50%=3.00KB; 90%=3.00KB\n"
+    )
 
 
-def test_empty_sections_are_left_out(replica: Make, account: MakeAccount) -> None:
-    text = shown(account(replica(per_step={"tracing": 2.0})))
-    assert "No problem found." in text and "Where the step goes" in text
-    assert not any(heading in text for heading in HEADINGS[1:])
-    assert not any(phase in text for phase in ("look-up", "waiting", "compile"))
+def test_a_percentile_is_the_sorted_value_at_the_floor() -> None:
+    samples = tuple((0.0, float(value)) for value in reversed(range(10)))
+    text = report.metric_text(metric(abi.Unit.NUMBER, *samples), (0.01, 0.1, 0.29, 0.5, 0.99, 0.999, 1.0))
+    assert text.endswith("  Percentiles: 1%=0.00; 10%=1.00; 29%=2.00; 50%=5.00; 99%=9.00; 99.9%=9.00; 100%=9.00\n")
 
 
-def test_a_run_without_steps(replica: Make, account: MakeAccount) -> None:
-    text = shown(account(replica(steps=0, per_step={}, device_ms=0.0), exit_code=1))
+METRICS = {name: metric(abi.Unit.NUMBER, (0.0, 1.0), name=name) for name in ("CompileTime", "InboundData")}
+COUNTERS = {"MarkStep": 2, "aten::nonzero": 1, "xla::add": 3}
+LINES = "  TotalSamples: 1\n  Accumulator: 1.00\n  Percentiles: 50%=1.00\n"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has counted and measured the above."""
+    monkeypatch.setattr(abi, "snapshot", lambda: abi.Snapshot(COUNTERS, METRICS))
+    monkeypatch.setenv("XLA_METRICS_PERCENTILES", "0.5")
+
+
+@pytest.mark.usefixtures("counted")
+def test_m01_metrics_come_first_without_blank_lines() -> None:
+    assert report.metrics_report() == (
+        f"Metric: CompileTime\n{LINES}Metric: InboundData\n{LINES}"
+        "Counter: MarkStep\n  Value: 2\nCounter: aten::nonzero\n  Value: 1\nCounter: xla::add\n  Value: 3\n"
+    )
+
+
+@pytest.mark.usefixtures("counted")
+def test_m02_what_is_listed_in_list_order_then_operators_on_the_cpu() -> None:
+    always = "Counter: aten::nonzero\n  Value: 1\n"
+    assert report.short_metrics_report() == f"Metric: CompileTime\n{LINES}Counter: MarkStep\n  Value: 2\n{always}"
+    found = report.short_metrics_report(["xla::add", "Absent", "MarkStep"], ["InboundData", "CompileTime"])
     assert (
-        text.startswith("nothing measured\n")
-        and "0 steps" in text
-        and "ended with exit code 1" in text
-        and "Where the step goes" not in text
+        found
+        == f"Metric: InboundData\n{LINES}Metric: CompileTime\n{LINES}Counter: xla::add\n  Value: 3\nCounter: MarkStep\n  Value: 2\n{always}"
     )
-    assert "train.py --epochs 3" in shown(account())
+    assert report.short_metrics_report([], []) == always
+    assert report.short_metrics_report(["aten::nonzero", "MarkStep"], []) == f"{always}Counter: MarkStep\n  Value: 2\n", "once"
 
 
-def test_several_replicas_stand_side_by_side(full: Make, account: MakeAccount) -> None:
-    slow = {"tracing": 6.0, "compile": 4.5, "waiting": 0.0, "fallback": 0.8, "loader": 4.0}
-    merged = merge([account(full(0)), account(full(1, per_step=slow, verdict=Verdict.LOADER)), account(full(2))])
-    text = shown(merged)
-    said = words(text)
-    assert max(map(len, text.splitlines())) <= 80
-    assert "tracing-bound: 39 % of the step replica 0, 2" in said and "loader-bound: 26 % of the step replica 1" in said
-    assert "1. straggler replica 1 cost 400 ms replica 1 on" in said and "2. reads in the loop train.py:41 cost 400 ms" in said
-    assert "replica 0 1 2 ─" in said and "waiting 4.00 0 4.00 fallback 0.80 0.80 0.80 loader 0 4.00 0 step 15.3 15.3 15.3" in said
-    assert "aten::median model.py:12 100 400.0 KiB 80.0 ms all" in said, "what all do is one row"
-    assert "15.3 ms per step (median 10.0 ms), 100 steps in 1.53 s, 3 replicas" in said
+@pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("text", ["0.5:x", "1.5", "-0.1", ":"])
+def test_percentiles_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_METRICS_PERCENTILES", text)
+    with pytest.raises(ValueError, match=f"XLA_METRICS_PERCENTILES is '{text}', must be numbers from 0 to 1"):
+        report.metrics_report()
 
 
-def test_rows_that_not_all_replicas_have(full: Make, account: MakeAccount) -> None:
-    lone = [Fallback("aten::sort", "/work/app/model.py:30", 7, 0, 1.0)]
-    text = words(shown(account(full(0), full(1), full(2, fallbacks=lone), full(3))))
-    assert "aten::median model.py:12 100 400.0 KiB 80.0 ms 0-1, 3" in text and "aten::sort model.py:30 7 0 B 1.00 ms 2" in text
-
-
-def test_long_tables_are_cut_with_a_word(replica: Make, account: MakeAccount) -> None:
-    lines = [HotLine(f"/work/app/train.py:{number}", "tracing", 100.0 - number) for number in range(1, 31)]
-    text = shown(account(replica(hot_lines=lines)))
-    assert "train.py:20 " in text and "train.py:21 " not in text and "and 10 more: `--html FILE` shows all" in text
-
-
-def test_many_replicas_are_cut_to_the_slowest(replica: Make, account: MakeAccount) -> None:
-    text = shown(account(*(replica(ordinal, per_step={"tracing": 1.0 + ordinal}) for ordinal in range(64))))
-    assert max(map(len, text.splitlines())) <= 80 and "the 8 slowest of 64 replicas" in text
-    assert "replica 56 57 58 59 60 61 62 63 median ─" in words(text) and "step 57.0 58.0 59.0 60.0 61.0 62.0 63.0 64.0 32.5" in words(text)
-
-
-def test_lines_of_libraries_and_of_no_file(replica: Make, account: MakeAccount) -> None:
-    lines = ["/work/app/a/x.py:1", "/work/app/b/y.py:2", "/usr/lib/python3/site-packages/transformers/trainer.py:3", "<stdin>:4"]
-    text = shown(account(replica(hot_lines=[HotLine(line, "tracing", 1.0) for line in lines])), width=120)
-    assert all(f"\n{line} " in text for line in ("a/x.py:1", "b/y.py:2", "…/transformers/trainer.py:3", "<stdin>:4"))
-
-
-def test_texts_act_neither_on_the_terminal_nor_as_markup(full: Make, account: MakeAccount) -> None:
-    hostile = "[red]not red[/red] \x1b[2J\x07 [/nothing]"
-    one = full()
-    compiles = [dataclasses.replace(row, difference=Difference(row.difference.change, hostile), name=hostile) for row in one.compiles]
-    finding = dataclasses.replace(one.findings[0], text=hostile, line=hostile, advice=hostile)
-    fallbacks = [dataclasses.replace(one.fallbacks[0], operator=hostile)]
-    text = shown(
-        account(dataclasses.replace(one, compiles=compiles, fallbacks=fallbacks, findings=[finding]), command=[hostile]), width=200
-    )
-    assert text.count("[red]not red[/red] \ufffd[2J\ufffd [/nothing]") >= 6
-    assert "\x1b" not in text and "\x07" not in text
-
-
-def test_an_overview_of_a_running_job(full: Make, account: MakeAccount) -> None:
-    running = account(full(0, finished=False), full(1, finished=False), exit_code=None)
-    console = Console(width=80, color_system=None)
-    with console.capture() as capture:
-        console.print(overview(running))
-    said = words(capture.get())
-    assert "now 10.0 ms per step, 2 compiles, 100.0 MiB on devices" in said and "still running" in said and "reads in the loop" in said
-
-
-def test_the_command(full: Make, account: MakeAccount, tmp_path: Path) -> None:
-    one = account(full())
-    files.write(one, tmp_path / "a.json")
-    result = run("report", tmp_path / "a.json")
-    assert result.exit_code == 0 and result.stdout == shown(one) and result.stderr == ""
-
-
-def test_files_of_one_run_are_merged(full: Make, replica: Make, account: MakeAccount, tmp_path: Path) -> None:
-    ones = [account(full(1)), account(replica(0))]
-    for name, one in zip("ab", ones, strict=True):
-        files.write(one, tmp_path / f"{name}.json")
-    result = run("report", tmp_path / "a.json", tmp_path / "b.json", "--json", tmp_path / "both.json")
-    assert result.exit_code == 0 and result.output == ""
-    assert files.read(tmp_path / "both.json") == merge(ones)
-
-
-def test_json_and_html(full: Make, account: MakeAccount, tmp_path: Path) -> None:
-    one = account(full())
-    files.write(one, tmp_path / "a.json")
-    assert run("report", tmp_path / "a.json", "--html", tmp_path / "a.html", "--json", tmp_path / "b.json").exit_code == 0
-    assert files.read(tmp_path / "b.json") == one
-    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
-    assert json.loads(run("report", tmp_path / "a.json", "--json", "-").stdout) == json.loads(files.dumped(one))
-
-
-def test_what_cannot_be_read_or_written(full: Make, account: MakeAccount, tmp_path: Path) -> None:
-    files.write(account(full()), tmp_path / "a.json")
-    (tmp_path / "half.json").write_bytes(files.dumped(account(full()))[:-9])
-    for arguments, said in [
-        (["report", tmp_path / "half.json"], "half.json: cut off"),
-        (["report", tmp_path / "a.json", tmp_path / "none.json"], "none.json: there is no such file"),
-        (["diff", tmp_path / "a.json", tmp_path / "half.json"], "half.json: cut off"),
-        (["compare", tmp_path / "half.json"], "half.json: cut off"),
-        (["report", tmp_path / "a.json", "--html", tmp_path / "no" / "a.html"], "a.html: cannot be written (No such file or directory)"),
-    ]:
-        result = run(*arguments)
-        assert result.exit_code == 2 and said in result.stderr and result.stderr.count("\n") == 1 and result.stdout == ""
-
-
-@pytest.mark.parametrize("name", ["report", "diff", "compare", "watch"])
-def test_commands_start_without_torch(name: str) -> None:
-    assert name in COMMANDS
-    code = (
-        "import sys; from xla_debug.cli import group\n"
-        f"try: group(['{name}', '--help'])\n"
-        "finally: print({'torch', 'jax', 'numpy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"Usage: -c {name}" in done.stdout and done.stdout.endswith("set()\n")
-
-
-def test_memory_alone(replica: Make, account: MakeAccount, full: Make) -> None:
-    text = shown(account(replica(memory=Memory(live=full().memory.live))))
-    assert "Largest live buffers" in text and "Memory" not in text
-
-
-def test_a_finding_without_a_line(replica: Make, account: MakeAccount, full: Make) -> None:
-    finding: Finding = dataclasses.replace(full().findings[0], line=None, cost_ms=0.0, replica=2)
-    text = shown(account(replica(), findings=[finding]))
-    assert "\n1. reads in the loop  replica 2\n   a value was read" in text
+def test_the_usual_percentiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abi, "snapshot", lambda: abi.Snapshot({}, {"CompileTime": METRICS["CompileTime"]}))
+    monkeypatch.delenv("XLA_METRICS_PERCENTILES", raising=False)
+    shown = "; ".join(f"{percent}%=1.00" for percent in (1, 5, 10, 20, 50, 80, 90, 95, 99))
+    assert report.metrics_report() == f"Metric: CompileTime\n  TotalSamples: 1\n  Accumulator: 1.00\n  Percentiles: {shown}\n"

@@ -57,6 +57,14 @@ EXAMPLE = {
 }
 
 
+def test_defaults_are_shown_as_the_environment_would_spell_them() -> None:
+    for rows in declared().values():
+        for setting in rows:
+            if setting.default is not None:
+                cell = next(line for line in markdown({"one": [setting]}).splitlines() if setting.name in line).split(" | ")[1]
+                assert setting.parse(cell.strip("`")) == setting.default, setting.name
+
+
 def test_each_variable_is_a_row() -> None:
     rows = markdown(EXAMPLE).partition("## some-package\n\n")[2].splitlines()
     assert rows == [
@@ -87,9 +95,10 @@ def test_a_distribution_is_found_by_its_entry_point(tmp_path: Path) -> None:
     (tmp_path / "some_settings.py").write_text(
         'from xla_core.abi import Setting\nROWS = [Setting("XLA_FROM_ELSEWHERE", 3, "Counts.", int, "an integer")]\n', encoding="utf-8"
     )
-    code = "from xla_debug.cli import main; import sys; sys.argv[1:] = ['settings', '--markdown']; main()"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "xla_debug", "settings", "--markdown"], env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "## some-package" in done.stdout
     assert "| `XLA_FROM_ELSEWHERE` | `3` | Counts. | an integer |" in done.stdout

@@ -24,7 +24,7 @@ from xla_core.frontend.spread import (
     upload_divided,
 )
 from xla_core.frontend.tensor import XLATensor
-from xla_core.ir.graph import Graph, Input, Operation
+from xla_core.ir.graph import Graph, Input, Operation, aval_at
 from xla_core.ir.layout import Layout
 from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ir.text import graph_text
@@ -88,6 +88,7 @@ __all__ = [
     "XlaError",
     "annotate",
     "annotation",
+    "aval_at",
     "before_start",
     "buffer_of",
     "capture_lines",

@@ -85,11 +85,12 @@ class GraphEvent(Event):
 class CompileEvent(GraphEvent):
     """A program was compiled.
 
-    graph: the `Graph`. constants: the Python numbers that it was compiled with, in order of their places; None: is an input by now.
+    graph: the `Graph`. constants: the Python numbers of this call that are no inputs from the start, as `Graph.numbers` lists them;
+    one that had another value before is an input from now on.
     """
 
     graph: Any = field(default=None, repr=False)
-    constants: tuple[float | None, ...] = ()
+    constants: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +102,15 @@ class ExecuteEvent(GraphEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEvent(Event):
-    """`nbytes` moved between host and device. waited_ns: how much of it went by until the device had computed them."""
+    """`nbytes` moved between host and device. waited_ns: how much of it went by until the device had computed them.
+
+    buffer: what is on the device.
+    """
 
     direction: Direction
     nbytes: int
     waited_ns: int = 0
+    buffer: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import torch_xla.core.xla_model as xm
 import torch_xla.experimental as experimental
 from xla_core import metrics
 from xla_core.errors import GraphBreakError, TooManyGraphsError
-from xla_core.facade.step import region_name
 from xla_core.runtime.executor import wait_all
+from xla_core.runtime.origin import region_name
 
 Run = Callable[..., str]
 

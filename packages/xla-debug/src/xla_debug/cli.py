@@ -9,6 +9,7 @@ import click
 
 # Subcommand → the module below xla_debug.commands that holds it, as `command`: only what is called is imported.
 COMMANDS: dict[str, str] = {
+    "run": "run",
     "report": "report",
     "diff": "diff",
     "compare": "compare",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from xla_core.abi import Setting
+from xla_debug import folders
 
 
 class GraphFormat(enum.Enum):
@@ -22,11 +23,49 @@ def _count(text: str) -> int:
     return number
 
 
+def _truth(text: str) -> bool:
+    known = {"true": True, "false": False}.get(text.strip().lower())
+    return _count(text) > 0 if known is None else known
+
+
+def _percentiles(text: str) -> tuple[float, ...]:
+    fractions = tuple(float(part) for part in text.split(":"))
+    if not all(0.0 <= fraction <= 1.0 for fraction in fractions):
+        raise ValueError(text)
+    return fractions
+
+
 def _text(name: str, doc: str) -> Setting[str | None]:
     return Setting(name, None, doc, str, "a text")
 
 
-ACCOUNT_DIR = _text("XLA_DEBUG_ACCOUNT_DIR", "Folder in which this process keeps its account; `xla-debug run` sets it.")
+ACCOUNT_DIR = _text(folders.ACCOUNT_DIR, "Folder in which this process keeps its account; `xla-debug run` sets it.")
+
+# Metrics and files of tensors.
+METRICS_FILE = _text(
+    "XLA_METRICS_FILE",
+    "Each step sync appends the metrics report to this file, or to the stream STDERR or STDOUT; read at first use of a device (M07).",
+)
+METRICS_PERCENTILES: Setting[tuple[float, ...]] = Setting(
+    "XLA_METRICS_PERCENTILES",
+    (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99),
+    "Percentiles in metrics reports, as fractions with colons between them (M01).",
+    _percentiles,
+    "numbers from 0 to 1 with colons between them",
+)
+MODELCMP_SAVEDIR = _text("MODELCMP_SAVEDIR", "Folder of `model_comparator.save`, unless `configure` names one.")
+
+# Analysis of compilations and executions, read at first use of a device.
+DEBUG = Setting(
+    "PT_XLA_DEBUG", False, "Explain compilations and executions: level 100 of PT_XLA_DEBUG_LEVEL.", _truth, "0, 1, true or false"
+)
+DEBUG_LEVEL: Setting[int | None] = Setting(
+    "PT_XLA_DEBUG_LEVEL", None, "What to explain: 1 compilations, from 2 on executions too; 0 nothing.", _count, "an integer of at least 0"
+)
+DEBUG_FILE = _text("PT_XLA_DEBUG_FILE", "File to which explanations are appended; stderr when unset.")
+DEBUG_MAX_FRAME = Setting("PT_XLA_DEBUG_MAX_FRAME", 8, "Python frames in an explanation, at most.", _count, "an integer of at least 0")
+
+# Programs.
 SAVE_GRAPH_FMT = Setting(
     "SAVE_GRAPH_FMT",
     GraphFormat.TEXT,

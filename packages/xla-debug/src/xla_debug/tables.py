@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 Cell = str | Text
-MOST = 20
+_MOST = 20
 """Rows of a table that are shown; a page has them all."""
 
 
@@ -45,7 +45,7 @@ def section(title: str, note: str, columns: Sequence[str], rows: Sequence[Sequen
     """A heading with its table, of the first rows; nothing without rows."""
     if not rows:
         return []
-    more = len(rows) - MOST
-    shown = table(columns, rows[:MOST])
+    more = len(rows) - _MOST
+    shown = table(columns, rows[:_MOST])
     rest = [Text(f"and {more} more: `--html FILE` shows all", "dim")] if more > 0 else []
     return [heading(title, note), Group(shown, *rest)]

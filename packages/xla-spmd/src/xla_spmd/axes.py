@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -34,9 +35,12 @@ def everywhere() -> NamedSharding:
 
 def named_sharding(sharding: OpSharding) -> NamedSharding | None:
     """The same sharding for programs; None where only another order of devices could say it."""
-    if sharding.effective_type is ShardingType.REPLICATED:
-        return everywhere()
-    devices = _devices().reshape(-1)
+    return everywhere() if sharding.effective_type is ShardingType.REPLICATED else _over_programs(sharding, everywhere())
+
+
+@lru_cache(maxsize=1024)  # a mark of activations asks in each step
+def _over_programs(sharding: OpSharding, home: NamedSharding) -> NamedSharding | None:
+    devices = home.mesh.devices.reshape(-1)
     places = np.sort(np.argsort(order_of_programs())[sharding.tiles], axis=-1)  # replicas hold the same, in whatever order
     strides = _strides(places)
     if strides is None:

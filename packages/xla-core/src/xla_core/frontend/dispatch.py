@@ -130,7 +130,7 @@ def capture_lines(on: bool) -> None:
     """Whether every recorded operation keeps the user's `file:line` (`XLA_IR_DEBUG`); off, each signature keeps its first."""
     global _capture
     _capture = on
-    for func in _planned:
+    for func in tuple(_planned):  # other threads may record
         forget_plan(func)
     _planned.clear()
 

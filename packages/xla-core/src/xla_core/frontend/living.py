@@ -34,9 +34,10 @@ def live_buffers() -> list[LiveBuffer]:
             holders.setdefault(id(tensor._storage.value), []).append(tensor)
     found: dict[int, LiveBuffer] = {}
     for value in things:
-        if type(value) is Value and value.buffer is not None and not value.buffer.is_deleted():
+        buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
+        if buffer is not None and not buffer.is_deleted():
             tensors = tuple(holders.get(id(value), ()))
-            before = found.get(id(value.buffer))
+            before = found.get(id(buffer))
             held = tensors if before is None else before.tensors + tensors
-            found[id(value.buffer)] = LiveBuffer(str(value.recorder.device), value.buffer, held)
+            found[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, held)
     return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)

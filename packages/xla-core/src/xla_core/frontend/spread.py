@@ -109,12 +109,12 @@ def tensor_from_parts(parts: Sequence[torch.Tensor], sharding: NamedSharding, sh
     _check_devices(sharding, home(recorder))
     aval = aval_of(tuple(shape), parts[0].dtype)
     nbytes = sum(part.nbytes for part in parts)
-    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes):
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
         put_there = [
             jax.device_put(to_numpy(part).astype(aval.physical, copy=True), device)
             for part, device in zip(parts, client().devices, strict=True)
         ]
-        array = jax.make_array_from_single_device_arrays(aval.shape, sharding, put_there)
+        array = transfer.buffer = jax.make_array_from_single_device_arrays(aval.shape, sharding, put_there)
     return wrap(buffer_value(recorder, aval, array))
 
 
@@ -132,8 +132,8 @@ def upload_divided(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
     if count == 1:
         return wrap(upload(tensor, recorder, stored))
     array = to_numpy(tensor).astype(aval.physical, copy=True)
-    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes):
-        buffer = jax.make_array_from_process_local_data(stored, array, aval.shape)
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes) as transfer:
+        buffer = transfer.buffer = jax.make_array_from_process_local_data(stored, array, aval.shape)
     return wrap(buffer_value(recorder, aval, buffer))
 
 

@@ -18,6 +18,7 @@ from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
 from xla_core.ops.table import Context
 from xla_core.ops.views import VIEWS, ViewStep, read_view, write_view
+from xla_core.runtime.origin import user_line
 
 
 class ViewSpec:
@@ -57,8 +58,9 @@ class ViewSpec:
             return write_view(array, part, writes)
 
         # The chain itself is part of the operations' text, which is their identity on disk.
-        self.read = Signature(f"xla.read{_chain(steps)}", read, (HOLE,), {}, (self.aval,))
-        self.write = Signature(f"xla.write{_chain(writes)}", write, (HOLE, HOLE), {}, (base,))
+        line = user_line()
+        self.read = Signature(f"xla.read{_chain(steps)}", read, (HOLE,), {}, (self.aval,), line=line)
+        self.write = Signature(f"xla.write{_chain(writes)}", write, (HOLE, HOLE), {}, (base,), line=line)
 
 
 def _chain(steps: tuple[ViewStep, ...]) -> str:

@@ -65,6 +65,11 @@ class Graph:
             if type(entry) is Aval:
                 yield Input(slot, repr(entry))
 
+    def numbers(self) -> list[int]:
+        """The slots of the Python numbers that it was compiled with, floats before integers, as `CompileEvent.constants` has them."""
+        fixed = [(slot, entry.kind) for slot, entry in enumerate(self.entries) if isinstance(entry, Feed) and entry.fixed]
+        return [slot for wanted in (FeedKind.FLOAT, FeedKind.INT) for slot, kind in fixed if kind is wanted]
+
     def results(self) -> Iterator[Operation | None]:
         """What computes each of its results, in order; None for an input that is handed through."""
         for slot in self.outs:

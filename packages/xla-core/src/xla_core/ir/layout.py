@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -46,13 +47,19 @@ class Layout:
 
     def stored(self, shape: tuple[int, ...]) -> Layout:
         """As arrays of `shape` can lie: a dimension that its devices do not divide evenly is kept whole."""
-        mesh = self.sharding.mesh
-        entries = tuple(self.sharding.spec)
-        kept = tuple(entry if size % parts_of(mesh.shape, entry) == 0 else None for entry, size in zip(entries, shape, strict=False))
-        return self if kept == entries else Layout(NamedSharding(mesh, PartitionSpec(*kept)))
+        found = _stored(self.sharding, shape)
+        return self if found == self.sharding else Layout(found)
 
     def __repr__(self) -> str:
         return sharding_text(self.sharding)
+
+
+@lru_cache(maxsize=4096)  # asked for each annotated tensor in each step
+def _stored(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
+    mesh = sharding.mesh
+    entries = tuple(sharding.spec)
+    kept = tuple(entry if size % parts_of(mesh.shape, entry) == 0 else None for entry, size in zip(entries, shape, strict=False))
+    return sharding if kept == entries else NamedSharding(mesh, PartitionSpec(*kept))
 
 
 def parts_of(sizes: Any, entry: Any) -> int:

@@ -124,7 +124,7 @@ def _build(
         metrics.counter_add("CreateCompileHandles")
         metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
         if metrics.has_subscribers(CompileEvent):
-            known = (*program.constants.floats, *program.constants.ints)
+            known = (*inputs.fixed_floats, *inputs.fixed_ints)
             described = _describe(recorder, graph, program, cause)
             metrics.emit(CompileEvent(**described, start_s=start, duration_ns=duration, graph=graph, constants=known))
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)

@@ -69,8 +69,8 @@ def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = Non
     if tensor.dim() > _MOST_DIMS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
-    with transferring(recorder, Direction.TO_DEVICE, aval.nbytes):
-        buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
+    with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
+        buffer = transfer.buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
     return buffer_value(recorder, aval, buffer)
 
 
@@ -136,9 +136,11 @@ class _Transfer:
 
     watched: bool
     waited_ns: int = 0
+    buffer: jax.Array | None = None
 
     def wait(self, buffer: jax.Array) -> None:
         """Wait for `buffer`, apart from the transfer itself."""
+        self.buffer = buffer
         if self.watched:
             begin = time.perf_counter_ns()
             buffer.block_until_ready()
@@ -167,5 +169,6 @@ def transferring(recorder: Recorder, direction: Direction, nbytes: int) -> Itera
                 direction=direction,
                 nbytes=nbytes,
                 waited_ns=transfer.waited_ns,
+                buffer=transfer.buffer,
             )
         )

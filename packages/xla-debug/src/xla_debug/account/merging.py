@@ -96,7 +96,7 @@ def _straggler(replica: Replica, others: list[Replica]) -> Finding:
     phase = max(excess, key=lambda one: excess[one])
     hot = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
     text = (
-        f"replica {replica.ordinal} on {replica.host} works {own_ms(replica):.1f} ms per step, the others {usual:.1f} ms: "
-        f"they wait for it. {min(excess[phase], more):.1f} of the {more:.1f} ms are in {phase.value}"
+        f"replica {replica.ordinal} on {replica.host} works {own_ms(replica):.1f} ms per step, the others {usual:.1f} ms "
+        f"and wait for it: {phase.value} alone takes {excess[phase]:.1f} ms more"
     )
     return Finding(Problem.STRAGGLER, hot.line if hot else None, text, _ADVICE[phase], more * replica.steps, replica.ordinal)

@@ -112,7 +112,7 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the end of one step sync to the end of the next. ms: by `Phase.value`, of the thread that steps; device_ms: the device at work."""
+    """From the end of one step sync to that of the next. ms: by `Phase.value`, of the thread that steps; device_ms: the device at work."""
 
     start_s: float
     ms: dict[str, float]

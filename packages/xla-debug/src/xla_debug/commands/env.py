@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xla_debug.account.environment import environment
 from xla_debug.core import abi
-from xla_debug.environment import environment
 
 
 @click.command("env")

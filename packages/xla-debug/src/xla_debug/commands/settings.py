@@ -58,4 +58,6 @@ def _default(setting: abi.Setting[Any]) -> str:
         return str(int(value))
     if isinstance(value, enum.Enum):
         return str(value.value)
+    if isinstance(value, tuple):
+        return ":".join(map(str, value))
     return "" if value is None else str(value)

@@ -6,7 +6,7 @@ import os
 import platform
 from importlib import metadata
 
-from xla_debug import __version__
+from xla_debug._version import __version__
 from xla_debug.account.schema import Environment
 from xla_debug.core import abi
 

@@ -1,0 +1,7 @@
+"""Where compilations and executions came from, out of a file of PT_XLA_DEBUG_FILE."""
+
+from __future__ import annotations
+
+from xla_debug.frames import process_frames
+
+__all__ = ["process_frames"]

@@ -1,0 +1,7 @@
+"""Metrics reports as numbers, compared with those of earlier runs."""
+
+from __future__ import annotations
+
+from xla_debug.compare import compare_metrics, get_data_points_from_metrics_reports, parse_metrics_report
+
+__all__ = ["compare_metrics", "get_data_points_from_metrics_reports", "parse_metrics_report"]

@@ -1,0 +1,190 @@
+"""What fills the devices: which line made each buffer, what keeps it, and what grows from step to step."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from xla_debug.account.schema import DeviceMemory, Finding, Live, Memory, Problem
+from xla_debug.core import abi
+
+_SHOWN = 20
+_NAMED = 5
+"""Of how many of the largest groups of live buffers the holder is looked for."""
+_GROWTH = 0.1
+"""Tensors more per step that make growth. A turn of a loop may be several steps."""
+
+Made = tuple["weakref.ref[jax.Array]", str | None]
+
+
+class Origins:
+    """The line that made each buffer: results of programs, and what was uploaded."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Made] = {}  # ids come again when buffers go, so this stays as small as what was ever alive at once
+        self._populations: list[tuple[int, Counter[str]]] = []
+
+    def wrapper(self, graph: abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
+        """For `abi.register_wrapper`: notes what each execution returns."""
+        lines = [None if operation is None else operation.line for operation in graph.results()]
+        made = self._made
+
+        def run(*arguments: Any) -> Any:
+            results = executable(*arguments)
+            for array, line in zip(results, lines, strict=False):  # the last result is no tensor
+                made[id(array)] = (weakref.ref(array), line)
+            return results
+
+        return run
+
+    def uploaded(self, event: abi.TransferEvent) -> None:
+        """Note a buffer that was put on a device."""
+        if event.buffer is not None and event.direction is abi.Direction.TO_DEVICE:
+            self._made[id(event.buffer)] = (weakref.ref(event.buffer), event.line)
+
+    def line(self, array: jax.Array) -> str | None:
+        """Which line made it, if known."""
+        reference, line = self._made.get(id(array), (None, None))
+        return line if reference is not None and reference() is array else None
+
+    def count(self, step: int) -> None:
+        """Note how many buffers of each line are alive at the end of `step`."""
+        made = self._made
+        alive = Counter(line for reference, line in tuple(made.values()) if line is not None and reference() is not None)
+        self._populations.append((step, alive))
+
+    def growing(self) -> dict[str, float]:
+        """Lines whose buffers have become more at each of the last three counts, and by how many a step."""
+        if len(self._populations) < 3:
+            return {}
+        (start, first), (_, second), (end, last) = self._populations[-3:]
+        per_step = {line: (last[line] - first[line]) / (end - start) for line in last}
+        return {line: rate for line, rate in per_step.items() if first[line] < second[line] < last[line] and rate >= _GROWTH}
+
+
+class Watcher:
+    """Looks at the devices at steps 4, 8, 16, … and keeps the fullest picture."""
+
+    def __init__(self) -> None:
+        self.origins = Origins()
+        self.live: list[Live] = []
+        self.finding: Finding | None = None
+        self._next = 4
+        self._most = -1
+        self._peaks: Counter[str] = Counter()
+
+    def after_step(self, step: int) -> None:
+        """In the thread that steps, after each of them: its frames are still there, to name what holds tensors."""
+        if step >= self._next:
+            self._next = 2 * step
+            self.look(step)
+
+    def look(self, step: int) -> None:
+        """Ask the garbage collector what lives."""
+        self.origins.count(step)
+        found = abi.live_buffers()
+        total = sum(buffer.array.nbytes for buffer in found)
+        if total > self._most:
+            self._most = total
+            self.live = self._grouped(found)
+        growing = self.origins.growing()
+        if growing:
+            self.finding = self._explained(growing, found)
+
+    def _grouped(self, found: list[abi.LiveBuffer]) -> list[Live]:
+        groups: dict[tuple[str | None, str, str], list[abi.LiveBuffer]] = {}
+        for buffer in found:
+            key = (self.origins.line(buffer.array), buffer.device, f"{buffer.array.dtype}{list(buffer.array.shape)}")
+            groups.setdefault(key, []).append(buffer)
+        largest = sorted(groups.items(), key=lambda group: -sum(buffer.array.nbytes for buffer in group[1]))[:_SHOWN]
+        return [
+            Live(*key, len(group), sum(buffer.array.nbytes for buffer in group), holder_of(group) if number < _NAMED else None)
+            for number, (key, group) in enumerate(largest)
+        ]
+
+    def _explained(self, growing: dict[str, float], found: list[abi.LiveBuffer]) -> Finding:
+        """Of lines that grow together, the one whose tensors a container of the user's holds keeps the others alive."""
+        of_line: dict[str, list[abi.LiveBuffer]] = {}
+        for buffer in found:
+            line = self.origins.line(buffer.array)
+            if line in growing:
+                of_line.setdefault(line, []).append(buffer)
+        bytes_of = {line: sum(buffer.array.nbytes for buffer in group) for line, group in of_line.items()}
+        held = {line: holder for line, group in of_line.items() if (holder := holder_of(group)) is not None}
+        line = max(held or of_line, key=bytes_of.__getitem__)
+        count, total = len(of_line[line]), sum(bytes_of.values())
+        others = f"; what they were computed from stays with them, {total:,} bytes in all" if len(of_line) > 1 else ""
+        by = f" by {held[line]}" if line in held else ""
+        return Finding(
+            Problem.MEMORY,
+            line,
+            f"tensors made here pile up, {growing[line]:.2g} more in each step: {count} are held{by}{others}",
+            "keep numbers, not tensors: store loss.detach() and read all in one go, or add up on the device; drop what is not needed",
+        )
+
+    def memory(self, over_time: list[tuple[float, int]]) -> Memory:
+        """All of it, now."""
+        devices = [self._device(device) for device in abi.client().devices]
+        return Memory(devices, over_time, self.live)
+
+    def _device(self, device: jax.Device) -> DeviceMemory:
+        stats = device.memory_stats() or {}
+        used = int(stats["bytes_in_use"]) if "bytes_in_use" in stats else bytes_on(device)
+        self._peaks[str(device)] = peak = max(self._peaks[str(device)], used, int(stats.get("peak_bytes_in_use", 0)))
+        return DeviceMemory(str(device), used, peak, int(stats.get("bytes_limit", 0)))
+
+
+def bytes_on(device: jax.Device) -> int:
+    """Bytes of the buffers that live on a device, which does not count them itself."""
+    shards = (shard for array in jax.live_arrays(device.platform) if not array.is_deleted() for shard in array.addressable_shards)
+    return sum(shard.data.nbytes for shard in shards if shard.device == device)
+
+
+def holder_of(buffers: list[abi.LiveBuffer]) -> str | None:
+    """The container that has most of the tensors of these buffers, by name where it has one: `list 'losses' (40 items)`."""
+    tensors = [tensor for buffer in buffers for tensor in buffer.tensors]
+    if len(tensors) < 2:
+        return None
+    ours = {id(tensors), *(id(buffer.tensors) for buffer in buffers)}
+    containers: dict[int, Any] = {}
+    counts: Counter[int] = Counter()
+    for referrer in gc.get_referrers(*tensors):
+        if isinstance(referrer, (list, dict, set, tuple)) and id(referrer) not in ours:
+            items = referrer.values() if isinstance(referrer, dict) else referrer
+            containers[id(referrer)] = referrer
+            counts[id(referrer)] = sum(any(item is tensor for tensor in tensors) for item in list(items))
+    if not counts:
+        return None
+    most, count = counts.most_common(1)[0]
+    if count < len(tensors) // 2:
+        return None
+    holder = containers[most]
+    name = name_of(holder)
+    return f"{type(holder).__name__}{f' {name!r}' if name else ''} ({len(holder)} items)"
+
+
+def name_of(thing: Any) -> str | None:
+    """The name of a global of the script, of an attribute of an object, or of a local variable of a running function."""
+    scopes: list[dict[str, Any]] = [vars(sys.modules["__main__"])]
+    frame = sys._current_frames().get(threading.get_ident())
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(__file__):
+            scopes.append(frame.f_locals)
+        frame = frame.f_back
+    for scope in scopes:
+        for name, value in list(scope.items()):
+            if value is thing:
+                return name
+    for scope in scopes:
+        for name, value in list(scope.items()):
+            for attribute, held in list(getattr(value, "__dict__", {}).items()) if not isinstance(value, type) else []:
+                if held is thing:
+                    return f"{name}.{attribute}"
+    return None

@@ -1,0 +1,94 @@
+"""A process that keeps its account: started by the environment, written to a folder now and then and at the end."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import os
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from xla_debug.account.collector import Collector
+from xla_debug.account.environment import environment
+from xla_debug.account.files import write
+from xla_debug.account.schema import FORMAT, VERSION, Account
+from xla_debug.core import abi
+
+_EVERY_S = 2.0
+
+
+class Keeper:
+    """Keeps the account of this process in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"account.{os.getpid()}.json"
+        self._collector = Collector()
+        self._environment = environment()
+        self._end = threading.Event()
+        self._writer = threading.Thread(target=self._run, name="xla-debug-account", daemon=True)
+        self._remove: Callable[[], None] = abi.explain_failures(self._explain)
+
+    def start(self) -> None:
+        """Begin to collect, and to write every other second."""
+        self._collector.start()
+        self._writer.start()
+        atexit.register(self.finish)
+        if multiprocessing.parent_process() is not None:  # such a child ends without atexit
+            multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+
+    def finish(self) -> None:
+        """Write the last account. Once."""
+        atexit.unregister(self.finish)
+        if self._end.is_set():
+            return
+        self._end.set()
+        self._writer.join()
+        self._collector.stop()
+        self._remove()
+        self._write(finished=True)
+
+    def _run(self) -> None:
+        while not self._end.wait(_EVERY_S):
+            self._write(finished=False)
+
+    def _write(self, finished: bool) -> None:
+        if self._collector.idle:
+            return
+        replica = self._collector.replica(finished)
+        write(
+            Account(
+                FORMAT,
+                VERSION,
+                list(sys.orig_argv),
+                replica.started_s,
+                replica.seconds,
+                None,
+                self._environment,
+                [replica],
+                replica.findings,
+            ),
+            self._path,
+        )
+
+    def _explain(self, error: BaseException) -> str | None:
+        """What fills the device, where a failure is that it is full."""
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
+            return None
+        rows = [
+            f"  {live.nbytes:,} bytes: {live.count} × {live.shape} made at {live.line or 'an unknown line'}"
+            for live in self._collector.live()
+        ]
+        return "\n".join(["The largest live buffers:", *rows]) if rows else None
+
+
+@cache
+def keep(folder: Path) -> Keeper:
+    """Keep this process's account in `folder` from now on; once for a process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keeper = Keeper(folder)
+    keeper.start()
+    return keeper

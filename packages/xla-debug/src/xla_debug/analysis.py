@@ -1,0 +1,108 @@
+"""Explain each compilation and execution as it happens, where PT_XLA_DEBUG asks for it (api.md §10.4)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from xla_debug import outputs
+from xla_debug.core import abi
+from xla_debug.frames import CLOSING, FRAMES, HASH, OPENING, Explained, user_frames
+from xla_debug.settings import DEBUG, DEBUG_FILE, DEBUG_LEVEL, DEBUG_MAX_FRAME
+
+_COMPILATIONS, _EXECUTIONS, _ALL = 1, 2, 100
+_GB = 1024**3
+
+_CAUSES = {
+    abi.Cause.USER_SYNC: "user torch_xla.sync",
+    abi.Cause.LOADER: "torch_xla.sync in parallel loader at step end",
+    abi.Cause.STEP_TRACE: "torch_xla.sync when exiting a profiler StepTrace region",
+    abi.Cause.DYNAMO_INPUTS: "torch_xla.sync when dynamo processing input graphs",
+    abi.Cause.COMPILE_REGION: "torch_xla.compile",
+    abi.Cause.DYNAMO_COMPILE: "dynamo is compiling a FX graph to HLO",
+    abi.Cause.DYNAMO_EXECUTE: "dynamo is executing a compiled program",
+    abi.Cause.VALUE_READ: "value read before sync",
+}
+
+
+def level() -> int:
+    """What the environment asks to explain: 0 nothing, 1 compilations, from 2 on executions too."""
+    asked = DEBUG_LEVEL.get()
+    return asked if asked is not None else _ALL if DEBUG.get() else 0
+
+
+@functools.cache
+def install() -> None:
+    """Explain from now on what the environment asks for."""
+    asked = level()
+    analysis = Analysis(DEBUG_FILE.get() or outputs.STDERR, DEBUG_MAX_FRAME.get())
+    if asked >= _COMPILATIONS:
+        abi.subscribe(analysis.compiled, abi.CompileEvent)
+    if asked >= _EXECUTIONS:
+        abi.register_pass(analysis.see)
+        abi.subscribe(analysis.executed, abi.ExecuteEvent)
+
+
+class Analysis:
+    """Writes a block of lines for each event to `target` (`outputs.place`), with at most `max_frames` Python frames.
+
+    What runs in eager mode has no cause, and is passed over.
+    """
+
+    def __init__(self, target: str, max_frames: int) -> None:
+        self._target = target
+        self._max_frames = max_frames
+        # By the line that asked for an execution and how many results it has: the frames, and where this replica writes. An execution
+        # may be announced when it is done, in a thread without the user's frames.
+        self._asked: dict[tuple[str | None, int], tuple[tuple[str, ...], str]] = {}
+
+    def compiled(self, event: abi.CompileEvent) -> None:
+        """Explain a compilation, and how large the program's inputs and results are."""
+        if event.cause is None:
+            return
+        where = outputs.place(self._target)
+        graph: abi.Graph = event.graph
+        # What dynamo gave us is compiled when it first runs.
+        cause = abi.Cause.DYNAMO_COMPILE if event.cause is abi.Cause.DYNAMO_EXECUTE else event.cause
+        text = _block(Explained.COMPILATION, self._facts("Compilation Cause", cause, event, user_frames()))
+        inputs = sum(_nbytes(graph, found.slot) for found in graph.inputs())
+        results = sum(_nbytes(graph, slot) for slot in graph.outs)
+        sizes = [f"Graph input size: {inputs / _GB:.6f} GB", f"Graph output size: {results / _GB:.6f} GB"]
+        outputs.append(where, text + _block(Explained.COMPILED, sizes))
+
+    def see(self, graph: abi.Graph) -> abi.Graph:
+        """Remember, in the thread that asks for an execution, who does; a pass that changes nothing."""
+        self._asked[abi.user_line(), len(graph.outs)] = user_frames(), outputs.place(self._target)
+        return graph
+
+    def executed(self, event: abi.ExecuteEvent) -> None:
+        """Explain an execution."""
+        if event.cause is None:
+            return
+        frames, where = self._asked[event.line, event.num_outputs]
+        explained = Explained.UNEXPECTED if event.cause is abi.Cause.VALUE_READ else Explained.EXECUTION
+        outputs.append(where, _block(explained, self._facts("Execution Cause", event.cause, event, frames)))
+
+    def _facts(self, heading: str, cause: abi.Cause, event: abi.CompileEvent | abi.ExecuteEvent, frames: Sequence[str]) -> list[str]:
+        return [
+            heading,
+            f"  {_CAUSES[cause]}",
+            "Graph Info:",
+            f"  Graph Name: {event.name or '-'}",
+            f"  {HASH}{event.graph_hash}",
+            f"  Number of Graph Inputs: {event.num_inputs}",
+            f"  Number of Graph Outputs: {event.num_outputs}",
+            FRAMES,
+            *[f"  {frame}" for frame in frames[: self._max_frames]],
+            *(["  .........."] if len(frames) > self._max_frames else []),
+        ]
+
+
+def _block(explained: Explained, lines: Sequence[str]) -> str:
+    return "".join(f"{explained.value}: {line}\n" for line in (OPENING, *lines, CLOSING))
+
+
+def _nbytes(graph: abi.Graph, slot: int) -> int:
+    """Bytes on the device of the value at `slot`."""
+    aval = abi.aval_at(graph.entries, slot)
+    return 0 if aval is None else aval.nbytes

@@ -1,0 +1,96 @@
+"""Python frames of the user's code, and the file of explanations that the analysis writes with them."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+# Packages whose frames are none of the user's.
+_PASSED_OVER = frozenset(
+    "contextlib jax jaxlib runpy threading torch torch_xla xla_core xla_debug xla_distributed xla_serialization xla_spmd".split()
+)
+
+
+class Explained(enum.Enum):
+    """What a block of the analysis explains; each of its lines starts with this."""
+
+    COMPILATION = "Compilation Analysis"
+    COMPILED = "Post Compilation Analysis"
+    EXECUTION = "Execution Analysis"
+    UNEXPECTED = "Unexpected Execution Analysis"
+    """An execution that only a value read asked for."""
+
+
+OPENING, CLOSING = "=" * 80, "-" * 80
+FRAMES = "Python Frames:"
+HASH = "Graph Hash: "
+_LINE = re.compile(f"({'|'.join(kind.value for kind in Explained)}): (.*)")
+
+
+def user_frames() -> tuple[str, ...]:
+    """`function (file:line)` of the user's frames in this thread, the innermost first."""
+    found = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _PASSED_OVER and not code.co_filename.startswith("<frozen"):
+            found.append(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameGroup:
+    """One place of the program that asked for compilations or executions.
+
+    frames: `function (file:line)`, the innermost first. count: how often it asked. graphs: for how many distinct programs.
+    """
+
+    explained: Explained
+    frames: tuple[str, ...]
+    count: int
+    graphs: int
+
+
+def process_frames(fname: str | os.PathLike[str]) -> list[FrameGroup]:
+    """The places in the program that a file of PT_XLA_DEBUG_FILE explains, those that asked most often first.
+
+    Raises OSError for a file that cannot be read, ValueError for one that holds no such explanations.
+    """
+    counts: Counter[tuple[Explained, tuple[str, ...]]] = Counter()
+    hashes: dict[tuple[Explained, tuple[str, ...]], set[str]] = {}
+    for explained, lines in _blocks(fname):
+        if FRAMES not in lines:
+            continue  # a block about sizes
+        frames = tuple(line.strip() for line in lines[lines.index(FRAMES) + 1 :])
+        counts[explained, frames] += 1
+        found = hashes.setdefault((explained, frames), set())
+        found.update(line.partition(HASH)[2] for line in lines if HASH in line)
+    return [FrameGroup(*place, count, len(hashes[place])) for place, count in counts.most_common()]
+
+
+def _blocks(fname: str | os.PathLike[str]) -> list[tuple[Explained, list[str]]]:
+    """What is explained, and the lines of the explanation, one by one."""
+    blocks: list[tuple[Explained, list[str]]] = []
+    is_open = False
+    with open(fname, encoding="utf-8") as file:
+        for line in file:
+            parts = _LINE.fullmatch(line.rstrip("\n"))
+            if parts is None:
+                continue  # the stream may hold what others wrote
+            explained, text = Explained(parts[1]), parts[2]
+            if text == OPENING:
+                blocks.append((explained, []))
+                is_open = True
+            elif text == CLOSING:
+                is_open = False
+            elif is_open:
+                blocks[-1][1].append(text)
+    if not blocks:
+        raise ValueError(f"{os.fspath(fname)} holds no explanations: run the program with PT_XLA_DEBUG=1 and PT_XLA_DEBUG_FILE=<this file>")
+    return blocks

@@ -1,0 +1,164 @@
+"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ (api.md §10.4)."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import re
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import click
+import torch
+
+import torch_xla.runtime as xr
+from xla_debug.settings import MODELCMP_SAVEDIR
+
+_RTOL, _ATOL, _MAX_DIFFS = 1e-5, 1e-8, 25
+_FILE = re.compile(r"(?P<name>.+)\.(?P<step>\d+)\.(?P<ordinal>\d+)\.pt")
+
+
+class _Saving:
+    """Where this process saves, and how often each replica has saved each name. Not of a thread: autograd calls hooks in its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.folder: Path | None = None
+        self.saved: Counter[tuple[int, str]] = Counter()
+
+
+_saving = _Saving()
+
+
+def configure(save_dir: str | os.PathLike[str] | None) -> None:
+    """Save tensors below `save_dir` from now on; None: where MODELCMP_SAVEDIR says. Steps count from 0 again."""
+    with _saving.lock:
+        _saving.folder = None if save_dir is None else Path(save_dir)
+        _saving.saved.clear()
+
+
+def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
+    """Save a tensor as `name` at `step`: `torch.load(file, weights_only=True)` gives it on the CPU. Of several replicas each saves its own.
+
+    step: None for the number of tensors that were saved as `name` before. Does nothing where no folder is set.
+    Raises ValueError for an empty name or a negative step, OSError if the file cannot be written.
+    """
+    folder = _saving.folder or MODELCMP_SAVEDIR.get()
+    if folder is None:
+        return
+    if not name or (step is not None and step < 0):
+        raise ValueError(f"a tensor is saved by a name and a step of at least 0, got {name!r} and {step}")
+    ordinal = xr.global_ordinal()
+    with _saving.lock:
+        number = _saving.saved[ordinal, name] if step is None else step
+        _saving.saved[ordinal, name] += 1
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    # A copy: a view would bring all that it is a view of into the file.
+    torch.save(tensor.detach().to("cpu", copy=True), Path(folder) / f"{quote(name, safe='')}.{number}.{ordinal}.pt")
+
+
+def compare_tensors(
+    tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
+) -> str:
+    """How two tensors differ, in lines; empty if they are alike: equal shapes and dtypes, and |a - b| <= atol + rtol * |b| everywhere.
+
+    NaN is like NaN. max_diffs: elements to show, at most.
+    """
+    lines = []
+    if tensor1.dtype != tensor2.dtype:
+        lines.append(f"dtypes {tensor1.dtype} and {tensor2.dtype}")
+    if tensor1.shape != tensor2.shape:
+        lines.append(f"shapes {list(tensor1.shape)} and {list(tensor2.shape)}")
+    else:
+        lines += _differing(_wide(tensor1), _wide(tensor2), rtol, atol, max_diffs)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, in the widest dtype of its kind."""
+    kind = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else torch.int64
+    return tensor.detach().cpu().to(kind)
+
+
+def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: float, max_diffs: int) -> list[str]:
+    kind = torch.promote_types(first.dtype, second.dtype)
+    first, second = first.to(kind), second.to(kind)
+    unlike = ~torch.isclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
+    count = int(unlike.sum())
+    if not count:
+        return []
+    distances = (first - second)[unlike].abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
+    lines = [f"{count} of {unlike.numel()} elements differ, by up to {distances.max().item():g}"]
+    lines += [
+        f"  {place}: {first[tuple(place)].item()} and {second[tuple(place)].item()}" for place in unlike.nonzero()[:max_diffs].tolist()
+    ]
+    return lines + (["  ..."] if count > max_diffs else [])
+
+
+def tensor_file_compare(
+    path1: str | os.PathLike[str], path2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
+) -> str:
+    """`compare_tensors` of two files that `save` wrote.
+
+    Raises OSError for a file that cannot be read, ValueError for one without a tensor.
+    """
+    return compare_tensors(_load(path1), _load(path2), rtol, atol, max_diffs)
+
+
+def _load(path: str | os.PathLike[str]) -> torch.Tensor:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{os.fspath(path)} holds no tensor that torch.load can read: {error}") from error
+    if not isinstance(found, torch.Tensor):
+        raise ValueError(f"{os.fspath(path)} holds a {type(found).__name__}, not a tensor")
+    return found
+
+
+def compare(
+    dir1: str | os.PathLike[str], dir2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
+) -> str:
+    """How the tensors saved in two folders differ, by step, name and replica; empty if all are in both folders and alike.
+
+    max_diffs: elements to show of each tensor, at most. Raises ValueError for a folder that holds no saved tensors.
+    """
+    first, second = _saved_in(Path(dir1)), _saved_in(Path(dir2))
+    text = ""
+    for key in sorted({*first, *second}):
+        step, name, ordinal = key
+        if key not in first or key not in second:
+            found = f"only in {dir1 if key in first else dir2}\n"
+        else:
+            found = tensor_file_compare(first[key], second[key], rtol, atol, max_diffs)
+        if found:
+            text += f"{name}, step {step}, replica {ordinal}:\n" + "".join(f"  {line}\n" for line in found.splitlines())
+    return text
+
+
+def _saved_in(folder: Path) -> dict[tuple[int, str, int], Path]:
+    """The files of a folder by step, name and replica."""
+    parts = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.pt"))
+    found = {(int(match["step"]), unquote(match["name"]), int(match["ordinal"])): path for match, path in parts if match}
+    if not found:
+        raise ValueError(f"{folder} holds no tensors that model_comparator.save wrote")
+    return found
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("dir1", type=click.Path(exists=True, file_okay=False))
+@click.argument("dir2", type=click.Path(exists=True, file_okay=False))
+@click.option("--rtol", default=_RTOL, show_default=True, help="Relative tolerance.")
+@click.option("--atol", default=_ATOL, show_default=True, help="Absolute tolerance.")
+@click.option("--max-diffs", default=_MAX_DIFFS, show_default=True, type=click.IntRange(min=0), help="Elements to show of a tensor.")
+def main(dir1: str, dir2: str, rtol: float, atol: float, max_diffs: int) -> None:
+    """Compare the tensors saved in two folders: exit code 0 if they are alike, 1 if not, 2 if they cannot be compared."""
+    try:
+        text = compare(dir1, dir2, rtol, atol, max_diffs)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    print(text, end="")
+    sys.exit(1 if text else 0)

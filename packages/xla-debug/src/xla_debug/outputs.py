@@ -1,0 +1,26 @@
+"""Where texts of a running program go: a file of each replica, or one of its standard streams."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import torch_xla.runtime as xr
+
+STDERR, STDOUT = "STDERR", "STDOUT"
+_lock = threading.Lock()
+
+
+def place(target: str) -> str:
+    """`target` as this replica writes to it: a file of several replicas gets the number of each."""
+    return target if target in (STDERR, STDOUT) or xr.world_size() == 1 else f"{target}.{xr.global_ordinal()}"
+
+
+def append(where: str, text: str) -> None:
+    """Add `text` to a stream or a file, in one piece. Raises OSError if the file cannot be written."""
+    with _lock:
+        if where in (STDERR, STDOUT):
+            print(text, end="", flush=True, file=sys.stderr if where == STDERR else sys.stdout)
+            return
+        with open(where, "a", encoding="utf-8") as file:
+            file.write(text)

@@ -1,0 +1,138 @@
+"""`xla-debug run` on whole scripts: what the account finds, and where it says that the time went."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xla_debug.account import files
+from xla_debug.account.schema import Account, Change, Phase, Problem
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def account_of(folder: Path, *command: str, code: int = 0, **variables: str) -> Account:
+    """The account of `xla-debug run`."""
+    target = folder / "account.json"
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **variables}
+    line = [sys.executable, "-m", "xla_debug", "run", "--json", str(target), *command]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    return files.read(target)
+
+
+def marked(name: str, marker: str) -> str:
+    """`file:line` of the line of a program that ends in a marker."""
+    path = PROGRAMS / name
+    (number,) = (number for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text.endswith(f"# {marker}"))
+    return f"{path}:{number}"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Account:
+    return account_of(tmp_path_factory.mktemp("planted"), str(PROGRAMS / "planted.py"))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Account:
+    return account_of(tmp_path_factory.mktemp("clean"), str(PROGRAMS / "clean.py"))
+
+
+def test_six_planted_problems_are_found_with_their_lines(planted: Account) -> None:
+    found = {finding.problem: finding.line for finding in planted.findings}
+    assert found == {
+        Problem.LOADER: marked("planted.py", "PLANTED loader"),
+        Problem.MEMORY: marked("planted.py", "PLANTED memory"),
+        Problem.SHAPES: marked("planted.py", "PLANTED shapes"),
+        Problem.NUMBERS: marked("planted.py", "PLANTED numbers"),
+        Problem.READS: marked("planted.py", "PLANTED reads"),
+        Problem.FALLBACK: marked("planted.py", "PLANTED fallback"),
+    }
+    assert len(planted.findings) == len(found) and all(finding.advice and finding.text for finding in planted.findings)
+
+
+def test_why_each_program_was_compiled(planted: Account) -> None:
+    (replica,) = planted.replicas
+    shapes = [one.difference for one in replica.compiles if one.difference.change is Change.INPUT_SHAPE]
+    assert [one.text for one in shapes[:2]] == [
+        "input 0 is f32[8,5], was f32[8,4], first used by aten.mean.dim",
+        "input 0 is f32[8,6], was f32[8,5], first used by aten.mean.dim",
+    ]
+    numbers = [one.difference.text for one in replica.compiles if one.difference.change is Change.ARGUMENT]
+    assert numbers[:2] == ["0 became 1 in aten.roll", "1 became 2 in aten.roll"]
+
+
+def test_what_piles_up_is_named(planted: Account) -> None:
+    (finding,) = (one for one in planted.findings if one.problem is Problem.MEMORY)
+    assert "list 'losses'" in finding.text
+
+
+def test_fallbacks_and_reads_are_counted(planted: Account) -> None:
+    (replica,) = planted.replicas
+    (fallback,) = replica.fallbacks
+    assert (fallback.operator, fallback.count) == ("aten::linalg_ldl_factor_ex", 24) and fallback.nbytes > 0 and fallback.ms > 0
+    reads = {sync.line: sync.count for sync in replica.syncs if sync.kind == "read"}
+    assert reads[marked("planted.py", "PLANTED reads")] == 24
+
+
+def test_a_clean_script_has_no_findings(clean: Account) -> None:
+    assert clean.findings == []
+    (replica,) = clean.replicas
+    assert replica.steps == 64 and replica.finished and clean.exit_code == 0
+    assert set(replica.phases_ms) <= {phase.value for phase in Phase}
+
+
+def test_the_phases_add_up_to_the_time_between_the_first_and_the_last_sync(clean: Account) -> None:
+    (replica,) = clean.replicas
+    assert len(replica.timeline) == 64
+    last = replica.timeline[-1]
+    span_ms = (last.start_s - replica.timeline[0].start_s) * 1e3 + sum(last.ms.values())
+    assert sum(sum(step.ms.values()) for step in replica.timeline) == pytest.approx(span_ms, rel=0.01)
+
+
+def test_a_number_that_is_only_a_value_is_said_to_be_an_input_from_then_on(clean: Account) -> None:
+    (replica,) = clean.replicas
+    constants = [one.difference for one in replica.compiles if one.difference.change is Change.CONSTANT]
+    assert constants and all("became" in one.text and "input from now on" in one.advice for one in constants)
+    assert max(one.step for one in replica.compiles if one.difference.change is not Change.FIRST) <= 20
+
+
+def test_the_exit_code_and_the_arguments_are_the_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch, torch_xla\ntorch.ones(2, device='xla').sum().item()\nprint(sys.argv[1:])\nsys.exit(7)\n", encoding="utf-8"
+    )
+    account = account_of(tmp_path, str(script), "--json", "-x", code=7)
+    assert account.exit_code == 7 and account.command == [str(script), "--json", "-x"]
+
+
+def test_a_script_without_devices_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('nothing')\n", encoding="utf-8")
+    target = tmp_path / "account.json"
+    done = subprocess.run([sys.executable, "-m", "xla_debug", "run", "--json", str(target), str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "nothing\n") and "no XLA device" in done.stderr and not target.exists()
+
+
+def test_there_is_no_such_script(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "xla_debug", "run", str(tmp_path / "no.py")], capture_output=True, text=True)
+    assert done.returncode == 2 and "there is no script" in done.stderr
+
+
+def test_each_replica_of_a_spawn_keeps_its_account(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, torch_xla\nimport torch_xla.core.xla_model as xm\nimport torch_xla.distributed.xla_multiprocessing as xmp\n"
+        "def run(index):\n    t = torch.ones(4, device='xla')\n    for _ in range(3):\n"
+        "        t = xm.all_reduce('sum', t) / 2\n        torch_xla.sync()\n    assert t.sum().item() == 4\n"
+        "if __name__ == '__main__':\n    xmp.spawn(run)\n",
+        encoding="utf-8",
+    )
+    account = account_of(tmp_path, str(script), CPU_NUM_DEVICES="2")
+    assert [(replica.ordinal, replica.steps >= 3, replica.finished) for replica in account.replicas] == [(0, True, True), (1, True, True)]
+    assert len({replica.pid for replica in account.replicas}) == 2 and json.loads(files.dumped(account))["exit_code"] == 0
