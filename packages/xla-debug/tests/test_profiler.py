@@ -46,11 +46,16 @@ def test_a_trace_holds_the_names_of_blocks_functions_and_steps(tmp_path: Path, n
     def halved(x: torch.Tensor) -> torch.Tensor:
         return x / 2
 
+    def steps() -> torch.Tensor:
+        for number in range(3):
+            with xp.StepTrace("a_step", step_num=number):
+                with xp.Trace("a_block", batch=7):
+                    result = halved(doubled(torch.ones(3, device="xla")))
+        return result
+
+    steps()  # compiles
     xp.start_trace(str(tmp_path))
-    for number in range(3):
-        with xp.StepTrace("a_step", step_num=number):
-            with xp.Trace("a_block", batch=7):
-                result = halved(doubled(torch.ones(3, device="xla")))
+    result = steps()
     xp.stop_trace()
     assert result.tolist() == [1.0] * 3
     found = names_in(tmp_path)
@@ -106,6 +111,17 @@ def test_within_a_step_loaders_leave_their_syncs_out() -> None:
     xp.set_tracer_marked_step(True)
     assert xp.get_tracer_marked_step()
     xp.set_tracer_marked_step(False)
+
+
+def test_a_device_loader_makes_no_sync_within_a_step() -> None:
+    pl = pytest.importorskip("torch_xla.distributed.parallel_loader")
+    loader = pl.ParallelLoader([torch.ones(2)] * 3, ["xla"]).per_device_loader("xla")
+    with syncs() as seen:
+        next(loader)
+        with xp.StepTrace("step", step_num=0):
+            next(loader)
+    loader.close()
+    assert [event.cause for event in seen] == [abi.Cause.LOADER, abi.Cause.STEP_TRACE]
 
 
 def test_lightning_enters_and_leaves_by_hand() -> None:

@@ -22,26 +22,25 @@ NamesIn = Callable[[Path], Counter[str]]
 
 
 @pytest.fixture(scope="module")
-def starting(free_port: Callable[[], int]) -> Iterator[list[str]]:
-    """The addresses of two processes that work and serve profiles of themselves, or will in some seconds."""
+def addresses(free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The addresses of two processes that work and serve profiles of themselves; asked once while they were starting."""
     ports = [free_port(), free_port()]
-    processes = [subprocess.Popen([sys.executable, str(SERVE), str(port)], stdin=subprocess.PIPE) for port in ports]
-    yield [f"localhost:{port}" for port in ports]
+    command = [sys.executable, str(SERVE)]
+    processes = [subprocess.Popen([*command, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for port in ports]
+    found = [f"localhost:{port}" for port in ports]
+    early = tmp_path_factory.mktemp("early")
+    xp.trace(",".join(found), str(early), duration_ms=100, num_tracing_attempts=200, timeout_s=100, interval_s=1)
+    assert len(list(early.glob("plugins/profile/*/*"))) == 2
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "works\n"
+    yield found
     for process in processes:
         process.communicate()  # closes its standard input
         assert process.returncode == 0
 
 
-@pytest.fixture(scope="module")
-def addresses(starting: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The same, when both work."""
-    folder = tmp_path_factory.mktemp("first")
-    xp.trace(",".join(starting), str(folder), duration_ms=100, num_tracing_attempts=200, timeout_s=100, interval_s=1)
-    return starting
-
-
 @needs_grpc
-def test_processes_that_are_still_starting_are_waited_for_and_profiled(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
+def test_several_processes_are_profiled_at_once(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
     xp.trace(f"grpc://{addresses[0]}, {addresses[1]}", str(tmp_path), duration_ms=300)
     assert sorted(file.name for file in tmp_path.glob("plugins/profile/*/*")) == sorted(
         f"{address.replace(':', '_')}.xplane.pb" for address in addresses

@@ -26,15 +26,15 @@ _OPTIONS_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What `trace` was asked for. Times in seconds."""
+    """What `trace` was asked for."""
 
     duration_ms: int
     attempts: int
     host_tracer_level: int
     device_tracer_level: int
-    delay: float
-    timeout: float
-    interval: float
+    delay_s: float
+    timeout_s: float
+    interval_s: float
 
     @property
     def message(self) -> bytes:
@@ -72,9 +72,7 @@ def trace(
             raise ValueError(f"service_addr is {service_addr!r}: give host:port, as in localhost:9012; several with commas")
     if duration_ms < 1 or num_tracing_attempts < 1 or min(delay_ms, timeout_s, interval_s, host_tracer_level, device_tracer_level) < 0:
         raise ValueError("duration_ms and num_tracing_attempts must be at least 1, the other numbers at least 0")
-    asked = _Asked(
-        duration_ms, num_tracing_attempts, host_tracer_level, device_tracer_level, delay_ms / 1000, float(timeout_s), float(interval_s)
-    )
+    asked = _Asked(duration_ms, num_tracing_attempts, host_tracer_level, device_tracer_level, delay_ms / 1000, timeout_s, interval_s)
     with ThreadPoolExecutor(len(addresses)) as pool:
         profiles = list(pool.map(_profile, addresses, [asked] * len(addresses)))
     folder = Path(logdir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
@@ -92,8 +90,8 @@ def trace_detached(*args: Any, **kwargs: Any) -> None:
 def _profile(address: str, asked: _Asked) -> bytes:
     """The profile of one process, as XLA encodes it. Raises RuntimeError."""
     grpc = _grpc()
-    end = time.monotonic() + asked.timeout
-    time.sleep(asked.delay)
+    time.sleep(asked.delay_s)
+    end = time.monotonic() + asked.timeout_s
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
         call = channel.unary_unary(_METHOD)
         for _ in range(asked.attempts):
@@ -115,12 +113,12 @@ def _answer(grpc: Any, call: Any, address: str, asked: _Asked, end: float) -> by
             answer: bytes = call(asked.message, timeout=max(end - time.monotonic(), 0.0) + asked.duration_ms / 1000)
             return answer
         except grpc.RpcError as error:
-            again = error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() + asked.interval < end
+            again = error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() + asked.interval_s < end
             if not again:
                 raise RuntimeError(
                     f"no profile came from {address} ({error.code().name}: {error.details()}): is start_server running there?"
                 ) from error
-        time.sleep(asked.interval)
+        time.sleep(asked.interval_s)
 
 
 def _grpc() -> Any:
