@@ -60,7 +60,9 @@ def test_long_names_fit_their_boxes() -> None:
 
 
 def test_an_empty_program_is_drawn_too() -> None:
-    assert titles(svg(parse("return "))) == {}
+    drawn = svg(parse("return "))
+    assert titles(drawn) == {}
+    assert all(int(number) >= 0 for number in ElementTree.fromstring(drawn).attrib["viewBox"].split())
 
 
 def training_like(inputs: int, operations: int) -> tuple[list[int], list[tuple[int, int]]]:
@@ -111,6 +113,11 @@ def test_a_chain_is_drawn_straight_and_a_diamond_even() -> None:
     assert {place.x for place in chain.boxes.values()} == {50.0}
     diamond = layered([0, 1, 2, 3], [(0, 1), (0, 2), (1, 3), (2, 3)], 100, 10)
     assert [diamond.boxes[box].x for box in range(4)] == pytest.approx([100, 50, 150, 100])
+
+
+def test_what_is_needed_late_stands_late() -> None:
+    found = layered([0, 1, 2, 3, 4, 5], [(0, 1), (1, 2), (2, 3), (0, 4), (3, 5), (4, 5)], 100, 10)
+    assert [found.boxes[box].layer for box in range(6)] == [0, 1, 2, 3, 3, 4]
 
 
 def test_many_inputs_of_one_operation_take_several_layers() -> None:

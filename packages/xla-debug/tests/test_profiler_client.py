@@ -41,7 +41,7 @@ def addresses(free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFac
 
 @needs_grpc
 def test_several_processes_are_profiled_at_once(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
-    xp.trace(f"grpc://{addresses[0]}, {addresses[1]}", str(tmp_path), duration_ms=300)
+    xp.trace(f"grpc://{addresses[0]}, {addresses[1]}", str(tmp_path), duration_ms=500)
     assert sorted(file.name for file in tmp_path.glob("plugins/profile/*/*")) == sorted(
         f"{address.replace(':', '_')}.xplane.pb" for address in addresses
     )
@@ -51,7 +51,7 @@ def test_several_processes_are_profiled_at_once(addresses: list[str], tmp_path: 
 
 @needs_grpc
 def test_a_process_is_profiled_in_the_background(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
-    xp.trace_detached(addresses[0], str(tmp_path), duration_ms=300, delay_ms=1)
+    xp.trace_detached(addresses[0], str(tmp_path), duration_ms=500, delay_ms=1)
     for thread in threading.enumerate():
         if thread.name == "xla-profile":
             thread.join()
@@ -60,7 +60,7 @@ def test_a_process_is_profiled_in_the_background(addresses: list[str], tmp_path:
 
 @needs_grpc
 def test_client_code_asks_by_the_extension_module(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
-    lib.profiler.trace(addresses[1], str(tmp_path), 300, 3, 60, 1, {"host_tracer_level": 2, "device_tracer_level": 1, "delay_ms": 0})
+    lib.profiler.trace(addresses[1], str(tmp_path), 500, 3, 60, 1, {"host_tracer_level": 2, "device_tracer_level": 1, "delay_ms": 0})
     assert names_in(tmp_path)["served_step"] > 0
 
 
@@ -74,7 +74,7 @@ def test_a_profile_without_events_is_tried_again_and_then_refused(addresses: lis
 @needs_grpc
 def test_what_the_server_refuses_is_said(addresses: list[str], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=f"no profile came from {addresses[0]} .INTERNAL: Another profiling session active"):
-        xp.trace(f"{addresses[0]},{addresses[0]}", str(tmp_path), duration_ms=300)
+        xp.trace(f"{addresses[0]},{addresses[0]}", str(tmp_path), duration_ms=500)
 
 
 @needs_grpc

@@ -78,7 +78,7 @@ def svg(graph: SavedGraph) -> str:
     if len(boxes) > _MOST:
         raise GraphTextError(f"{len(boxes)} inputs and operations are too many for one picture: ask for dot, and draw that with Graphviz")
     found = layered(list(boxes), arrows, _ACROSS, _PASSING)
-    width, height = found.width + 2 * _MARGIN, found.layers * _DOWN - _GAP + 2 * _MARGIN
+    width, height = found.width + 2 * _MARGIN, max(found.layers * _DOWN - _GAP, 0) + 2 * _MARGIN
     rows = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
         'font-family="ui-monospace, monospace" font-size="10" text-anchor="middle">',

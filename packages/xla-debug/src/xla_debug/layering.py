@@ -6,11 +6,12 @@ layer by the mean place of neighbours, and coordinates as near to neighbours as 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Inputs beyond so many boxes in a layer move up, where there is room.
+# Boxes in a layer, beyond which others go elsewhere if they can.
 _WIDEST = 12
 _SWEEPS = 4
 
@@ -66,24 +67,22 @@ def layered(boxes: Sequence[int], arrows: Sequence[tuple[int, int]], box_width: 
 
 
 def _layers(boxes: Sequence[int], arrows: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """The layer of each box: below all that it takes; what takes nothing, just above what first takes it."""
+    """The layer of each box: below all that it takes, just above what first takes it, or further up where there is room."""
     sources: defaultdict[int, list[int]] = defaultdict(list)
     targets: defaultdict[int, list[int]] = defaultdict(list)
     for source, target in arrows:
         sources[target].append(source)
         targets[source].append(target)
+    highest: dict[int, int] = {}
+    for box in boxes:
+        highest[box] = 1 + max((highest[source] for source in sources[box]), default=-1)
     found: dict[int, int] = {}
-    for box in boxes:
-        if sources[box]:
-            found[box] = 1 + max(found.get(source, 0) for source in sources[box])
-    taken = Counter(found.values())
-    for box in boxes:
-        if box not in found:
-            layer = min((found[target] for target in targets[box]), default=1) - 1
-            while taken[layer] >= _WIDEST:
-                layer -= 1
-            found[box] = layer
-            taken[layer] += 1
+    taken: Counter[int] = Counter()
+    for box in reversed(boxes):
+        lowest = min((found[target] for target in targets[box]), default=highest[box] + 1) - 1
+        free = range(lowest, highest[box] - 1, -1) if sources[box] else itertools.count(lowest, -1)
+        found[box] = next((layer for layer in free if taken[layer] < _WIDEST), lowest)
+        taken[found[box]] += 1
     top = min(found.values(), default=0)
     return {box: layer - top for box, layer in found.items()}
 
