@@ -59,6 +59,7 @@ def make_replica(ordinal: int = 0, steps: int = 100, per_step: dict[str, float] 
         verdict=Verdict.TRACING if steps else Verdict.NOTHING,
         phases_ms={phase: value * steps for phase, value in ms.items()},
         device_ms=3.0 * steps,
+        measured_steps=steps,
         timeline=[Step(START + index * sum(ms.values()) / 1000, dict(ms), 3.0) for index in range(min(steps, 100))],
     )
     return Replica(**(made | fields))

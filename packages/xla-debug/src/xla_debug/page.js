@@ -50,8 +50,8 @@
 
   const color = (phase) => `--color: var(--${phase})`;
   const whole = (replica) => sum(Object.values(replica.phases_ms));
-  const perStep = (replica, phase) => (replica.phases_ms[phase] || 0) / Math.max(replica.steps, 1);
-  const stepMs = (replica) => whole(replica) / Math.max(replica.steps, 1);
+  const perStep = (replica, phase) => (replica.phases_ms[phase] || 0) / Math.max(replica.measured_steps, 1);
+  const stepMs = (replica) => whole(replica) / Math.max(replica.measured_steps, 1);
   const ownMs = (replica) => stepMs(replica) - perStep(replica, "waiting");
   const busy = (replica) => (whole(replica) ? replica.device_ms / whole(replica) : 0);
   const present = (replicas) => PHASES.filter((phase) => replicas.some((replica) => replica.phases_ms[phase]));

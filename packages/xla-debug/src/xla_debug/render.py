@@ -102,7 +102,7 @@ def _finding(place: int, finding: Finding, places: Places) -> RenderableType:
 
 def _steps(account: Account) -> list[RenderableType]:
     """Where the step goes: phases below each other for one replica, side by side for several."""
-    measured = [replica for replica in account.replicas if replica.steps]
+    measured = [replica for replica in account.replicas if replica.measured_steps]
     phases = [phase for phase in Phase if any(phase_ms(replica, phase) for replica in measured)]
     if len(measured) > 1:
         return _side_by_side(measured, phases)
@@ -113,7 +113,12 @@ def _steps(account: Account) -> list[RenderableType]:
             rows.append([phase.value, milliseconds(phase_ms(replica, phase)), percent(part), _bar(part, "cyan")])
         rows.append([Text("step", "bold"), Text(milliseconds(step_ms(replica)), "bold"), "", ""])
         rows.append(
-            ["device at work", milliseconds(replica.device_ms / replica.steps), percent(busy(replica)), _bar(busy(replica), "green")]
+            [
+                "device at work",
+                milliseconds(device_step_ms(replica)),
+                percent(busy(replica)),
+                _bar(busy(replica), "green"),
+            ]
         )
     return section("Where the step goes", "", ["phase", ">ms/step", ">share", ""], rows)
 

@@ -151,8 +151,8 @@ def _live(replicas: Replicas, places: Places) -> list[RenderableType]:
 
 def _hot_lines(replicas: Replicas, places: Places) -> list[RenderableType]:
     pools = pooled(replicas, lambda replica: replica.hot_lines, lambda row: (row.line, row.phase))
-    steps = max((replica.steps for replica in replicas), default=0)
-    whole = max((step_ms(replica) * replica.steps for replica in replicas), default=0.0)
+    steps = max((replica.measured_steps for replica in replicas), default=0)
+    whole = max((step_ms(replica) * replica.measured_steps for replica in replicas), default=0.0)
     return _section(
         "Hot lines",
         replicas,

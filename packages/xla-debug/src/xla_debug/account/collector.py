@@ -23,6 +23,8 @@ _TIMELINE = 512
 """Steps kept one by one; of a longer run every second, fourth, … one."""
 _LONGEST_TEXT = 200_000
 _MOST_COMPILES = 1_000
+_LONGER = 8
+"""Steps of a run from which those of the warm-up do not count: imports, first compilations."""
 _SPLIT_FROM = 4
 """Samples in a step from which its own split the host's time; below, those of the run do."""
 _HOST = (Phase.TRACING, Phase.LOADER, Phase.PYTHON)
@@ -62,6 +64,27 @@ class _Running:
     compiles: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """Time of steps: of the host by phase, of the device, and where the host was seen in its own time."""
+
+    ns: Counter[Phase] = field(default_factory=Counter)
+    samples: Counter[tuple[Phase, str]] = field(default_factory=Counter)
+    device_ns: int = 0
+
+    def __add__(self, other: _Spent) -> _Spent:
+        return _Spent(self.ns + other.ns, self.samples + other.samples, self.device_ns + other.device_ns)
+
+    def __sub__(self, other: _Spent) -> _Spent:
+        return _Spent(self.ns - other.ns, self.samples - other.samples, self.device_ns - other.device_ns)
+
+    def hot_lines(self) -> list[HotLine]:
+        """Shares of the samples, as milliseconds of the host's own time."""
+        seen = max(self.samples.total(), 1)
+        own_ms = sum(self.ns[phase] for phase in _HOST) * 1e-6
+        return [HotLine(line, phase.value, own_ms * count / seen) for (phase, line), count in self.samples.most_common(_HOT_LINES)]
+
+
 class Collector:
     """One for a process. Subscribers run in the thread where things happen; `replica` may be asked for from any."""
 
@@ -75,10 +98,8 @@ class Collector:
         self._steps = 0
         self._stride = 1
         self._timeline: deque[Step] = deque()
-        self._totals: Counter[Phase] = Counter()
-        self._device_ns = 0
+        self._spent = self._warm_up = _Spent()
         self._device_until_s = 0.0
-        self._samples: Counter[tuple[Phase, str]] = Counter()
         self._compiles: list[Compile] = []
         self._syncs: dict[tuple[str | None, str, str | None], _Total] = {}
         self._fallbacks: dict[tuple[str, str | None], _Total] = {}
@@ -117,7 +138,7 @@ class Collector:
 
     def live(self) -> list[Live]:
         """What fills the devices now, the largest first."""
-        self._watcher.look(self._steps)
+        self._watcher.look()
         return self._watcher.live
 
     def _here(self) -> bool:
@@ -162,7 +183,6 @@ class Collector:
             end_s = event.start_s + event.duration_ns * 1e-9
             busy_ns = int(max(end_s - max(event.start_s, self._device_until_s), 0.0) * 1e9)
             self._device_until_s = max(end_s, self._device_until_s)
-            self._device_ns += busy_ns
             self._step.device_ns += busy_ns
             if event.blocked_ns and self._here():
                 self._step.ns[Phase.WAITING] += self._enter(event.start_s, event.blocked_ns)
@@ -197,29 +217,29 @@ class Collector:
             self._step.ns[Phase.WAITING] += event.waited_ns
             if stepped:
                 self._end_step(event.start_s + event.duration_ns * 1e-9)
-        if stepped:
-            self._watcher.after_step(self._steps)
+        if stepped and self._watcher.after_step(self._steps):
+            self._step.start_s = time.time()  # the step need not pay for that
 
     def _end_step(self, end_s: float) -> None:
         """Close the step that is under way: what no event tells is split as the samples say."""
         step = self._step
         seen = self.sampler.take()
-        self._samples += seen
         told_ns = sum(length for _, length in step.open)
         rest_ns = max(int((end_s - step.start_s) * 1e9) - told_ns, 0)
-        by_phase = _phases(seen) if seen.total() >= _SPLIT_FROM else _phases(self._samples)
+        by_phase = _phases(seen if seen.total() >= _SPLIT_FROM else self._spent.samples + seen)
         total = by_phase.total()
         for phase in _HOST:
             step.ns[phase] += rest_ns * by_phase[phase] // total if total else rest_ns * (phase is Phase.TRACING)
-        self._totals += step.ns
+        self._spent += _Spent(step.ns, seen, step.device_ns)
+        if self._steps == WARM_UP - 1:
+            self._warm_up = self._spent
         if self._steps % self._stride == 0:
             ms = {phase.value: ns * 1e-6 for phase, ns in step.ns.items() if ns}
             self._timeline.append(Step(step.start_s, ms, step.device_ns * 1e-6, step.compiles))
             if len(self._timeline) > _TIMELINE:
                 self._timeline = deque(list(self._timeline)[::2])
                 self._stride *= 2
-        tracing_ns = step.ns[Phase.TRACING]
-        abi.metric_add("LazyTracing", tracing_ns, abi.Unit.DURATION_NS)
+        abi.metric_add("LazyTracing", step.ns[Phase.TRACING], abi.Unit.DURATION_NS)
         self._steps += 1
         self._step = _Running(end_s)
         self._quiet = 0 if step.compiles else self._quiet + 1
@@ -233,6 +253,8 @@ class Collector:
 
     def replica(self, finished: bool) -> Replica:
         """Everything so far."""
+        if finished:
+            self._watcher.look()
         memory = self._watcher.memory(list(self._memory_over_time))
         self._memory_over_time.append((time.time(), sum(device.in_use for device in memory.devices)))
         memory = replace(memory, over_time=list(self._memory_over_time))
@@ -250,7 +272,10 @@ class Collector:
                 for (direction, line), total in _costliest(self._transfers)
             ]  # fmt: skip
             waits = {line: (total.steps, total.ns * 1e-6) for line, total in self._waited.items() if line is not None}
-            phases_ms = {phase.value: ns * 1e-6 for phase, ns in self._totals.items() if ns}
+            longer = self._steps >= _LONGER
+            spent = self._spent - self._warm_up if longer else self._spent
+            phases_ms = {phase.value: ns * 1e-6 for phase, ns in spent.ns.items()}
+            device_ms = spent.device_ns * 1e-6
             found = Replica(
                 ordinal=abi.topology().process_index,
                 pid=os.getpid(),
@@ -260,27 +285,20 @@ class Collector:
                 seconds=time.time() - self.started_s,
                 finished=finished,
                 steps=self._steps,
-                verdict=verdict_of(phases_ms, self._device_ns * 1e-6),
+                verdict=verdict_of(phases_ms, device_ms),
                 phases_ms=phases_ms,
-                device_ms=self._device_ns * 1e-6,
+                device_ms=device_ms,
+                measured_steps=self._steps - (WARM_UP if longer else 0),
                 timeline=list(self._timeline),
                 compiles=list(self._compiles),
                 syncs=syncs,
                 fallbacks=fallbacks,
                 transfers=transfers,
                 memory=memory,
-                hot_lines=self._hot_lines(),
+                hot_lines=spent.hot_lines(),
             )
         problems = find_problems(found, waits)
         return replace(found, findings=[*problems, *([self._watcher.finding] if self._watcher.finding else [])])
-
-    def _hot_lines(self) -> list[HotLine]:
-        """Shares of the samples, as milliseconds of the host's own time."""
-        seen = self._samples.total()
-        if not seen:
-            return []
-        own_ms = sum(self._totals[phase] for phase in _HOST) * 1e-6
-        return [HotLine(line, phase.value, own_ms * count / seen) for (phase, line), count in self._samples.most_common(_HOT_LINES)]
 
 
 def _phases(samples: Counter[tuple[Phase, str]]) -> Counter[Phase]:

@@ -14,17 +14,22 @@ T = TypeVar("T")
 
 def phase_ms(replica: Replica, phase: Phase) -> float:
     """Milliseconds per step in one phase; 0 before the first step."""
-    return replica.phases_ms.get(phase.value, 0.0) / max(replica.steps, 1)
+    return replica.phases_ms.get(phase.value, 0.0) / max(replica.measured_steps, 1)
 
 
 def step_ms(replica: Replica) -> float:
     """Milliseconds per step on average."""
-    return sum(replica.phases_ms.values()) / max(replica.steps, 1)
+    return sum(replica.phases_ms.values()) / max(replica.measured_steps, 1)
 
 
 def own_ms(replica: Replica) -> float:
     """Milliseconds per step of the replica's own work: all but waiting."""
     return step_ms(replica) - phase_ms(replica, Phase.WAITING)
+
+
+def device_step_ms(replica: Replica) -> float:
+    """Milliseconds per step in which the device was at work."""
+    return replica.device_ms / max(replica.measured_steps, 1)
 
 
 def typical_step_ms(replica: Replica, newest: int | None = None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from xla_debug.account.schema import Change, Compile, Finding, HotLine, Phase, Problem, Replica
+from xla_debug.account.schema import Change, Compile, Finding, HotLine, Phase, Problem, Replica, Verdict
 
 WARM_UP = 3
 """Steps in which compilations are expected: parameters, then optimizer state, then numbers that change become inputs."""
@@ -14,7 +14,7 @@ _FALLBACKS = 3
 _WAIT_SHARE = 0.05
 """Of the run, spent waiting for values that one line reads."""
 _LOADER_SHARE = 0.2
-"""Of the run, in loaders."""
+"""Of the run without compilations, in loaders."""
 
 _KINDS: Mapping[Change, Problem] = {
     Change.INPUT_SHAPE: Problem.SHAPES,
@@ -87,15 +87,16 @@ def _fallbacks(replica: Replica) -> Iterator[Finding]:
 
 def _loaders(replica: Replica) -> Iterator[Finding]:
     """The devices wait for batches."""
-    run_ms = sum(replica.phases_ms.values())
+    run_ms = sum(replica.phases_ms.values()) - replica.phases_ms.get(Phase.COMPILE.value, 0.0)
     loading_ms = replica.phases_ms.get(Phase.LOADER.value, 0.0)
-    if replica.steps >= _FEWEST_STEPS and loading_ms >= _LOADER_SHARE * run_ms:
+    hidden = replica.verdict is Verdict.DEVICE
+    if replica.measured_steps >= _FEWEST_STEPS and loading_ms >= _LOADER_SHARE * run_ms and not hidden:
         lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == Phase.LOADER.value]
         line = lines[0].line if lines else None
         yield Finding(
             Problem.LOADER,
             line,
-            f"{loading_ms / run_ms:.0%} of the time is spent on batches, {loading_ms / replica.steps:.1f} ms a step, most of it here",
+            f"{loading_ms / run_ms:.0%} of the time without compilations goes into batches, {loading_ms / replica.measured_steps:.1f} ms a step, most here",
             "load in the background: DataLoader(num_workers=...), wrapped in MpDeviceLoader, or make batches cheaper",
             loading_ms,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,9 @@ _NAMED = 5
 """Of how many of the largest groups of live buffers the holder is looked for."""
 _GROWTH = 0.1
 """Tensors more per step that make growth. A turn of a loop may be several steps."""
+
+_LOOK_SHARE = 0.005
+"""Of the run, spent looking."""
 
 Made = tuple["weakref.ref[jax.Array]", str | None]
 
@@ -70,7 +74,7 @@ class Origins:
 
 
 class Watcher:
-    """Looks at the devices at steps 4, 8, 16, … and keeps the fullest picture."""
+    """Counts what lives at steps 4, 8, 16, …, looks closer at what grows, and otherwise as often as it costs little."""
 
     def __init__(self) -> None:
         self.origins = Origins()
@@ -79,16 +83,23 @@ class Watcher:
         self._next = 4
         self._most = -1
         self._peaks: Counter[str] = Counter()
+        self._started = time.perf_counter()
+        self._looked_s = 0.0
 
-    def after_step(self, step: int) -> None:
-        """In the thread that steps, after each of them: its frames are still there, to name what holds tensors."""
-        if step >= self._next:
-            self._next = 2 * step
-            self.look(step)
-
-    def look(self, step: int) -> None:
-        """Ask the garbage collector what lives."""
+    def after_step(self, step: int) -> bool:
+        """In the thread that steps, after each of them: its frames are still there, to name what holds tensors. True if that took time."""
+        if step < self._next:
+            return False
+        self._next = 2 * step
         self.origins.count(step)
+        cheap = self._looked_s <= _LOOK_SHARE * (time.perf_counter() - self._started)
+        if cheap or self.finding is None and self.origins.growing():
+            self.look()
+        return True
+
+    def look(self) -> None:
+        """Ask the garbage collector what lives."""
+        begin = time.perf_counter()
         found = abi.live_buffers()
         total = sum(buffer.array.nbytes for buffer in found)
         if total > self._most:
@@ -97,6 +108,7 @@ class Watcher:
         growing = self.origins.growing()
         if growing:
             self.finding = self._explained(growing, found)
+        self._looked_s += time.perf_counter() - begin
 
     def _grouped(self, found: list[abi.LiveBuffer]) -> list[Live]:
         groups: dict[tuple[str | None, str, str], list[abi.LiveBuffer]] = {}

@@ -211,7 +211,8 @@ class Finding:
 class Replica:
     """One process of the run.
 
-    phases_ms: totals of `Step.ms` over all steps. timeline: the newest steps, or evenly chosen ones of a long run, oldest first.
+    phases_ms, device_ms: totals of the steps' over `measured_steps`, those after the warm-up of a longer run.
+    timeline: the newest steps, or evenly chosen ones of a long run, oldest first.
     """
 
     ordinal: int
@@ -225,6 +226,7 @@ class Replica:
     verdict: Verdict
     phases_ms: dict[str, float]
     device_ms: float
+    measured_steps: int = 0
     timeline: list[Step] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
     syncs: list[Sync] = field(default_factory=list)
