@@ -8,7 +8,16 @@ import sys
 import click
 
 # Subcommand → the module below xla_debug.commands that holds it, as `command`: only what is called is imported.
-COMMANDS: dict[str, str] = {"report": "report", "diff": "diff", "compare": "compare", "watch": "watch", "run": "run"}
+COMMANDS: dict[str, str] = {
+    "run": "run",
+    "report": "report",
+    "diff": "diff",
+    "compare": "compare",
+    "watch": "watch",
+    "graph": "graph",
+    "env": "env",
+    "settings": "settings",
+}
 
 
 class _Lazy(click.Group):

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import enum
+
 from xla_core.abi import Setting
 from xla_debug import folders
+
+
+class GraphFormat(enum.Enum):
+    """How a program is written to a file."""
+
+    TEXT = "text"
+    DOT = "dot"
+    HLO = "hlo"
 
 
 def _count(text: str) -> int:
@@ -54,5 +64,14 @@ DEBUG_LEVEL: Setting[int | None] = Setting(
 )
 DEBUG_FILE = _text("PT_XLA_DEBUG_FILE", "File to which explanations are appended; stderr when unset.")
 DEBUG_MAX_FRAME = Setting("PT_XLA_DEBUG_MAX_FRAME", 8, "Python frames in an explanation, at most.", _count, "an integer of at least 0")
+
+# Programs.
+SAVE_GRAPH_FMT = Setting(
+    "SAVE_GRAPH_FMT",
+    GraphFormat.TEXT,
+    "How `torch_xla.debug.graph_saver` writes a program: as text, Graphviz's dot, or HLO.",
+    GraphFormat,
+    "text, dot or hlo",
+)
 
 SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))

@@ -1,0 +1,28 @@
+"""Profiles of a run, and names for its parts (alias `xp`)."""
+
+from __future__ import annotations
+
+from xla_debug.profiler import (
+    StepTrace,
+    Trace,
+    get_tracer_marked_step,
+    set_tracer_marked_step,
+    start_server,
+    start_trace,
+    stop_trace,
+    trace_me,
+)
+from xla_debug.profiler_client import trace, trace_detached
+
+__all__ = [
+    "StepTrace",
+    "Trace",
+    "get_tracer_marked_step",
+    "set_tracer_marked_step",
+    "start_server",
+    "start_trace",
+    "stop_trace",
+    "trace",
+    "trace_detached",
+    "trace_me",
+]
