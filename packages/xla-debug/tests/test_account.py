@@ -134,3 +134,17 @@ def test_each_replica_of_a_spawn_keeps_its_account(tmp_path: Path) -> None:
     account = account_of(tmp_path, str(script), CPU_NUM_DEVICES="2")
     assert [(replica.ordinal, replica.steps >= 3, replica.finished) for replica in account.replicas] == [(0, True, True), (1, True, True)]
     assert len({replica.pid for replica in account.replicas}) == 2 and json.loads(files.dumped(account))["exit_code"] == 0
+
+
+def test_a_full_device_is_explained(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, torch_xla\nkept = torch.ones(1000, 1000).to('xla')\n"
+        "large = torch.zeros(2_000_000_000, 1, device='xla') + torch.zeros(1, 4000, device='xla')\n"
+        "try:\n    torch_xla.sync(wait=True)\n    large[0, 0].item()\nexcept RuntimeError as error:\n    print(error)\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_DEBUG_ACCOUNT_DIR": str(tmp_path / "accounts")}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
+    assert "RESOURCE_EXHAUSTED" in done.stdout, done.stderr
+    assert f"4,000,000 bytes: 1 × float32[1000, 1000] made at {script}:2" in done.stdout
