@@ -90,6 +90,21 @@ def collectives_table(results: Results) -> str:
     return f"{table(headings, rows, right_from=2)}\n\n{table(step_headings, steps, right_from=2)}"
 
 
+def account_table(results: Results) -> str:
+    """Milliseconds per step without and with an account."""
+    rows = [
+        [
+            row["model"],
+            *(number(row[key]) for key in ("ms", "kept_ms")),
+            f"{row['kept_vs_not']:.3f}",
+            row["goal"],
+            "met" if row["met"] else "missed",
+        ]
+        for row in results["rows"]
+    ]
+    return table(["model", "ms", "ms, with an account", "×", "goal", ""], rows)
+
+
 def machine_table(all_results: list[Results]) -> str:
     """Machine, command and date of every file."""
     rows = [["kind", *(results["kind"] for results in all_results)]]
@@ -104,6 +119,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "trace": trace_table,
     "steps": steps_table,
     "collectives": collectives_table,
+    "account": account_table,
     "spmd": spmd_table,
     "spmd-scale": scale_table,
 }

@@ -100,7 +100,9 @@
     document.title = `${at("verdict").textContent} · ${account.command.join(" ")}`;
     at("lead").textContent = verdicts.filter((verdict) => verdict !== "nothing measured").map((verdict) => {
       const phase = verdict.replace("-bound", "");
-      const part = (replica) => (phase === "device" ? busy(replica) : (replica.phases_ms[phase] || 0) / (whole(replica) || 1));
+      const phases = { device: ["waiting"], tracing: ["tracing", "look-up"] }[phase] || [phase];
+      const spent = (replica) => sum(phases.map((one) => replica.phases_ms[one] || 0)) / (whole(replica) || 1);
+      const part = (replica) => Math.max(spent(replica), phase === "device" ? busy(replica) : 0);
       const share = percent(sum(of(verdict).map(part)) / of(verdict).length);
       return phase === "device" ? `The device works ${share} of the time.` : `${share} of the step goes into ${phase}.`;
     }).join(" ");

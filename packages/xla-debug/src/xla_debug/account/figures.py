@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from xla_debug.account.schema import Account, Phase, Replica, Verdict
+from xla_debug.account.verdict import shares
 
 T = TypeVar("T")
 
@@ -50,10 +51,10 @@ def share(part: float, whole: float) -> float:
 
 def verdict_share(replica: Replica) -> float:
     """How much of the step speaks for the verdict, 0 to 1."""
+    found = shares(replica.phases_ms)
     if replica.verdict is Verdict.DEVICE:
-        return busy(replica)
-    phase = replica.verdict.value.removesuffix("-bound")
-    return share(replica.phases_ms.get(phase, 0.0), sum(replica.phases_ms.values()))
+        return max(busy(replica), found[Phase.WAITING])
+    return next((part for phase, part in found.items() if replica.verdict.value == f"{phase.value}-bound"), 0.0)
 
 
 def slowest(account: Account) -> Replica | None:
