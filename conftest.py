@@ -1,6 +1,8 @@
-"""Settings of the whole test run: how many examples hypothesis tries, in `hatch run test` and in `hatch run test-long`."""
+"""Settings of the whole test run: how many processes, and how many examples hypothesis tries, quickly and in `hatch run test-long`."""
 
 from __future__ import annotations
+
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -8,3 +10,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("long", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile("quick")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: tests of several processes wait for each other much of their time."""
+    return (os.cpu_count() or 1) + 1

@@ -42,7 +42,7 @@ def test_trace_times_every_case(tmp_path: Path) -> None:
         assert math.isfinite(row["us"]) and (row["us"] > 0 or case.startswith("sync per operation"))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param(model, marks=[] if model in ("mlp", "decode") else pytest.mark.long) for model in MODELS])
 def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
     rows = {row["on"]: row for row in results("steps.py", tmp_path / "steps.json", "--models", model, "--rounds", "2")["rows"]}
     assert list(rows) == ["xla", "torch", "jax"]
@@ -51,6 +51,7 @@ def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
     assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
 
 
+@pytest.mark.long
 def test_collectives_are_right_and_timed(tmp_path: Path) -> None:
     content = results("collectives.py", tmp_path / "collectives.json")
     rows = {row["case"]: row for row in content["rows"]}
@@ -109,6 +110,7 @@ def test_spmd_steps_agree_and_are_timed(tmp_path: Path) -> None:
     assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
 
 
+@pytest.mark.long
 def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> None:
     rows = results("spmd_scale.py", tmp_path / "scale.json")["rows"]
     assert [row["shardings"] for row in rows[:-1]] == [3, 9, 15, 23]

@@ -39,6 +39,7 @@ def test_on_the_cpu_all_is_right(tmp_path: Path) -> None:
     assert len(found) > 40 and set(found.values()) == {"native"}
 
 
+@pytest.mark.long
 def test_damage_is_found(tmp_path: Path) -> None:
     found = flat(outcomes(tmp_path, "--device", "cpu", "--damage", "--only", SOME))
     unseen = {name for name, outcome in found.items() if outcome != "wrong"}

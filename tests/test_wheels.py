@@ -106,7 +106,8 @@ def test_no_file_is_shipped_twice(wheels: dict[str, Wheel]) -> None:
 def test_wheels_hold_all_sources(wheels: dict[str, Wheel]) -> None:
     for wheel in members(wheels):
         source = wheel.source / "src"
-        expected = {file.relative_to(source).as_posix() for file in source.rglob("*") if file.suffix in (".py", ".typed", ".pyi", ".json")}
+        kinds = (".py", ".typed", ".pyi", ".json", ".html", ".css", ".js")
+        expected = {file.relative_to(source).as_posix() for file in source.rglob("*") if file.suffix in kinds}
         assert wheel.modules == expected
         assert f"{wheel.source.name.replace('-', '_')}/py.typed" in wheel.files
 

@@ -134,6 +134,7 @@ def test_the_first_level_explains_compilations_on_stderr_with_the_innermost_fram
     assert found[0][1][8:] == [*(f"  {frame}" for frame in frames_of(ended)[0][:2]), "  .........."]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variables", [{"PT_XLA_DEBUG": "0"}, {"PT_XLA_DEBUG": "1", "PT_XLA_DEBUG_LEVEL": "0"}])
 def test_nothing_is_explained_where_nobody_asks(script: Callable[..., Any], variables: dict[str, str]) -> None:
     ended = script(TRAINING, **variables)

@@ -110,6 +110,7 @@ def test_m07_reports_come_before_step_closures_and_from_the_local_master_only(sc
     assert found.out == "1\n1\n"
 
 
+@pytest.mark.long
 def test_m07_of_real_replicas(script: Callable[..., Any], tmp_path: Path) -> None:
     """Each has its file; steps are saved on the local master. What PT_XLA_DEBUG_FILE names is divided in the same way."""
     pytest.importorskip("torch_xla.distributed.xla_multiprocessing")

@@ -11,7 +11,8 @@ Start = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    ("size", "dtypes", "least"), [(2, "all", 400), (4, "few", 300), pytest.param(4, "all", 700, marks=pytest.mark.long)]
+    ("size", "dtypes", "least"),
+    [(2, "all", 400), *(pytest.param(*four, marks=pytest.mark.long) for four in ((4, "few", 300), (4, "all", 700)))],
 )
 def test_collectives_are_those_of_numpy(start: Start, size: int, dtypes: str, least: int) -> None:
     for report in start("collectives", size, dtypes).reports():

@@ -159,7 +159,7 @@ def test_lines_of_operations_can_be_switched_on_for_a_while() -> None:
         first = x.tan()
         second = first.tan()
         graph = abi.graph_of([second])
-        return [operation.line for operation in graph.operations()], [here(-3), here(-3)]
+        return [operation.line for operation in graph.operations()], [here(-3), here(-2)]
 
     before = abi.counter("xla::tan")
     try:

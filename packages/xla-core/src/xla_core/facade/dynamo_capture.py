@@ -21,7 +21,7 @@ from xla_core.facade import dynamo_config
 from xla_core.facade.step_closures import stand_in_by
 from xla_core.frontend.tensor import Storage, XLATensor, view_of
 from xla_core.ir.aval import Aval
-from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of
+from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
 from xla_core.ir.layout import Layout
 from xla_core.ir.tape import NOBODY, Recorder, Tape, Value, buffer_value
 from xla_core.metrics import Cause
@@ -352,6 +352,5 @@ class _Assembly:
     def _program(self) -> tuple[Graph, Inputs]:
         slots = [value.slot for value in self._pending]
         entries, renamed, feeds = extract(self.tape, ancestors(self.tape, slots))
-        lines = {renamed[slot]: line for slot, line in self.tape.lines.items() if slot in renamed}
-        graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=lines)
+        graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(self.tape, renamed))
         return graph, inputs_of(entries, feeds)

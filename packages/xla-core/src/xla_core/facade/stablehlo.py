@@ -19,7 +19,7 @@ from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.facade.conversion import plain
 from xla_core.frontend.exchange import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
-from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots
+from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
 from xla_core.ir.tape import Entry, Recorder, Tape, Value
 from xla_core.runtime.client import current_recorder, home, jax_device
 from xla_core.runtime.executor import source_scope
@@ -83,8 +83,8 @@ def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
 def _program(
     recorder: Recorder, tape: Tape, entries: list[Entry], renamed: dict[int, int], feeds: dict[int, Any], outs: list[int]
 ) -> Program:
-    lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
-    return Program(recorder, Graph(tuple(entries), tuple(outs), lines=lines), inputs_of(entries, feeds))
+    graph = Graph(tuple(entries), tuple(outs), lines=renamed_lines(tape, renamed))
+    return Program(recorder, graph, inputs_of(entries, feeds))
 
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:

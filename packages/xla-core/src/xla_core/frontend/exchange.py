@@ -13,7 +13,7 @@ from xla_core.errors import DeviceMismatchError, ExecutionError, UnsupportedDtyp
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
-from xla_core.ir.graph import Graph, ancestors, extract, live_slots
+from xla_core.ir.graph import Graph, ancestors, extract, live_slots, renamed_lines
 from xla_core.ir.layout import spans_devices
 from xla_core.ir.tape import KEPT, Recorder, buffer_value
 from xla_core.metrics import Cause
@@ -117,7 +117,7 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
     with recorder.lock:
         tape = recorder.tape
         entries, renamed, _ = extract(tape, ancestors(tape, slots))
-        return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), ())
+        return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), (), renamed_lines(tape, renamed))
 
 
 def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:

@@ -166,6 +166,11 @@ def extract(tape: Tape, slots: list[int]) -> tuple[list[Entry], dict[int, int], 
     return entries, renamed, feeds
 
 
+def renamed_lines(tape: Tape, renamed: Mapping[int, int]) -> dict[int, str]:
+    """The user's lines that were captured, by new slot."""
+    return {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+
+
 def live_slots(tape: Tape) -> list[int]:
     """Slots of pending values that somebody still holds, ascending."""
     feeds = tape.feeds
@@ -213,7 +218,7 @@ def shrink(tape: Tape, slots: list[int]) -> None:
         if value is not None and value.tape is tape and value.slot == old:
             value.slot = new
     reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in tape.reads.items() if base in renamed and slot in renamed}
-    lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+    lines = renamed_lines(tape, renamed)
     tape.filled = [(holder, renamed[slot], number) for holder, slot, number in tape.filled if slot in renamed]
     dropped = [reference() for slot, reference in enumerate(tape.refs) if slot not in renamed]
     for value in dropped:

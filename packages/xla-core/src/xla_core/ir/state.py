@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from xla_core.errors import InternalError
 from xla_core.ir.aval import Aval
-from xla_core.ir.graph import aval_at
+from xla_core.ir.graph import aval_at, renamed_lines
 from xla_core.ir.tape import Entry, Tape, Value
 
 Fill = Callable[[Any, Aval, Any], Any]
@@ -93,5 +93,5 @@ def _rebuild(tape: Tape, buffers: dict[int, Any]) -> None:
         if unused is not None and unused.tape is tape:
             unused.tape = None
     tape.reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in tape.reads.items() if slot in renamed}
-    tape.lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+    tape.lines = renamed_lines(tape, renamed)
     tape.entries, tape.refs, tape.feeds = entries, refs, feeds

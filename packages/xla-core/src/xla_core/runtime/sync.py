@@ -22,6 +22,7 @@ from xla_core.ir.graph import (
     live_slots,
     materialize,
     operation_at,
+    renamed_lines,
     results_of_once,
     shrink,
 )
@@ -158,8 +159,7 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     entries, renamed, feeds = extract(tape, needed)
     slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
     slots = sorted({*slots, *results_of_once(tape, needed)})
-    lines = {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
-    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=lines)
+    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
     buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause)
     materialize(tape, slots, buffers)
     if live_slots(tape):
