@@ -5,7 +5,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import PASSIVE, Row, rerun_with, wide_console, write_results
-from steps import build, names_of, workloads
+from steps import build, names_of, turn, workloads
 
 GOAL = 1.02
 MODELS = ("mlp", "cnn", "gpt")
@@ -31,12 +30,8 @@ def work(model: str, quick: bool) -> None:
     contender.finish()
     print("ready", flush=True)
     for line in sys.stdin:
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < float(line):
-            contender.step()
-            count += 1
-        contender.finish()
-        print(1e3 * (time.perf_counter() - start) / count, flush=True)
+        turn(contender, float(line))
+        print(contender.wall_ms[-1], flush=True)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from xla_core.frontend.encode import Call
 from xla_core.frontend.tensor import XLATensor, made
 from xla_core.ir.tape import Value, buffers_made, counted
 
+_OBJECTS = ("CreateXlaTensor", "DestroyXlaTensor", "CreateDataHandles", "DestroyDataHandles")
+
 
 def operation_counts(calls: Mapping[str, Call]) -> dict[str, int]:
     """`xla::<op>`: in-place and out= forms count under the out-of-place name."""
@@ -30,15 +32,11 @@ def object_counts(calls: Mapping[str, Call]) -> dict[str, int]:
     kinds = list(map(type, things))
     live_tensors = kinds.count(XLATensor)
     live_buffers = sum(getattr(value, "buffer", None) is not None for value in compress(things, map(is_, kinds, repeat(Value))))
-    return {
-        "CreateXlaTensor": tensors,
-        "DestroyXlaTensor": max(tensors - live_tensors, 0),
-        "CreateDataHandles": buffers,
-        "DestroyDataHandles": max(buffers - live_buffers, 0),
-    }
+    numbers = (tensors, max(tensors - live_tensors, 0), buffers, max(buffers - live_buffers, 0))
+    return dict(zip(_OBJECTS, numbers, strict=True))
 
 
 def register(calls: Mapping[str, Call]) -> None:
     """Let snapshots include these counters, computed from the live table of `calls`."""
     metrics.register_collector(lambda: operation_counts(calls))
-    metrics.register_collector(lambda: object_counts(calls), frozenset(object_counts(calls)))
+    metrics.register_collector(lambda: object_counts(calls), frozenset(_OBJECTS))

@@ -25,7 +25,7 @@ _LONGEST_TEXT = 200_000
 _MOST_COMPILES = 1_000
 _LONGER = 8
 """Steps of a run from which those of the warm-up do not count: imports, first compilations."""
-_SPLIT_FROM = 4
+_SPLIT_FROM = 3
 """Samples in a step from which its own split the host's time; below, those of the run do."""
 _HOST = (Phase.TRACING, Phase.LOADER, Phase.PYTHON)
 _HOT_LINES = 20
@@ -64,25 +64,28 @@ class _Running:
     compiles: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Spent:
-    """Time of steps: of the host by phase, of the device, and where the host was seen in its own time."""
+    """Time of steps: of the host by phase, of the device, and where the host was seen in its own time, by phase and line."""
 
     ns: Counter[Phase] = field(default_factory=Counter)
+    seen: Counter[Phase] = field(default_factory=Counter)
     samples: Counter[tuple[Phase, str]] = field(default_factory=Counter)
     device_ns: int = 0
 
-    def __add__(self, other: _Spent) -> _Spent:
-        return _Spent(self.ns + other.ns, self.samples + other.samples, self.device_ns + other.device_ns)
+    def copy(self) -> _Spent:
+        """As of now."""
+        return _Spent(self.ns.copy(), self.seen.copy(), self.samples.copy(), self.device_ns)
 
-    def __sub__(self, other: _Spent) -> _Spent:
-        return _Spent(self.ns - other.ns, self.samples - other.samples, self.device_ns - other.device_ns)
+    def since(self, start: _Spent) -> _Spent:
+        """What came after `start`."""
+        return _Spent(self.ns - start.ns, self.seen - start.seen, self.samples - start.samples, self.device_ns - start.device_ns)
 
     def hot_lines(self) -> list[HotLine]:
         """Shares of the samples, as milliseconds of the host's own time."""
-        seen = max(self.samples.total(), 1)
+        total = max(self.samples.total(), 1)
         own_ms = sum(self.ns[phase] for phase in _HOST) * 1e-6
-        return [HotLine(line, phase.value, own_ms * count / seen) for (phase, line), count in self.samples.most_common(_HOT_LINES)]
+        return [HotLine(line, phase.value, own_ms * count / total) for (phase, line), count in self.samples.most_common(_HOT_LINES)]
 
 
 class Collector:
@@ -98,7 +101,8 @@ class Collector:
         self._steps = 0
         self._stride = 1
         self._timeline: deque[Step] = deque()
-        self._spent = self._warm_up = _Spent()
+        self._spent = _Spent()
+        self._warm_up = _Spent()
         self._device_until_s = 0.0
         self._compiles: list[Compile] = []
         self._syncs: dict[tuple[str | None, str, str | None], _Total] = {}
@@ -222,17 +226,21 @@ class Collector:
 
     def _end_step(self, end_s: float) -> None:
         """Close the step that is under way: what no event tells is split as the samples say."""
-        step = self._step
-        seen = self.sampler.take()
+        step, spent = self._step, self._spent
+        samples = self.sampler.take()
+        seen = _phases(samples)
+        spent.samples.update(samples)
+        spent.seen.update(seen)
+        split = seen if seen.total() >= _SPLIT_FROM else spent.seen
+        total = split.total()
         told_ns = sum(length for _, length in step.open)
         rest_ns = max(int((end_s - step.start_s) * 1e9) - told_ns, 0)
-        by_phase = _phases(seen if seen.total() >= _SPLIT_FROM else self._spent.samples + seen)
-        total = by_phase.total()
         for phase in _HOST:
-            step.ns[phase] += rest_ns * by_phase[phase] // total if total else rest_ns * (phase is Phase.TRACING)
-        self._spent += _Spent(step.ns, seen, step.device_ns)
+            step.ns[phase] += rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
+        spent.ns.update(step.ns)
+        spent.device_ns += step.device_ns
         if self._steps == WARM_UP - 1:
-            self._warm_up = self._spent
+            self._warm_up = spent.copy()
         if self._steps % self._stride == 0:
             ms = {phase.value: ns * 1e-6 for phase, ns in step.ns.items() if ns}
             self._timeline.append(Step(step.start_s, ms, step.device_ns * 1e-6, step.compiles))
@@ -273,7 +281,7 @@ class Collector:
             ]  # fmt: skip
             waits = {line: (total.steps, total.ns * 1e-6) for line, total in self._waited.items() if line is not None}
             longer = self._steps >= _LONGER
-            spent = self._spent - self._warm_up if longer else self._spent
+            spent = self._spent.since(self._warm_up) if longer else self._spent
             phases_ms = {phase.value: ns * 1e-6 for phase, ns in spent.ns.items()}
             device_ms = spent.device_ns * 1e-6
             found = Replica(

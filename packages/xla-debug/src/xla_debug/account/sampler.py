@@ -1,4 +1,4 @@
-"""Where the host's time goes between syncs: the stack of the thread that steps, looked at every few milliseconds.
+"""Where the host's time goes between syncs: the stack of the thread that steps, looked at fifty times a second.
 
 Nothing is added to what runs for each recorded operation, so the cost does not depend on how much is recorded.
 """
@@ -20,7 +20,7 @@ import torch
 from xla_debug.account.schema import Phase
 from xla_debug.core import abi
 
-INTERVAL_S = 0.005
+INTERVAL_S = 0.02  # each look takes the interpreter lock from the thread that steps
 _MOST_FRAMES = 80
 
 _CORE, _TORCH, _JAX = (f"{Path(module.__file__ or '').parent}/" for module in (abi, torch, jax))

@@ -31,6 +31,8 @@ class Phase(enum.Enum):
     PYTHON = "python"
     """Other code of the user's."""
 
+    __hash__ = object.__hash__  # phases are keys of what is added up in each step; an Enum's own hash is Python code
+
 
 class Verdict(enum.Enum):
     """What a run is bound by."""
