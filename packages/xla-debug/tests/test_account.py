@@ -148,3 +148,38 @@ def test_a_full_device_is_explained(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
     assert "RESOURCE_EXHAUSTED" in done.stdout, done.stderr
     assert f"4,000,000 bytes: 1 × float32[1000, 1000] made at {script}:2" in done.stdout
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    folder = tmp_path / "accounts"
+    script.write_text(
+        "import shutil, sys, torch, torch_xla\nx = torch.ones(2, device='xla')\ntorch_xla.sync()\n"
+        "shutil.rmtree(sys.argv[1])\nprint(x.sum().item())\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_DEBUG_ACCOUNT_DIR": str(folder)}
+    line = [sys.executable, str(script), str(folder)]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "2.0\n")
+    assert done.stderr.count("the account cannot be written") == 1, done.stderr
+
+
+def test_a_running_job_is_watched(tmp_path: Path) -> None:
+    script, flag = tmp_path / "script.py", tmp_path / "flag"
+    script.write_text(
+        "import pathlib, sys, torch, torch_xla\nx = torch.ones(8, device='xla')\n"
+        "while not pathlib.Path(sys.argv[1]).exists():\n    x = x * 1.5 / 1.5\n    torch_xla.sync(wait=True)\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "xla_debug"]
+    target = tmp_path / "account.json"
+    with subprocess.Popen([*command, "run", "--json", str(target), str(script), str(flag)], env=environment) as job:
+        for _ in range(100):
+            seen = subprocess.run([*command, "watch", "--once", str(job.pid)], env=environment, capture_output=True, text=True)
+            if "per step" in seen.stdout:
+                break
+        flag.touch()
+    assert "still running" in seen.stdout and str(script) in seen.stdout, seen.stderr
+    assert job.returncode == 0 and files.read(target).exit_code == 0

@@ -133,6 +133,7 @@ def test_the_folder_of_a_process(full: Make, account: MakeAccount, monkeypatch: 
     assert "no accounts yet" in error(os.getpid(), "--once")
     files.write(account(full()), folder / "account.7.json")
     assert "100 steps" in run(os.getpid()).stdout
+    assert watch.folder_of("7") == folder, "of a process that it started"
 
 
 def test_a_process_that_ended_without_an_account(monkeypatch: pytest.MonkeyPatch, full: Make, account: MakeAccount, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from xla_debug import folders
 from xla_debug.account import files
 from xla_debug.account.merging import merge
 from xla_debug.account.schema import Account, Replica
@@ -19,7 +19,7 @@ from xla_debug.errors import AccountFileError
 from xla_debug.render import overview
 
 _EVERY = 1.0
-"""Seconds between looks, which is how often jobs write."""
+"""Seconds between looks; jobs write every other second."""
 
 
 def folder_of(target: str) -> Path:
@@ -28,7 +28,8 @@ def folder_of(target: str) -> Path:
         return Path(target)
     if not target.isdecimal():
         raise AccountFileError(f"{target}: there is no such folder; give the folder of a job's accounts, or the number of its process")
-    folder = Path(tempfile.gettempdir()) / f"xla-debug-{os.getuid()}" / target
+    folder = folders.folder_of(int(target))  # of `xla-debug run`, or else of a process that it started
+    folder = next((path.parent for path in folder.parent.glob(f"*/account.{target}.json")), folder)
     if not os.path.isdir(folder):
         raise AccountFileError(f"process {target} keeps no account ({folder} is missing); start it with `xla-debug run SCRIPT`")
     if not _runs(int(target)) and account_of(folder) is None:

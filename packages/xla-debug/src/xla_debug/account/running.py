@@ -14,7 +14,7 @@ from pathlib import Path
 from xla_debug.account.collector import Collector
 from xla_debug.account.environment import environment
 from xla_debug.account.files import write
-from xla_debug.account.schema import FORMAT, VERSION, Account
+from xla_debug.account.schema import FORMAT, VERSION, Account, Replica
 from xla_debug.core import abi
 
 _EVERY_S = 2.0
@@ -27,6 +27,7 @@ class Keeper:
         self._path = folder / f"account.{os.getpid()}.json"
         self._collector = Collector()
         self._environment = environment()
+        self._failed = False
         self._end = threading.Event()
         self._writer = threading.Thread(target=self._run, name="xla-debug-account", daemon=True)
         self._remove: Callable[[], None] = abi.explain_failures(self._explain)
@@ -58,19 +59,25 @@ class Keeper:
         if self._collector.idle:
             return
         replica = self._collector.replica(finished)
-        write(
-            Account(
-                FORMAT,
-                VERSION,
-                list(sys.orig_argv),
-                replica.started_s,
-                replica.seconds,
-                None,
-                self._environment,
-                [replica],
-                replica.findings,
-            ),
-            self._path,
+        account = self._account(replica)
+        try:
+            write(account, self._path)
+        except OSError as error:  # the run itself need not end for that
+            if not self._failed:
+                self._failed = True
+                print(f"xla-debug: the account cannot be written to {self._path}: {error.strerror}", file=sys.stderr)
+
+    def _account(self, replica: Replica) -> Account:
+        return Account(
+            format=FORMAT,
+            version=VERSION,
+            command=list(sys.orig_argv),
+            started_s=replica.started_s,
+            seconds=replica.seconds,
+            exit_code=None,
+            environment=self._environment,
+            replicas=[replica],
+            findings=replica.findings,
         )
 
     def _explain(self, error: BaseException) -> str | None:

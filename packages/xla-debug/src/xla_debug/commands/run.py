@@ -17,7 +17,7 @@ from rich.console import Console
 from xla_debug.account import files
 from xla_debug.account.merging import merge
 from xla_debug.commands import outputs
-from xla_debug.folders import folder_of, keeping
+from xla_debug.folders import keeping, make_folder
 from xla_debug.page import page
 from xla_debug.render import report
 
@@ -36,8 +36,10 @@ def command(module: bool, html: str | None, json: str | None, script: str, args:
     if not module and not Path(script).is_file():
         raise click.UsageError(f"there is no script {script!r}")
     started = time.time()
-    folder = folder_of(os.getpid())
-    folder.mkdir(parents=True)
+    try:
+        folder = make_folder(os.getpid())
+    except OSError as error:
+        raise outputs.Wrong(str(error)) from error
     try:
         line = [sys.executable, *(["-m"] if module else []), script, *args]
         code = _run(line, {**os.environ, **keeping(folder)})
