@@ -58,6 +58,7 @@ def test_the_fixture(tmp_path: Path) -> None:
         "            torch_xla.sync()\n",
         encoding="utf-8",
     )
-    plugin = ["-p", "xla_debug.pytest_plugin", "-p", "no:cacheprovider"]
-    done = subprocess.run([sys.executable, "-m", "pytest", *plugin, str(test)], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(test)], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 1 and "input 0 is f32[4], was f32[3], first used by aten.cosh" in done.stdout, done.stdout
