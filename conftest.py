@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: the first example of a shape pays for a compilation.
@@ -12,6 +13,7 @@ settings.register_profile("long", settings.get_profile("quick"), max_examples=20
 settings.load_profile("quick")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores: tests of several processes wait for each other much of their time."""
     return (os.cpu_count() or 1) + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from xla_debug import watch
+from xla_debug import folders, watch
 from xla_debug.account import files
 from xla_debug.account.schema import VERSION, Account, Replica
 from xla_debug.cli import group
@@ -155,8 +155,16 @@ def error(*arguments: object) -> str:
 
 
 def test_unknown_folders(tmp_path: Path) -> None:
-    assert "there is no such folder" in error(tmp_path / "none") and "keeps no account" in error("2" * 400)
+    assert "there is no such folder" in error(tmp_path / "none") and "there is no such folder" in error("2" * 400)
     assert "no accounts yet" in error(tmp_path, "--once")
+
+
+def test_unknown_processes(full: Make, account: MakeAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert "keeps no account" in error("4000000000")
+    folders.make_folder(7)
+    files.write(account(full()), folders.folder_of(7) / "account.7.json")
+    assert "keeps no account" in error("4000000000"), "nor where others do"
 
 
 def test_accounts_that_cannot_be_read(full: Make, account: MakeAccount, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from xla_debug.account.figures import Pool, pooled, share, step_ms
-from xla_debug.account.schema import Change, Compile, Replica
+from xla_debug.account.schema import Change, Compile, Fallback, Replica, Transfer
 from xla_debug.places import Places
 from xla_debug.quantities import counted, duration, number, percent, ranges, size
 from xla_debug.tables import Cell, plain, section
 
 Replicas = Sequence[Replica]
 T = TypeVar("T")
+Copied = TypeVar("Copied", Fallback, Transfer)
 
 
 def _section(
@@ -81,38 +82,34 @@ def _syncs(replicas: Replicas, places: Places) -> list[RenderableType]:
     )
 
 
-def _fallbacks(replicas: Replicas, places: Places) -> list[RenderableType]:
-    pools = pooled(replicas, lambda replica: replica.fallbacks, lambda row: (row.operator, row.line))
+def _copies(
+    title: str, replicas: Replicas, columns: list[str], pools: list[Pool[Copied]], names: Callable[[Copied], list[Cell]]
+) -> list[RenderableType]:
+    """A table of what moved data: the columns that name it, then how often, how much, how long."""
     return _section(
-        "Operators on the CPU",
+        title,
         replicas,
-        ["operator", "line", ">calls", ">moved", ">took"],
+        [*columns, ">moved", ">took"],
         _dearest(pools, lambda row: row.ms),
         lambda pool: [
-            pool.first.operator,
-            places.shown(pool.first.line),
+            *names(pool.first),
             number(pool.mean(lambda row: row.count)),
             size(pool.mean(lambda row: row.nbytes)),
             duration(pool.mean(lambda row: row.ms)),
         ],
     )
+
+
+def _fallbacks(replicas: Replicas, places: Places) -> list[RenderableType]:
+    pools = pooled(replicas, lambda replica: replica.fallbacks, lambda row: (row.operator, row.line))
+    columns = ["operator", "line", ">calls"]
+    return _copies("Operators on the CPU", replicas, columns, pools, lambda row: [row.operator, places.shown(row.line)])
 
 
 def _transfers(replicas: Replicas, places: Places) -> list[RenderableType]:
     pools = pooled(replicas, lambda replica: replica.transfers, lambda row: (row.direction, row.line))
-    return _section(
-        "Transfers",
-        replicas,
-        ["direction", "line", ">count", ">moved", ">took"],
-        _dearest(pools, lambda row: row.ms),
-        lambda pool: [
-            pool.first.direction.replace("_", " "),
-            places.shown(pool.first.line),
-            number(pool.mean(lambda row: row.count)),
-            size(pool.mean(lambda row: row.nbytes)),
-            duration(pool.mean(lambda row: row.ms)),
-        ],
-    )
+    columns = ["direction", "line", ">count"]
+    return _copies("Transfers", replicas, columns, pools, lambda row: [row.direction.replace("_", " "), places.shown(row.line)])
 
 
 def _devices(replicas: Replicas, places: Places) -> list[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from xla_debug.render import overview
 
 _EVERY = 1.0
 """Seconds between looks; jobs write every other second."""
+_PID = re.compile("[0-9]{1,10}")
 
 
 def folder_of(target: str) -> Path:
     """The folder of a job: `target` itself, or that of the process with this number. Raises AccountFileError if there is none."""
     if os.path.isdir(target):
         return Path(target)
-    if not target.isdecimal():
+    if not _PID.fullmatch(target):
         raise AccountFileError(f"{target}: there is no such folder; give the folder of a job's accounts, or the number of its process")
     folder = folders.folder_of(int(target))  # of `xla-debug run`, or else of a process that it started
     folder = next((path.parent for path in folder.parent.glob(f"*/account.{target}.json")), folder)

@@ -141,7 +141,7 @@ class Collector:
         return not (self._steps or self._compiles or self._transfers or self._syncs)
 
     def live(self) -> list[Live]:
-        """What fills the devices now, the largest first."""
+        """What filled the devices when they were fullest, now included; the largest first."""
         self._watcher.look()
         return self._watcher.live
 
@@ -263,7 +263,7 @@ class Collector:
         """Everything so far."""
         if finished:
             self._watcher.look()
-        memory = self._watcher.memory(list(self._memory_over_time))
+        memory = self._watcher.memory()
         self._memory_over_time.append((time.time(), sum(device.in_use for device in memory.devices)))
         memory = replace(memory, over_time=list(self._memory_over_time))
         with self._lock:

@@ -107,7 +107,7 @@ class Watcher:
             self.live = self._grouped(found)
         growing = self.origins.growing()
         if growing:
-            self.finding = self._explained(growing, found)
+            self.finding = self._explained(growing, found) or self.finding
         self._looked_s += time.perf_counter() - begin
 
     def _grouped(self, found: list[abi.LiveBuffer]) -> list[Live]:
@@ -121,13 +121,18 @@ class Watcher:
             for number, (key, group) in enumerate(largest)
         ]
 
-    def _explained(self, growing: dict[str, float], found: list[abi.LiveBuffer]) -> Finding:
-        """Of lines that grow together, the one whose tensors a container of the user's holds keeps the others alive."""
+    def _explained(self, growing: dict[str, float], found: list[abi.LiveBuffer]) -> Finding | None:
+        """Of lines that grow together, the one whose tensors a container of the user's holds keeps the others alive.
+
+        None where the buffers are held by nothing that a tensor shows.
+        """
         of_line: dict[str, list[abi.LiveBuffer]] = {}
         for buffer in found:
             line = self.origins.line(buffer.array)
             if line in growing:
                 of_line.setdefault(line, []).append(buffer)
+        if not of_line:
+            return None
         bytes_of = {line: sum(buffer.array.nbytes for buffer in group) for line, group in of_line.items()}
         held = {line: holder for line, group in of_line.items() if (holder := holder_of(group)) is not None}
         line = max(held or of_line, key=bytes_of.__getitem__)
@@ -141,10 +146,9 @@ class Watcher:
             "keep numbers, not tensors: store loss.detach() and read all in one go, or add up on the device; drop what is not needed",
         )
 
-    def memory(self, over_time: list[tuple[float, int]]) -> Memory:
-        """All of it, now."""
-        devices = [self._device(device) for device in abi.client().devices]
-        return Memory(devices, over_time, self.live)
+    def memory(self) -> Memory:
+        """What devices hold now, and what filled them when they were fullest."""
+        return Memory([self._device(device) for device in abi.client().devices], live=self.live)
 
     def _device(self, device: jax.Device) -> DeviceMemory:
         stats = device.memory_stats() or {}
@@ -164,6 +168,7 @@ def holder_of(buffers: list[abi.LiveBuffer]) -> str | None:
     tensors = [tensor for buffer in buffers for tensor in buffer.tensors]
     if len(tensors) < 2:
         return None
+    wanted = {id(tensor) for tensor in tensors}
     ours = {id(tensors), *(id(buffer.tensors) for buffer in buffers)}
     containers: dict[int, Any] = {}
     counts: Counter[int] = Counter()
@@ -171,7 +176,7 @@ def holder_of(buffers: list[abi.LiveBuffer]) -> str | None:
         if isinstance(referrer, (list, dict, set, tuple)) and id(referrer) not in ours:
             items = referrer.values() if isinstance(referrer, dict) else referrer
             containers[id(referrer)] = referrer
-            counts[id(referrer)] = sum(any(item is tensor for tensor in tensors) for item in list(items))
+            counts[id(referrer)] = sum(id(item) in wanted for item in tuple(items))
     if not counts:
         return None
     most, count = counts.most_common(1)[0]

@@ -69,6 +69,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self.thread = threading.main_thread().ident
+        self._lock = threading.Lock()
         self._counts: Counter[tuple[Phase, str]] = Counter()
         self._end = threading.Event()
         self._runner = threading.Thread(target=self._run, name="xla-debug-sampler", daemon=True)
@@ -84,11 +85,13 @@ class Sampler:
 
     def take(self) -> Counter[tuple[Phase, str]]:
         """What was seen since the last call."""
-        taken, self._counts = self._counts, Counter()
+        with self._lock:
+            taken, self._counts = self._counts, Counter()
         return taken
 
     def _run(self) -> None:
         while not self._end.wait(INTERVAL_S):
             found = classify(sys._current_frames().get(self.thread or 0))
             if found is not None:
-                self._counts[found] += 1
+                with self._lock:
+                    self._counts[found] += 1
