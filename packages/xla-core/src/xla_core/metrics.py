@@ -284,6 +284,10 @@ class Registry:
         """Whether building an event of this type is worth it."""
         return bool(self._subscribers.get(event_type))
 
+    def listened(self) -> bool:
+        """Whether anybody wants events of any type."""
+        return any(self._subscribers.values())
+
     def emit(self, event: Event) -> None:
         """Hand `event` to the subscribers of its type, in the order of their subscription."""
         for subscriber in self._subscribers.get(type(event), ()):
@@ -302,4 +306,5 @@ clear_counters = _PROCESS.clear_counters
 clear_metrics = _PROCESS.clear_metrics
 subscribe = _PROCESS.subscribe
 has_subscribers = _PROCESS.has_subscribers
+listened = _PROCESS.listened
 emit = _PROCESS.emit

@@ -24,7 +24,8 @@ class Program:
     """All that is compiled for one graph key on one device.
 
     floats, ints: the fixed numbers it was compiled with; a number that is later seen with another value moves for good to
-    `varying_floats`/`varying_ints` (design: at most one more compile) and becomes an input.
+    `varying_floats`/`varying_ints` (design: at most one more compile) and becomes an input. described: the same fields of all events
+    about it.
     """
 
     floats: list[float]
@@ -34,6 +35,7 @@ class Program:
     varying_ints: tuple[int, ...] = ()
     executable: Executable | None = None
     graph_hash: str = ""
+    described: dict[str, Any] = field(default_factory=dict)
     last_use: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -27,6 +27,7 @@ from xla_core.ir.tape import NOBODY, Recorder, Tape, Value, buffer_value
 from xla_core.metrics import Cause
 from xla_core.runtime import executor, layouts
 from xla_core.runtime.client import current_recorder
+from xla_core.runtime.origin import asking_line
 from xla_core.runtime.sync import compute, forbid_reads
 
 _COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
@@ -234,7 +235,8 @@ class Captured:
         _make_real([value for value in used if value.buffer is None])
         buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
         seeds = [self.recorder.draw() for _ in self.inputs.seeds]
-        results = executor.execute(self.recorder, self.graph, replace(self.inputs, buffers=buffers, seeds=seeds), Cause.DYNAMO_EXECUTE)
+        inputs = replace(self.inputs, buffers=buffers, seeds=seeds)
+        results = executor.execute(self.recorder, self.graph, inputs, Cause.DYNAMO_EXECUTE, asking_line())
         return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
 
 

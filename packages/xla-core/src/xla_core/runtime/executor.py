@@ -29,7 +29,7 @@ from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
 from xla_core.ops import precision
 from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
-from xla_core.runtime.origin import region_name, user_line
+from xla_core.runtime.origin import region_name
 
 # Hooks of the ABI: passes see and may replace a graph before it is looked up.
 GraphPass = Callable[[Graph], Graph]
@@ -72,8 +72,8 @@ class _Launched:
 _last_token: dict[int, jax.Array] = {}
 
 
-def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | None = None) -> list[jax.Array]:
-    """The results of `graph`, perhaps still being computed.
+def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | None = None, line: str | None = None) -> list[jax.Array]:
+    """The results of `graph`, perhaps still being computed. line: of the user's, that asked for them.
 
     Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
     """
@@ -88,12 +88,12 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
         floats, ints = program.numbers(inputs)
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
         if executable is None:
-            executable = _build(recorder, graph, inputs, program, arguments, cause)
+            executable = _build(recorder, graph, inputs, program, arguments, cause, line)
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
         results = _call(recorder, graph, executable, arguments)
-    _measure(recorder, graph, program, results[-1], begin, cause)
+    _measure(recorder, program, results[-1], begin, cause, line)
     return list(results[:-1])
 
 
@@ -107,7 +107,7 @@ def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], argu
 
 
 def _build(
-    recorder: Recorder, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], cause: Cause | None
+    recorder: Recorder, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], cause: Cause | None, line: str | None
 ) -> Callable[..., Any]:
     """The executable of a program that memory does not hold: loaded from disk, or compiled."""
     start, begin = time.time(), time.perf_counter_ns()
@@ -116,6 +116,7 @@ def _build(
         verify(graph, inputs)
     layouts = [sharding_text(buffer.sharding) for buffer in inputs.buffers] if spans_devices(home(recorder)) else ()
     program.graph_hash = graph_hash(graph, program.constants, precision.get(), *layouts)
+    program.described = _described(recorder, graph, program)
     executable = disk.load(program.graph_hash, graph, arguments, device, devices_of(home(recorder)))
     if executable is None:
         executable = _compile(recorder, graph, program, arguments)
@@ -125,8 +126,8 @@ def _build(
         metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
         if metrics.has_subscribers(CompileEvent):
             known = (*inputs.fixed_floats, *inputs.fixed_ints)
-            described = _describe(recorder, graph, program, Cause.DYNAMO_COMPILE if cause is Cause.DYNAMO_EXECUTE else cause)
-            metrics.emit(CompileEvent(**described, start_s=start, duration_ns=duration, graph=graph, constants=known))
+            event = _event(program, Cause.DYNAMO_COMPILE if cause is Cause.DYNAMO_EXECUTE else cause, line)
+            metrics.emit(CompileEvent(**event, start_s=start, duration_ns=duration, graph=graph, constants=known))
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
     metrics.metric_add("InputOutputAliasCount", len(donated_arguments(graph)), Unit.NUMBER)
     for wrapper in _wrappers:
@@ -181,24 +182,25 @@ def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
     return jax.named_scope(f"{name}@{line or 'unknown'}")
 
 
-def _describe(recorder: Recorder, graph: Graph, program: Program, cause: Cause | None) -> dict[str, Any]:
-    leaves = sum(type(entry) is not tuple and entry is not None for entry in graph.entries)
+def _described(recorder: Recorder, graph: Graph, program: Program) -> dict[str, Any]:
+    """What events say of a program each time."""
     return {
         "device": str(recorder.device),
         "graph_hash": program.graph_hash,
         "num_nodes": _operations(graph),
-        "num_inputs": leaves,
+        "num_inputs": sum(type(entry) is not tuple and entry is not None for entry in graph.entries),
         "num_outputs": len(graph.outs),
-        "cause": cause,
-        "line": user_line(),
-        "name": region_name(),
     }
 
 
-def _measure(recorder: Recorder, graph: Graph, program: Program, token: jax.Array, begin: int, cause: Cause | None) -> None:
+def _event(program: Program, cause: Cause | None, line: str | None) -> dict[str, Any]:
+    return {**program.described, "cause": cause, "line": line, "name": region_name()}
+
+
+def _measure(recorder: Recorder, program: Program, token: jax.Array, begin: int, cause: Cause | None, line: str | None) -> None:
     metrics.counter_add("ExecuteComputation")
     _last_token[recorder.index] = token
-    event = _describe(recorder, graph, program, cause) if metrics.has_subscribers(ExecuteEvent) else {}
+    event = _event(program, cause, line) if metrics.has_subscribers(ExecuteEvent) else {}
     called = time.perf_counter_ns() - begin
     launched = _Launched(token, begin, time.time() - called * 1e-9, event)
     if token.is_ready():  # type: ignore[attr-defined]

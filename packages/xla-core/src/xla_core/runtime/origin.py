@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -11,6 +12,7 @@ import jax
 import torch
 
 import xla_core
+from xla_core import metrics
 
 _inside = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, jax, xla_core))
 _NAMESPACE = "/torch_xla/"
@@ -20,6 +22,7 @@ def pass_over(folder: Path) -> None:
     """Count the code below `folder` as none of the user's."""
     global _inside
     _inside += (f"{folder}/",)
+    _is_users.cache_clear()
 
 
 def user_line() -> str | None:
@@ -30,6 +33,11 @@ def user_line() -> str | None:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+def asking_line() -> str | None:
+    """`user_line()` for events, None if nobody wants any: walking the stack costs more after a program has run."""
+    return user_line() if metrics.listened() else None
 
 
 def user_frames() -> tuple[str, ...]:
@@ -43,6 +51,7 @@ def user_frames() -> tuple[str, ...]:
     return tuple(found)
 
 
+@cache
 def _is_users(path: str) -> bool:
     return not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path
 
@@ -69,4 +78,5 @@ def leave_region() -> None:
 
 def region_name() -> str | None:
     """The name of the innermost region that has one."""
-    return next((name for name in reversed(_regions.names) if name is not None), None)
+    names = _regions.names
+    return next((name for name in reversed(names) if name is not None), None) if names else None

@@ -30,7 +30,7 @@ from xla_core.ir.state import promote_state
 from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.runtime import executor, layouts
-from xla_core.runtime.origin import user_line
+from xla_core.runtime.origin import asking_line
 from xla_core.runtime.transfer import download, filled
 
 # A tape this long is checked for operations that nothing alive needs, and again when it has doubled.
@@ -75,6 +75,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
 
     A step that fails is lost: its values raise ExecutionError when they are used, later steps are not affected.
     """
+    line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
     with recorder.lock:
         tape = recorder.tape
@@ -88,7 +89,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
                     layouts.settle(recorder)
                 plan = plan_step(tape)
                 if plan is not None:
-                    _run(recorder, tape, plan, cause)
+                    _run(recorder, tape, plan, cause, line)
             finally:
                 retire(recorder)
         recorder.end_step()
@@ -98,11 +99,12 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
         executor.wait(recorder)
     if metrics.has_subscribers(SyncEvent):
         now = time.perf_counter_ns()
-        _announce(recorder, start, now - begin, SyncKind.STEP, cause, now - launched)
+        _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
 
 
-def _announce(recorder: Recorder, start_s: float, duration_ns: int, kind: SyncKind, cause: Cause | None, waited_ns: int = 0) -> None:
-    line = user_line()
+def _announce(
+    recorder: Recorder, line: str | None, start_s: float, duration_ns: int, kind: SyncKind, cause: Cause | None, waited_ns: int = 0
+) -> None:
     metrics.emit(
         SyncEvent(
             device=str(recorder.device), start_s=start_s, duration_ns=duration_ns, line=line, kind=kind, cause=cause, waited_ns=waited_ns
@@ -110,11 +112,11 @@ def _announce(recorder: Recorder, start_s: float, duration_ns: int, kind: SyncKi
     )
 
 
-def _run(recorder: Recorder, tape: Tape, plan: Plan, cause: Cause | None) -> None:
+def _run(recorder: Recorder, tape: Tape, plan: Plan, cause: Cause | None, line: str | None) -> None:
     begin = time.perf_counter_ns()
     inputs = inputs_of(tape.entries, tape.feeds)
     metrics.metric_add("UnwrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
-    buffers = executor.execute(recorder, plan.graph, inputs, cause)
+    buffers = executor.execute(recorder, plan.graph, inputs, cause, line)
     begin = time.perf_counter_ns()
     for value, buffer in zip(plan.values, buffers, strict=True):
         value.buffer = buffer
@@ -160,7 +162,7 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
     slots = sorted({*slots, *results_of_once(tape, needed)})
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
-    buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause)
+    buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause, asking_line())
     materialize(tape, slots, buffers)
     if live_slots(tape):
         tape.partly_run = True
@@ -188,12 +190,13 @@ def read(value: Value) -> torch.Tensor:
 
 def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[torch.Tensor]:
     """CPU copies of `values`; what is pending of them and of those `beside` is computed in one execution for each device."""
+    line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
     pending = [value for value in (*values, *beside) if value.buffer is None]
     compute(pending)
     tensors = [download(value) for value in values]
     if pending and metrics.has_subscribers(SyncEvent):
-        _announce(pending[0].recorder, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)
+        _announce(pending[0].recorder, line, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)
     return tensors
 
 

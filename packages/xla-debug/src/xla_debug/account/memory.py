@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,25 +25,26 @@ _GROWTH = 0.1
 _LOOK_SHARE = 0.005
 """Of the run, spent looking."""
 
-Made = tuple["weakref.ref[jax.Array]", str | None]
+Refs = list["weakref.ref[jax.Array]"]
 
 
 class Origins:
     """The line that made each buffer: results of programs, and what was uploaded."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Made] = {}  # ids come again when buffers go, so this stays as small as what was ever alive at once
+        self._lock = threading.Lock()
+        self._new: deque[tuple[Sequence[str | None], Refs]] = deque()
+        self._made: dict[int, tuple[str | None, weakref.ref[jax.Array]]] = {}
         self._populations: list[tuple[int, Counter[str]]] = []
 
     def wrapper(self, graph: abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
         """For `abi.register_wrapper`: notes what each execution returns."""
         lines = [None if operation is None else operation.line for operation in graph.results()]
-        made = self._made
+        note = self._new.append
 
         def run(*arguments: Any) -> Any:
             results = executable(*arguments)
-            for array, line in zip(results, lines, strict=False):  # the last result is no tensor
-                made[id(array)] = (weakref.ref(array), line)
+            note((lines, list(map(weakref.ref, results))))
             return results
 
         return run
@@ -51,17 +52,28 @@ class Origins:
     def uploaded(self, event: abi.TransferEvent) -> None:
         """Note a buffer that was put on a device."""
         if event.buffer is not None and event.direction is abi.Direction.TO_DEVICE:
-            self._made[id(event.buffer)] = (weakref.ref(event.buffer), event.line)
+            self._new.append(([event.line], [weakref.ref(event.buffer)]))
+
+    def settle(self) -> None:
+        """Sort what was noted: most of it is gone already."""
+        with self._lock:
+            while self._new:
+                lines, references = self._new.popleft()
+                for line, reference in zip(lines, references, strict=False):  # the last result of a program is no tensor
+                    array = reference()
+                    if array is not None:
+                        self._made[id(array)] = (line, reference)
+            self._made = {key: made for key, made in self._made.items() if made[1]() is not None}
 
     def line(self, array: jax.Array) -> str | None:
         """Which line made it, if known."""
-        reference, line = self._made.get(id(array), (None, None))
+        line, reference = self._made.get(id(array), (None, None))
         return line if reference is not None and reference() is array else None
 
     def count(self, step: int) -> None:
         """Note how many buffers of each line are alive at the end of `step`."""
-        made = self._made
-        alive = Counter(line for reference, line in tuple(made.values()) if line is not None and reference() is not None)
+        self.settle()
+        alive = Counter(line for line, _ in self._made.values() if line is not None)
         self._populations.append((step, alive))
 
     def growing(self) -> dict[str, float]:
@@ -80,7 +92,8 @@ class Watcher:
         self.origins = Origins()
         self.live: list[Live] = []
         self.finding: Finding | None = None
-        self._next = 4
+        self.next = 4
+        """The step after which to look."""
         self._most = -1
         self._peaks: Counter[str] = Counter()
         self._started = time.perf_counter()
@@ -88,9 +101,9 @@ class Watcher:
 
     def after_step(self, step: int) -> bool:
         """In the thread that steps, after each of them: its frames are still there, to name what holds tensors. True if that took time."""
-        if step < self._next:
+        if step < self.next:
             return False
-        self._next = 2 * step
+        self.next = 2 * step
         self.origins.count(step)
         cheap = self._looked_s <= _LOOK_SHARE * (time.perf_counter() - self._started)
         if cheap or self.finding is None and self.origins.growing():
@@ -100,6 +113,7 @@ class Watcher:
     def look(self) -> None:
         """Ask the garbage collector what lives."""
         begin = time.perf_counter()
+        self.origins.settle()
         found = abi.live_buffers()
         total = sum(buffer.array.nbytes for buffer in found)
         if total > self._most:
@@ -148,6 +162,7 @@ class Watcher:
 
     def memory(self) -> Memory:
         """What devices hold now, and what filled them when they were fullest."""
+        self.origins.settle()
         return Memory([self._device(device) for device in abi.client().devices], live=self.live)
 
     def _device(self, device: jax.Device) -> DeviceMemory:

@@ -5,14 +5,17 @@ Nothing is added to what runs for each recorded operation, so the cost does not 
 
 from __future__ import annotations
 
+import enum
 import inspect
 import sys
 import sysconfig
 import threading
-from collections import Counter
-from collections.abc import Iterator
+import time
+from collections import deque
+from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import jax
 import torch
@@ -22,6 +25,8 @@ from xla_debug.core import abi
 
 INTERVAL_S = 0.02  # each look takes the interpreter lock from the thread that steps
 _MOST_FRAMES = 80
+_MOST_SAMPLES = 100_000
+"""Kept where nobody reads them: a program without steps."""
 
 _CORE, _TORCH, _JAX = (f"{Path(module.__file__ or '').parent}/" for module in (abi, torch, jax))
 # Below these, time is told exactly by events.
@@ -34,43 +39,66 @@ _INSTALLED = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 _OURS = ("/torch_xla/", "/xla_distributed/", "/xla_spmd/", "/xla_serialization/", "/xla_debug/")
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
+class _Code(enum.Enum):
+    """Whose code a file holds."""
+
+    TOLD = enum.auto()
+    LOADER = enum.auto()
+    RECORDING = enum.auto()
+    USERS = enum.auto()
+    OTHER = enum.auto()
+
+
+@cache
+def _code(path: str) -> _Code:
+    if path.startswith(_TOLD):
+        return _Code.TOLD
+    if path.startswith(_LOADERS[0]) or path.endswith(_LOADERS[1]):
+        return _Code.LOADER
+    if path.startswith(_RECORDING):
+        return _Code.RECORDING
+    return _Code.OTHER if path.startswith(_INSTALLED) or any(part in path for part in _OURS) else _Code.USERS
 
 
 def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
     """What a thread with this innermost frame is doing, and the user's line; None for what events tell, or nothing of the user's."""
     tracing = loading = False
     user: FrameType | None = None
-    for one in _frames(frame):
-        path = one.f_code.co_filename
-        if path.startswith(_TOLD):
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        code = _code(frame.f_code.co_filename)
+        if code is _Code.TOLD:
             return None
-        if path.startswith(_LOADERS[0]) or path.endswith(_LOADERS[1]):
+        if code is _Code.LOADER:
             loading = True
-        elif path.startswith(_RECORDING):
+        elif code is _Code.RECORDING:
             tracing = tracing or user is None
-        elif user is None and not path.startswith(_INSTALLED) and not any(part in path for part in _OURS):
-            user = one
+        elif code is _Code.USERS and user is None:
+            user = frame
             # A generator that somebody iterates over makes batches, in a script without a DataLoader.
-            loading = loading or (not tracing and bool(one.f_code.co_flags & inspect.CO_GENERATOR))
+            loading = loading or (not tracing and bool(frame.f_code.co_flags & inspect.CO_GENERATOR))
+        frame = frame.f_back
     if user is None:
         return None
     line = f"{user.f_code.co_filename}:{user.f_lineno}"
     return Phase.LOADER if loading else Phase.TRACING if tracing else Phase.PYTHON, line
 
 
+class Sample(NamedTuple):
+    """Where a thread was seen, in its own time."""
+
+    time_s: float
+    phase: Phase
+    line: str
+
+
 class Sampler:
-    """Counts of (phase, line) of one thread. `take` gives those since the last call, without stopping."""
+    """Looks at one thread. samples: what was seen, oldest first; whoever reads them takes them away."""
 
     def __init__(self) -> None:
         self.thread = threading.main_thread().ident
-        self._lock = threading.Lock()
-        self._counts: Counter[tuple[Phase, str]] = Counter()
+        self.samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
         self._end = threading.Event()
         self._runner = threading.Thread(target=self._run, name="xla-debug-sampler", daemon=True)
 
@@ -83,15 +111,8 @@ class Sampler:
         self._end.set()
         self._runner.join()
 
-    def take(self) -> Counter[tuple[Phase, str]]:
-        """What was seen since the last call."""
-        with self._lock:
-            taken, self._counts = self._counts, Counter()
-        return taken
-
     def _run(self) -> None:
         while not self._end.wait(INTERVAL_S):
             found = classify(sys._current_frames().get(self.thread or 0))
             if found is not None:
-                with self._lock:
-                    self._counts[found] += 1
+                self.samples.append(Sample(time.time(), *found))

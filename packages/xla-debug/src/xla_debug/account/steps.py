@@ -1,0 +1,187 @@
+"""Where the time of the thread that steps goes: told by events, split by samples where none tells.
+
+What runs in each step only takes notes; they are added up when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from xla_debug.account.findings import WARM_UP
+from xla_debug.account.sampler import Sample
+from xla_debug.account.schema import HotLine, Phase, Step
+from xla_debug.core import abi
+
+TIMELINE = 512
+"""Steps kept one by one; of a longer run every second, fourth, … one."""
+_LONGER = 8
+"""Steps of a run from which those of the warm-up do not count: imports, first compilations."""
+_SPLIT_FROM = 3
+"""Samples in a step from which its own split the host's time; below, those of the run do."""
+_HOST = (Phase.TRACING, Phase.LOADER, Phase.PYTHON)
+_HOT_LINES = 20
+_SLACK_S = 1e-6
+"""Events that started this much earlier are still inside: clocks of float seconds are not finer."""
+
+
+class Told(NamedTuple):
+    """An event of the thread that steps. waited_ns: the part of it that is waiting."""
+
+    phase: Phase
+    start_s: float
+    duration_ns: int
+    waited_ns: int = 0
+
+
+class Restart(NamedTuple):
+    """What was done in this step until `time_s` is none of it."""
+
+    time_s: float
+
+
+Note = Told | Restart | abi.ExecuteEvent | abi.SyncEvent
+
+
+@dataclass(slots=True)
+class _Running:
+    """The step that is under way. told: in the order of their ends."""
+
+    start_s: float
+    told: list[Told] = field(default_factory=list)
+    device_ns: int = 0
+
+
+@dataclass(slots=True)
+class Spent:
+    """Time of steps: of the host by phase, of the device, and where the host was seen in its own time, by phase and line."""
+
+    steps: int = 0
+    ns: Counter[Phase] = field(default_factory=Counter)
+    seen: Counter[Phase] = field(default_factory=Counter)
+    samples: Counter[tuple[Phase, str]] = field(default_factory=Counter)
+    device_ns: int = 0
+
+    def copy(self) -> Spent:
+        """As of now."""
+        return Spent(self.steps, self.ns.copy(), self.seen.copy(), self.samples.copy(), self.device_ns)
+
+    def since(self, start: Spent) -> Spent:
+        """What came after `start`."""
+        counts = (self.ns - start.ns, self.seen - start.seen, self.samples - start.samples)
+        return Spent(self.steps - start.steps, *counts, self.device_ns - start.device_ns)
+
+    def phases_ms(self) -> dict[str, float]:
+        """By `Phase.value`."""
+        return {phase.value: ns * 1e-6 for phase, ns in self.ns.items() if ns}
+
+    def hot_lines(self) -> list[HotLine]:
+        """Shares of the samples, as milliseconds of the host's own time."""
+        total = max(self.samples.total(), 1)
+        own_ms = sum(self.ns[phase] for phase in _HOST) * 1e-6
+        return [HotLine(line, phase.value, own_ms * count / total) for (phase, line), count in self.samples.most_common(_HOT_LINES)]
+
+
+class Steps:
+    """The steps of one thread, made of notes. Only `notes` may be added to from any thread."""
+
+    def __init__(self, start_s: float) -> None:
+        self.notes: deque[Note] = deque()
+        """What happened, in the order of its ends; a SyncEvent here ends a step."""
+        self._running = _Running(start_s)
+        self._spent = Spent()
+        self._warm_up = Spent()
+        self._stride = 1
+        self._timeline: deque[Step] = deque()
+        self._device_until_s = 0.0
+
+    def settle(self, samples: deque[Sample]) -> None:
+        """Add up the notes, and what was seen in the steps that have ended, oldest first; takes that from `samples`."""
+        notes = self.notes
+        while notes:
+            note = notes.popleft()
+            if isinstance(note, Told):
+                self._running.told.append(note)
+            elif isinstance(note, abi.ExecuteEvent):
+                self._running.device_ns += self._busy(note.start_s, note.duration_ns)
+            elif isinstance(note, abi.SyncEvent):
+                self._running.told.append(Told(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
+                end_s = note.start_s + note.duration_ns * 1e-9
+                self._end(end_s, list(_until(end_s, samples)))
+            else:
+                self._running.start_s = note.time_s
+
+    def _end(self, end_s: float, samples: list[Sample]) -> None:
+        """Close the step that is under way: what no event tells is split as the samples say."""
+        running, spent = self._running, self._spent
+        self._running = _Running(end_s)
+        if samples:
+            spent.samples.update((sample.phase, sample.line) for sample in samples)
+            spent.seen.update(sample.phase for sample in samples)
+        ns, told_ns = own_times(running.told)
+        split = Counter(sample.phase for sample in samples) if len(samples) >= _SPLIT_FROM else spent.seen
+        total = split.total()
+        rest_ns = max(int((end_s - running.start_s) * 1e9) - told_ns, 0)
+        for phase in _HOST:
+            part = rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
+            if part:
+                ns[phase] = ns.get(phase, 0) + part
+        abi.metric_add("LazyTracing", ns.get(Phase.TRACING, 0), abi.Unit.DURATION_NS)
+        for phase, value in ns.items():
+            spent.ns[phase] += value
+        spent.device_ns += running.device_ns
+        if spent.steps % self._stride == 0:
+            self._keep(running, ns)
+        spent.steps += 1
+        if spent.steps == WARM_UP:
+            self._warm_up = spent.copy()
+
+    def _busy(self, start_s: float, duration_ns: int) -> int:
+        """How long the device was at work that was not yet when this program was launched."""
+        end_s = start_s + duration_ns * 1e-9
+        busy_s = max(end_s - max(start_s, self._device_until_s), 0.0)
+        self._device_until_s = max(end_s, self._device_until_s)
+        return int(busy_s * 1e9)
+
+    def _keep(self, running: _Running, ns: Mapping[Phase, int]) -> None:
+        compiles = sum(told.phase is Phase.COMPILE for told in running.told)
+        ms = {phase.value: value * 1e-6 for phase, value in ns.items()}
+        self._timeline.append(Step(running.start_s, ms, running.device_ns * 1e-6, compiles))
+        if len(self._timeline) > TIMELINE:
+            self._timeline = deque(list(self._timeline)[::2])
+            self._stride *= 2
+
+    @property
+    def settled(self) -> int:
+        """How many have been added up."""
+        return self._spent.steps
+
+    def measured(self) -> Spent:
+        """What was added up: without the warm-up, if the run is long enough."""
+        return self._spent.since(self._warm_up) if self._spent.steps >= _LONGER else self._spent.copy()
+
+    def timeline(self) -> list[Step]:
+        """The steps, or evenly chosen ones of a long run, oldest first."""
+        return list(self._timeline)
+
+
+def own_times(events: Iterable[Told]) -> tuple[dict[Phase, int], int]:
+    """Nanoseconds by phase, each event's without that of the events inside it; and of all together, in the order of their ends."""
+    ns: dict[Phase, int] = {}
+    outermost: list[tuple[float, int]] = []
+    for phase, start_s, duration_ns, waited_ns in events:
+        inside = 0
+        while outermost and outermost[-1][0] >= start_s - _SLACK_S:
+            inside += outermost.pop()[1]
+        outermost.append((start_s, duration_ns))
+        ns[phase] = ns.get(phase, 0) + max(duration_ns - inside - waited_ns, 0)
+        if waited_ns:
+            ns[Phase.WAITING] = ns.get(Phase.WAITING, 0) + waited_ns
+    return ns, sum(duration_ns for _, duration_ns in outermost)
+
+
+def _until(end_s: float, samples: deque[Sample]) -> Iterable[Sample]:
+    while samples and samples[0].time_s <= end_s:
+        yield samples.popleft()
