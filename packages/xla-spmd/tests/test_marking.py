@@ -16,6 +16,14 @@ def test_outside_spmd_mode(report: Any, refused: Any) -> None:
     assert all(refused(why, "RuntimeError", "use_spmd()") for why in found.values())
 
 
+def test_what_is_counted(report: Any) -> None:
+    """The runtime counters and metrics of SPMD mode (api.md M10, M11)."""
+    found = report("marking.counted")
+    assert found["XlaMarkSharding"] == 1 and found["VirtualDeviceUsage"] == 1
+    assert found["ExecuteReplicated"] == 1 and found["ExecuteComputation"] == 0
+    assert found["sum"] == 63 * 32 + 64 and "ExecuteReplicatedTime" in found["timed"]
+
+
 def test_refusals(report: Any, refused: Any) -> None:
     found = report("marking.refusals")
     assert refused(found["mesh size"], "AssertionError", "(2, 2)", "4 devices", "8")

@@ -345,6 +345,34 @@ def test_threads_may_record_and_read_at_the_same_time() -> None:
     assert not failures, failures
 
 
+def test_waiting_for_a_device_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeviceLockWait: another thread is at work on the device (api.md M11)."""
+    torch_xla.sync()
+    recorder = current_recorder()
+    lock, waits = recorder.lock, threading.Event()
+
+    class Watched:
+        def acquire(self, blocking: bool = True) -> bool:
+            if blocking:
+                waits.set()
+            return bool(lock.acquire(blocking))
+
+        def release(self) -> None:
+            lock.release()
+
+    before = metrics.metric("DeviceLockWait")
+    torch_xla.sync()
+    assert metrics.metric("DeviceLockWait") == before, "nobody else is there"
+    monkeypatch.setattr(recorder, "lock", Watched())
+    with lock:
+        thread = threading.Thread(target=torch_xla.sync)
+        thread.start()
+        assert waits.wait(60)
+    thread.join()
+    found = metrics.metric("DeviceLockWait")
+    assert found is not None and found.total_samples == (before.total_samples if before else 0) + 1 and found.samples[-1][1] > 0
+
+
 @pytest.mark.parametrize("once", [False, True])
 def test_what_acts_on_others_runs_once(custom_op: Any, once: bool) -> None:
     """After the first read nobody holds the results, and the second read needs one of them still."""

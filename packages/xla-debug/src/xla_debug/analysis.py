@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from xla_debug import outputs
 from xla_debug.core import abi
 from xla_debug.frames import CLOSING, FRAMES, HASH, OPENING, Explained
+from xla_debug.health import Health
 from xla_debug.settings import DEBUG, DEBUG_FILE, DEBUG_LEVEL, DEBUG_MAX_FRAME
 
 _COMPILATIONS, _EXECUTIONS, _ALL = 1, 2, 100
@@ -27,7 +28,7 @@ _CAUSES = {
 
 
 def level() -> int:
-    """What the environment asks to explain: 0 nothing, 1 compilations, from 2 on executions too."""
+    """What the environment asks to explain: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
     asked = DEBUG_LEVEL.get()
     return asked if asked is not None else _ALL if DEBUG.get() else 0
 
@@ -36,12 +37,15 @@ def level() -> int:
 def install() -> None:
     """Explain from now on what the environment asks for."""
     asked = level()
-    analysis = Analysis(DEBUG_FILE.get() or outputs.STDERR, DEBUG_MAX_FRAME.get())
+    target = DEBUG_FILE.get() or outputs.STDERR
+    analysis = Analysis(target, DEBUG_MAX_FRAME.get())
     if asked >= _COMPILATIONS:
         abi.subscribe(analysis.compiled, abi.CompileEvent)
     if asked >= _EXECUTIONS:
         abi.register_pass(analysis.see)
         abi.subscribe(analysis.executed, abi.ExecuteEvent)
+    if asked > _EXECUTIONS:
+        Health(target).start()
 
 
 class Analysis:

@@ -60,7 +60,11 @@ DEBUG = Setting(
     "PT_XLA_DEBUG", False, "Explain compilations and executions: level 100 of PT_XLA_DEBUG_LEVEL.", _truth, "0, 1, true or false"
 )
 DEBUG_LEVEL: Setting[int | None] = Setting(
-    "PT_XLA_DEBUG_LEVEL", None, "What to explain: 1 compilations, from 2 on executions too; 0 nothing.", _count, "an integer of at least 0"
+    "PT_XLA_DEBUG_LEVEL",
+    None,
+    "What to explain: 1 compilations, from 2 on executions, from 3 on what slows steps down; 0 nothing.",
+    _count,
+    "an integer of at least 0",
 )
 DEBUG_FILE = _text("PT_XLA_DEBUG_FILE", "File to which explanations are appended; stderr when unset.")
 DEBUG_MAX_FRAME = Setting("PT_XLA_DEBUG_MAX_FRAME", 8, "Python frames in an explanation, at most.", _count, "an integer of at least 0")

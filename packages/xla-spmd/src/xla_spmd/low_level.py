@@ -38,6 +38,7 @@ def xla_mark_sharding(t: torch.Tensor, sharding: OpSharding) -> None:
     """Let `t` lie so, in place. Raises as `mark_sharding`, ShardingError for a sharding of another rank."""
     check_mode("_xla_mark_sharding")
     annotate(unwrap_sharded_tensor(t), _checked(sharding, t.shape))
+    abi.counter_add("XlaMarkSharding")
 
 
 def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:

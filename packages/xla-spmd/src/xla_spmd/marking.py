@@ -54,6 +54,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
     check_mode("mark_sharding")
     wanted = annotation_for(t.shape, mesh, partition_spec)
     annotate(unwrap_sharded_tensor(t), wanted)
+    abi.counter_add("XlaMarkSharding")
     return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
 
 

@@ -33,6 +33,19 @@ def outside_spmd_mode() -> dict[str, Any]:
 
 
 @case
+def counted() -> dict[str, Any]:
+    before = abi.snapshot().counters
+    t = ramp(8, 8)
+    xs.mark_sharding(t, MESH, (0, 1))
+    total = (t + 1).sum()
+    torch_xla.sync(wait=True)
+    counters = abi.snapshot().counters
+    names = ("XlaMarkSharding", "ExecuteReplicated", "ExecuteComputation")
+    found: dict[str, Any] = {name: counters.get(name, 0) - before.get(name, 0) for name in names}
+    return found | {"VirtualDeviceUsage": counters["VirtualDeviceUsage"], "sum": total.item(), "timed": abi.metric_names()}
+
+
+@case
 def refusals() -> dict[str, Any]:
     t = torch.ones(8, 8, device="xla")
     marked = ramp(8, 8)

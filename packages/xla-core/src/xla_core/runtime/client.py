@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from xla_core import config
+from xla_core import config, metrics
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
-from xla_core.ir.layout import everywhere
+from xla_core.ir.layout import everywhere, spans_devices
 from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ir.tape import Recorder
 from xla_core.runtime.topology import topology
@@ -137,6 +137,7 @@ def _start() -> Client:
 def _homes(devices: tuple[jax.Device, ...], platform: str) -> tuple[Sharding, ...]:
     place = topology()
     if config.USE_SPMD.get():
+        metrics.counter_add("VirtualDeviceUsage")
         return (everywhere(_devices_of_job(devices)),)
     if not place.replicas or place.process_count == 1:
         return tuple(SingleDeviceSharding(device) for device in devices)
@@ -163,6 +164,8 @@ def spread(order: Sequence[int] | None = None) -> Sharding:
         running = _client
         if running is None:
             raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
+        if not spans_devices(running.homes[0]):
+            metrics.counter_add("VirtualDeviceUsage")
         devices = _devices_of_job(running.devices)
         found = everywhere(devices if order is None else devices[list(order)])
         _client = replace(running, recorders=running.recorders[:1], homes=(found,))

@@ -66,6 +66,7 @@ class _Launched:
     token: jax.Array
     begin_ns: int
     start_s: float
+    metric: str
     event: dict[str, Any]
 
 
@@ -198,11 +199,13 @@ def _event(program: Program, cause: Cause | None, line: str | None) -> dict[str,
 
 
 def _measure(recorder: Recorder, program: Program, token: jax.Array, begin: int, cause: Cause | None, line: str | None) -> None:
-    metrics.counter_add("ExecuteComputation")
+    spans = spans_devices(home(recorder))
+    metrics.counter_add("ExecuteReplicated" if spans else "ExecuteComputation")
     _last_token[recorder.index] = token
     event = _event(program, cause, line) if metrics.has_subscribers(ExecuteEvent) else {}
     called = time.perf_counter_ns() - begin
-    launched = _Launched(token, begin, time.time() - called * 1e-9, event)
+    metric = "ExecuteReplicatedTime" if spans else "ExecuteTime"
+    launched = _Launched(token, begin, time.time() - called * 1e-9, metric, event)
     if token.is_ready():  # type: ignore[attr-defined]
         if event:
             event["blocked_ns"] = called
@@ -213,7 +216,7 @@ def _measure(recorder: Recorder, program: Program, token: jax.Array, begin: int,
 
 def _finished(launched: _Launched) -> None:
     duration = time.perf_counter_ns() - launched.begin_ns
-    metrics.metric_add("ExecuteTime", duration, Unit.DURATION_NS)
+    metrics.metric_add(launched.metric, duration, Unit.DURATION_NS)
     if launched.event:
         metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=duration))
 

@@ -77,7 +77,8 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     """
     line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
-    with recorder.lock:
+    _take_lock(recorder)
+    try:
         tape = recorder.tape
         if tape.entries:
             try:
@@ -93,6 +94,8 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
             finally:
                 retire(recorder)
         recorder.end_step()
+    finally:
+        recorder.lock.release()
     metrics.counter_add("MarkStep")
     launched = time.perf_counter_ns()
     if wait:
@@ -100,6 +103,14 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     if metrics.has_subscribers(SyncEvent):
         now = time.perf_counter_ns()
         _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
+
+
+def _take_lock(recorder: Recorder) -> None:
+    """Of a device; a wait for another thread is measured."""
+    if not recorder.lock.acquire(blocking=False):
+        begin = time.perf_counter_ns()
+        recorder.lock.acquire()
+        metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
 
 def _announce(
@@ -141,8 +152,11 @@ def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> 
             by_recorder.setdefault(value.recorder.index, []).append(value)
     for group in by_recorder.values():
         recorder = group[0].recorder
-        with recorder.lock:
+        _take_lock(recorder)
+        try:
             _compute_on(recorder, [value for value in group if value.buffer is None], cause)
+        finally:
+            recorder.lock.release()
 
 
 def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:

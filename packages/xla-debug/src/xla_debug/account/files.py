@@ -79,7 +79,7 @@ def _parsed(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        if not data or data.startswith(_BEGINNING):
+        if _BEGINNING.startswith(data) or data.startswith(_BEGINNING):
             raise AccountFileError(f"{path}: cut off after {len(data)} bytes; copy it again, or {_MAKE}") from error
         raise AccountFileError(f"{path}: not JSON ({error}); give the JSON file of an account") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
