@@ -100,6 +100,17 @@ def test_the_phases_add_up_to_the_time_from_step_to_step(clean: Account) -> None
     assert sum(replica.phases_ms.values()) == pytest.approx(sum(sums_ms[3:]), rel=1e-3)
 
 
+def test_a_replica_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("xla_distributed")
+    account = account_of(tmp_path, str(PROGRAMS / "straggler.py"), CPU_NUM_DEVICES="3")
+    assert [(replica.ordinal, replica.steps, replica.finished) for replica in account.replicas] == [(n, 40, True) for n in range(3)]
+    (found,) = (finding for finding in account.findings if finding.problem is Problem.STRAGGLER)
+    assert (found.replica, found.line) == (1, marked("straggler.py", "PLANTED straggler"))
+    assert found.cost_ms > 37 * 0.5 * 60 and "loader" in found.text
+    late = account.replicas[1]
+    assert late.phases_ms["loader"] == max(late.phases_ms.values())
+
+
 def test_the_exit_code_and_the_arguments_are_the_scripts(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

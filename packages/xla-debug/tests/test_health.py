@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xla_debug.core import abi
-from xla_debug.health import PREFIX, Health
+from xla_debug.health import PREFIX, Event, Health
 
 ABOUT: dict[str, Any] = {"device": "xla:0", "start_s": 1.0}
 PROGRAM: dict[str, Any] = ABOUT | {"graph_hash": "0f", "num_nodes": 1, "num_inputs": 1, "num_outputs": 1}
@@ -36,7 +36,7 @@ def after(tmp_path: Path) -> Callable[..., list[str]]:
     path = tmp_path / "said"
     health = Health(str(path))
 
-    def lines(*events: abi.Event) -> list[str]:
+    def lines(*events: Event) -> list[str]:
         path.write_text("")
         for event in events:
             health.note(event)
@@ -73,7 +73,7 @@ def test_reads(after: Callable[..., list[str]]) -> None:
         (executed(31), executed(29), "ExecuteTime: an execution took 31 s; record smaller steps"),
     ],
 )
-def test_programs_that_take_long(after: Callable[..., list[str]], event: abi.Event, healthy: abi.Event, line: str) -> None:
+def test_programs_that_take_long(after: Callable[..., list[str]], event: Event, healthy: Event, line: str) -> None:
     assert after(healthy, STEP) == []
     assert after(event, STEP, STEP, event, STEP) == [line]
 

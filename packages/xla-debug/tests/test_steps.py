@@ -78,8 +78,19 @@ def test_what_no_event_tells_is_split_as_it_was_seen() -> None:
 
 def test_few_samples_are_split_as_those_of_the_run() -> None:
     steps = Steps(START)
+    steps.notes.extend([*(sync(10 * number, 0) for number in (1, 2, 3)), sync(130, 0), sync(230, 0)])
+    early = [sample(at, Phase.LOADER) for at in range(10)]
+    assert taken(steps, *early, *[sample(at, Phase.PYTHON) for at in (40, 50, 60)], sample(180, Phase.TRACING)) == {
+        "loader": 10,
+        "python": 20 * 3 / 4 + 100 + 100 * 3 / 4,
+        "tracing": 20 / 4 + 100 / 4,
+    }
+
+
+def test_a_short_run_is_split_by_the_few_there_are() -> None:
+    steps = Steps(START)
     steps.notes.extend([sync(100, 0), sync(200, 0)])
-    assert taken(steps, *[sample(at, Phase.PYTHON) for at in (10, 20, 30)], sample(150, Phase.TRACING)) == {"python": 175, "tracing": 25}
+    assert taken(steps, sample(50, Phase.PYTHON)) == {"python": 100, "tracing": 100}
 
 
 def test_a_restart_leaves_out_what_was_before() -> None:

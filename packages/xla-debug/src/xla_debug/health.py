@@ -14,6 +14,7 @@ _WARM_UP = 10
 """Steps after which compilations are no longer expected."""
 _COMPILE_S = 300
 _EXECUTE_S = 30
+Event = abi.CompileEvent | abi.ExecuteEvent | abi.TransferEvent | abi.FallbackEvent | abi.SyncEvent
 _SCALAR_READ = "aten::_local_scalar_dense"
 
 
@@ -32,7 +33,7 @@ class Health:
         """Listen from now on."""
         abi.subscribe(self.note, abi.CompileEvent, abi.ExecuteEvent, abi.TransferEvent, abi.FallbackEvent, abi.SyncEvent)
 
-    def note(self, event: abi.Event) -> None:
+    def note(self, event: Event) -> None:
         """Count an event; say what is wrong if it ends a step."""
         with self._lock:
             seconds = event.duration_ns * 1e-9

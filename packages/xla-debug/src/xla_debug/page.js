@@ -53,7 +53,7 @@
   const perStep = (replica, phase) => (replica.phases_ms[phase] || 0) / Math.max(replica.measured_steps, 1);
   const stepMs = (replica) => whole(replica) / Math.max(replica.measured_steps, 1);
   const ownMs = (replica) => stepMs(replica) - perStep(replica, "waiting");
-  const busy = (replica) => (whole(replica) ? replica.device_ms / whole(replica) : 0);
+  const busy = (replica) => (whole(replica) ? Math.min(replica.device_ms / whole(replica), 1) : 0);
   const present = (replicas) => PHASES.filter((phase) => replicas.some((replica) => replica.phases_ms[phase]));
 
   function median(values) {

@@ -40,8 +40,8 @@ def typical_step_ms(replica: Replica, newest: int | None = None) -> float:
 
 
 def busy(replica: Replica) -> float:
-    """The share of the steps' time in which the device was at work, 0 to 1."""
-    return share(replica.device_ms, sum(replica.phases_ms.values()))
+    """The share of the steps' time in which the device was at work, 0 to 1. A host that does not wait may be ahead of its device."""
+    return min(share(replica.device_ms, sum(replica.phases_ms.values())), 1.0)
 
 
 def share(part: float, whole: float) -> float:

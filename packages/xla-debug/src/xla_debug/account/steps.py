@@ -6,7 +6,7 @@ What runs in each step only takes notes; they are added up when somebody asks.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,12 +46,14 @@ Note = Told | Restart | abi.ExecuteEvent | abi.SyncEvent
 
 
 @dataclass(slots=True)
-class _Running:
-    """The step that is under way. told: in the order of their ends."""
+class _Noted:
+    """A step. told: in the order of their ends. samples: what was seen in it."""
 
     start_s: float
+    end_s: float = 0.0
     told: list[Told] = field(default_factory=list)
     device_ns: int = 0
+    samples: list[Sample] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -60,18 +62,16 @@ class Spent:
 
     steps: int = 0
     ns: Counter[Phase] = field(default_factory=Counter)
-    seen: Counter[Phase] = field(default_factory=Counter)
     samples: Counter[tuple[Phase, str]] = field(default_factory=Counter)
     device_ns: int = 0
 
     def copy(self) -> Spent:
         """As of now."""
-        return Spent(self.steps, self.ns.copy(), self.seen.copy(), self.samples.copy(), self.device_ns)
+        return Spent(self.steps, self.ns.copy(), self.samples.copy(), self.device_ns)
 
     def since(self, start: Spent) -> Spent:
         """What came after `start`."""
-        counts = (self.ns - start.ns, self.seen - start.seen, self.samples - start.samples)
-        return Spent(self.steps - start.steps, *counts, self.device_ns - start.device_ns)
+        return Spent(self.steps - start.steps, self.ns - start.ns, self.samples - start.samples, self.device_ns - start.device_ns)
 
     def phases_ms(self) -> dict[str, float]:
         """By `Phase.value`."""
@@ -90,7 +90,8 @@ class Steps:
     def __init__(self, start_s: float) -> None:
         self.notes: deque[Note] = deque()
         """What happened, in the order of its ends; a SyncEvent here ends a step."""
-        self._running = _Running(start_s)
+        self._running = _Noted(start_s)
+        self._seen: Counter[Phase] = Counter()
         self._spent = Spent()
         self._warm_up = Spent()
         self._stride = 1
@@ -99,31 +100,39 @@ class Steps:
 
     def settle(self, samples: deque[Sample]) -> None:
         """Add up the notes, and what was seen in the steps that have ended, oldest first; takes that from `samples`."""
-        notes = self.notes
+        ended = list(self._ended(samples))
+        for noted in ended[max(WARM_UP - self._spent.steps, 0) :]:
+            self._seen.update(sample.phase for sample in noted.samples)
+        for noted in ended:
+            self._add(noted)
+
+    def _ended(self, samples: deque[Sample]) -> Iterator[_Noted]:
+        notes, running = self.notes, self._running
         while notes:
             note = notes.popleft()
             if isinstance(note, Told):
-                self._running.told.append(note)
+                running.told.append(note)
             elif isinstance(note, abi.ExecuteEvent):
-                self._running.device_ns += self._busy(note.start_s, note.duration_ns)
+                running.device_ns += self._busy(note.start_s, note.duration_ns)
             elif isinstance(note, abi.SyncEvent):
-                self._running.told.append(Told(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
-                end_s = note.start_s + note.duration_ns * 1e-9
-                self._end(end_s, list(_until(end_s, samples)))
+                running.told.append(Told(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
+                running.end_s = note.start_s + note.duration_ns * 1e-9
+                while samples and samples[0].time_s <= running.end_s:
+                    running.samples.append(samples.popleft())
+                yield running
+                running = self._running = _Noted(running.end_s)
             else:
-                self._running.start_s = note.time_s
+                running.start_s = note.time_s
 
-    def _end(self, end_s: float, samples: list[Sample]) -> None:
-        """Close the step that is under way: what no event tells is split as the samples say."""
-        running, spent = self._running, self._spent
-        self._running = _Running(end_s)
-        if samples:
-            spent.samples.update((sample.phase, sample.line) for sample in samples)
-            spent.seen.update(sample.phase for sample in samples)
-        ns, told_ns = own_times(running.told)
-        split = Counter(sample.phase for sample in samples) if len(samples) >= _SPLIT_FROM else spent.seen
+    def _add(self, noted: _Noted) -> None:
+        """What no event tells is split as the samples say: those of the step, or of the run if they are few."""
+        spent, samples = self._spent, noted.samples
+        spent.samples.update((sample.phase, sample.line) for sample in samples)
+        ns, told_ns = own_times(noted.told)
+        few = len(samples) < _SPLIT_FROM and self._seen
+        split = self._seen if few else Counter(sample.phase for sample in samples)
         total = split.total()
-        rest_ns = max(int((end_s - running.start_s) * 1e9) - told_ns, 0)
+        rest_ns = max(int((noted.end_s - noted.start_s) * 1e9) - told_ns, 0)
         for phase in _HOST:
             part = rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
             if part:
@@ -131,9 +140,9 @@ class Steps:
         abi.metric_add("LazyTracing", ns.get(Phase.TRACING, 0), abi.Unit.DURATION_NS)
         for phase, value in ns.items():
             spent.ns[phase] += value
-        spent.device_ns += running.device_ns
+        spent.device_ns += noted.device_ns
         if spent.steps % self._stride == 0:
-            self._keep(running, ns)
+            self._keep(noted, ns)
         spent.steps += 1
         if spent.steps == WARM_UP:
             self._warm_up = spent.copy()
@@ -145,10 +154,10 @@ class Steps:
         self._device_until_s = max(end_s, self._device_until_s)
         return int(busy_s * 1e9)
 
-    def _keep(self, running: _Running, ns: Mapping[Phase, int]) -> None:
-        compiles = sum(told.phase is Phase.COMPILE for told in running.told)
+    def _keep(self, noted: _Noted, ns: Mapping[Phase, int]) -> None:
+        compiles = sum(told.phase is Phase.COMPILE for told in noted.told)
         ms = {phase.value: value * 1e-6 for phase, value in ns.items()}
-        self._timeline.append(Step(running.start_s, ms, running.device_ns * 1e-6, compiles))
+        self._timeline.append(Step(noted.start_s, ms, noted.device_ns * 1e-6, compiles))
         if len(self._timeline) > TIMELINE:
             self._timeline = deque(list(self._timeline)[::2])
             self._stride *= 2
@@ -180,8 +189,3 @@ def own_times(events: Iterable[Told]) -> tuple[dict[Phase, int], int]:
         if waited_ns:
             ns[Phase.WAITING] = ns.get(Phase.WAITING, 0) + waited_ns
     return ns, sum(duration_ns for _, duration_ns in outermost)
-
-
-def _until(end_s: float, samples: deque[Sample]) -> Iterable[Sample]:
-    while samples and samples[0].time_s <= end_s:
-        yield samples.popleft()
