@@ -96,7 +96,20 @@ def make_full(ordinal: int = 0, **fields: Any) -> Replica:
             START, 900.0, 0, "/work/app/train.py:30", "user torch_xla.sync", "train_step", "a1b2", 120, 14, 9, Difference(Change.FIRST, "")
         ),
         Compile(
-            START + 0.4, 450.0, 40, "/work/app/train.py:30", None, None, "c3d4", 121, 14, 9, shape, "%1 = aten.add(%0, %0) : f32[31,784]"
+            START + 0.4,
+            450.0,
+            40,
+            "/work/app/train.py:30",
+            None,
+            None,
+            "c3d4",
+            121,
+            14,
+            9,
+            shape,
+            graph="%1 = aten.add(%0, %0) : f32[31,784]",
+            donated=2,
+            donated_bytes=3 << 20,
         ),
     ]
     steps = [Step(START + index / 100, {"tracing": 6.0, "waiting": 4.0}, 3.0, int(index == 40)) for index in range(100)]

@@ -100,6 +100,12 @@ def test_the_phases_add_up_to_the_time_from_step_to_step(clean: Account) -> None
     assert sum(replica.phases_ms.values()) == pytest.approx(sum(sums_ms[3:]), rel=1e-3)
 
 
+def test_programs_say_what_is_donated(clean: Account) -> None:
+    (replica,) = clean.replicas
+    last = replica.compiles[-1]
+    assert 0 < last.donated <= last.inputs and last.donated_bytes >= 4 * last.donated
+
+
 def test_a_replica_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
     pytest.importorskip("xla_distributed")
     account = account_of(tmp_path, str(PROGRAMS / "straggler.py"), CPU_NUM_DEVICES="3")

@@ -72,7 +72,8 @@ def test_all_parts_in_order(full: Make, account: MakeAccount) -> None:
 def test_compiles_say_why(full: Make, account: MakeAccount) -> None:
     said = words(shown(account(full()), width=200))
     assert "0 900 ms train.py:30 first train_step, 120 operations" in said
-    assert "40 450 ms train.py:30 input 3 is f32[31,784], was f32[32,784] (data.py:7) 121 operations → leave out the last batch" in said
+    why = "40 450 ms train.py:30 input 3 is f32[31,784], was f32[32,784] (data.py:7)"
+    assert f"{why} 121 operations, 2 of 14 inputs donated (3.0 MiB) → leave out the last batch" in said
 
 
 def test_live_buffers_say_who_holds_them(full: Make, account: MakeAccount) -> None:

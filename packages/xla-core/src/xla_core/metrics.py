@@ -87,10 +87,11 @@ class CompileEvent(GraphEvent):
     """A program was compiled.
 
     graph: the `Graph`. constants: the Python numbers of this call that are no inputs from the start, as `Graph.numbers` lists them;
-    one that had another value before is an input from now on.
+    one that had another value before is an input from now on. donated: slots of the inputs whose memory its results take over.
     """
 
     graph: Any = field(default=None, repr=False)
+    donated: tuple[int, ...] = ()
     constants: tuple[float, ...] = ()
 
 

@@ -83,8 +83,19 @@ def test_a_compilation_carries_its_program(events: list[Any]) -> None:
     (result,) = graph.results()
     assert result is not None and result.name == "aten.add.Tensor" and result.line == here(-9)
     first = next(iter(graph.operations()))
-    assert first.operands == (next(iter(graph.inputs())).slot,)
+    assert first.operands == (next(iter(graph.inputs())).slot,) and event.donated == (), "x is still there"
     del kept
+
+
+def test_a_compilation_says_whose_memory_is_taken_over(events: list[Any]) -> None:
+    x = torch.ones(3, 64).to("xla")
+    y = torch.ones(3, 64).to("xla")
+    x.add_(y)
+    torch_xla.sync()
+    (event,) = of(events, abi.CompileEvent)
+    taken = next(iter(event.graph.operations())).operands[0]
+    assert event.donated == (taken,), "the old value of x, and not y"
+    assert y.sum().item() == 192
 
 
 def test_a_result_that_is_an_input_is_computed_by_nothing() -> None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from xla_debug import outputs
-from xla_debug.core import abi
+from xla_debug.core import abi, nbytes_at
 from xla_debug.frames import CLOSING, FRAMES, HASH, OPENING, Explained
 from xla_debug.health import Health
 from xla_debug.settings import DEBUG, DEBUG_FILE, DEBUG_LEVEL, DEBUG_MAX_FRAME
@@ -68,8 +68,8 @@ class Analysis:
         where = outputs.place(self._target)
         graph: abi.Graph = event.graph
         text = _block(Explained.COMPILATION, self._facts("Compilation Cause", event.cause, event, abi.user_frames()))
-        inputs = sum(_nbytes(graph, found.slot) for found in graph.inputs())
-        results = sum(_nbytes(graph, slot) for slot in graph.outs)
+        inputs = sum(nbytes_at(graph, found.slot) for found in graph.inputs())
+        results = sum(nbytes_at(graph, slot) for slot in graph.outs)
         sizes = [f"Graph input size: {inputs / _GB:.6f} GB", f"Graph output size: {results / _GB:.6f} GB"]
         outputs.append(where, text + _block(Explained.COMPILED, sizes))
 
@@ -103,9 +103,3 @@ class Analysis:
 
 def _block(explained: Explained, lines: Sequence[str]) -> str:
     return "".join(f"{explained.value}: {line}\n" for line in (OPENING, *lines, CLOSING))
-
-
-def _nbytes(graph: abi.Graph, slot: int) -> int:
-    """Bytes on the device of the value at `slot`."""
-    aval = abi.aval_at(graph.entries, slot)
-    return 0 if aval is None else aval.nbytes

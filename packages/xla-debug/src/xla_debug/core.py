@@ -8,3 +8,9 @@ from xla_core import abi as abi
 
 abi.require((1, 3), "xla-debug")
 abi.pass_over(Path(__file__).parent)
+
+
+def nbytes_at(graph: abi.Graph, slot: int) -> int:
+    """Bytes on the device of the value at `slot`."""
+    aval = abi.aval_at(graph.entries, slot)
+    return 0 if aval is None else aval.nbytes

@@ -257,6 +257,7 @@
       ["Step", (row) => `${row.step}`, NUMBER], ["Took", (row) => duration(row.ms), NUMBER],
       ["Asked for by", asked], ["What is new", (row) => row.difference.change], ["Why", why],
       ["Operations", (row) => number(row.operations), NUMBER], ["Inputs", (row) => number(row.inputs), NUMBER],
+      ["Donated", (row) => (row.donated ? `${number(row.donated)}, ${size(row.donated_bytes)}` : "none"), NUMBER],
       ["Results", (row) => number(row.results), NUMBER],
     ], replica.compiles);
   }

@@ -46,7 +46,8 @@ def _compiles(replicas: Replicas, places: Places) -> list[RenderableType]:
 
     def row(pool: Pool[Compile]) -> list[Cell]:
         first = pool.first
-        what = ", ".join(filter(None, [first.name, counted(first.operations, "operation")]))
+        given = f"{first.donated} of {counted(first.inputs, 'input')} donated ({size(first.donated_bytes)})" if first.donated else None
+        what = ", ".join(filter(None, [first.name, counted(first.operations, "operation"), given]))
         asked = plain(places.shown(first.line)).append_text(plain(f"\n{what}", "dim"))
         return [str(first.step), duration(pool.mean(lambda row: row.ms)), asked, _why(first, places)]
 

@@ -118,6 +118,7 @@ def _build(
     layouts = [sharding_text(buffer.sharding) for buffer in inputs.buffers] if spans_devices(home(recorder)) else ()
     program.graph_hash = graph_hash(graph, program.constants, precision.get(), *layouts)
     program.described = _described(recorder, graph, program)
+    donated = donated_arguments(graph)
     executable = disk.load(program.graph_hash, graph, arguments, device, devices_of(home(recorder)))
     if executable is None:
         executable = _compile(recorder, graph, program, arguments)
@@ -128,9 +129,11 @@ def _build(
         if metrics.has_subscribers(CompileEvent):
             known = (*inputs.fixed_floats, *inputs.fixed_ints)
             event = _event(program, Cause.DYNAMO_COMPILE if cause is Cause.DYNAMO_EXECUTE else cause, line)
-            metrics.emit(CompileEvent(**event, start_s=start, duration_ns=duration, graph=graph, constants=known))
+            leaves = [found.slot for found in graph.inputs()]
+            given = tuple(leaves[number] for number in donated)
+            metrics.emit(CompileEvent(**event, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=given))
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
-    metrics.metric_add("InputOutputAliasCount", len(donated_arguments(graph)), Unit.NUMBER)
+    metrics.metric_add("InputOutputAliasCount", len(donated), Unit.NUMBER)
     for wrapper in _wrappers:
         executable = wrapper(graph, executable)
     program.executable = executable

@@ -18,7 +18,7 @@ from xla_debug.account.sampler import Sampler
 from xla_debug.account.schema import Compile, Fallback, Live, Phase, Replica, Sync, Transfer
 from xla_debug.account.steps import Restart, Steps, Told
 from xla_debug.account.verdict import verdict_of
-from xla_debug.core import abi
+from xla_debug.core import abi, nbytes_at
 
 _OVER_TIME = 512
 _LONGEST_TEXT = 200_000
@@ -124,6 +124,8 @@ class Collector:
                         results=event.num_outputs,
                         difference=difference,
                         graph=text if len(text) <= _LONGEST_TEXT else "",
+                        donated=len(event.donated),
+                        donated_bytes=sum(nbytes_at(event.graph, slot) for slot in event.donated),
                     )
                 )
 

@@ -95,7 +95,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """A compilation. line: the sync or read that asked for it. number: of the step it was in, from 0."""
+    """A compilation. line: the sync or read that asked for it. step: the one it was in, from 0.
+
+    donated: how many inputs give their memory to results; donated_bytes: how much that is.
+    """
 
     start_s: float
     ms: float
@@ -110,6 +113,8 @@ class Compile:
     difference: Difference
     graph: str = ""
     """The program as text; the largest are left out."""
+    donated: int = 0
+    donated_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
