@@ -8,11 +8,22 @@ from __future__ import annotations
 from xla_core.config import Setting, installed_settings
 from xla_core.errors import ExecutionError, XlaError
 from xla_core.frontend.dispatch import capture_lines, register_op
-from xla_core.frontend.exchange import annotate, annotation, buffer_of, graph_of, is_pending, sync, tensor_from_buffer
+from xla_core.frontend.exchange import (
+    annotate,
+    annotation,
+    buffer_of,
+    computed,
+    graph_of,
+    is_pending,
+    shown_key,
+    sync,
+    tensor_from_buffer,
+)
 from xla_core.frontend.living import LiveBuffer, live_buffers
 from xla_core.frontend.setup import activate
 from xla_core.frontend.spread import (
     DevicePart,
+    OwnedPart,
     device_parts,
     enter_manual,
     is_manual,
@@ -20,6 +31,7 @@ from xla_core.frontend.spread import (
     layout,
     leave_manual,
     order_devices,
+    owned_parts,
     tensor_from_parts,
     upload_divided,
 )
@@ -78,6 +90,7 @@ __all__ = [
     "MetricSnapshot",
     "OpSpec",
     "Operation",
+    "OwnedPart",
     "REPLICA_AXIS",
     "Setting",
     "Snapshot",
@@ -97,6 +110,7 @@ __all__ = [
     "clear_counters",
     "clear_metrics",
     "client",
+    "computed",
     "counter",
     "counter_add",
     "device_parts",
@@ -115,6 +129,7 @@ __all__ = [
     "metric_add",
     "metric_names",
     "order_devices",
+    "owned_parts",
     "pass_over",
     "register_op",
     "register_pass",
@@ -122,6 +137,7 @@ __all__ = [
     "require",
     "scalar",
     "set_topology",
+    "shown_key",
     "snapshot",
     "subscribe",
     "sync",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from xla_core.facade.arena import ToXlaTensorArena
 from xla_core.facade.modules import xr
 from xla_core.facade.nesting import Survey
+from xla_core.frontend.exchange import shown_key
 from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import cpu_copies, materialize
 
@@ -45,10 +47,10 @@ def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 def _to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """CPU copies from one execution for each device."""
     shown = [plain(tensor) for tensor in tensors]
-    keys = [(id(one._storage), id(one._view)) for one in shown]
+    keys = [shown_key(one) for one in shown]
     distinct = dict(zip(keys, shown, strict=True))
     copies = dict(zip(distinct, cpu_copies(list(distinct.values())), strict=True))
-    given: set[tuple[int, int]] = set()
+    given: set[Hashable] = set()
     results = []
     for key in keys:
         results.append(copies[key].detach() if key in given else copies[key])

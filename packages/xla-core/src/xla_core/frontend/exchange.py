@@ -133,6 +133,12 @@ def alias_key(tensor: torch.Tensor) -> int:
     return id(checked(tensor)._storage)
 
 
+def shown_key(tensor: torch.Tensor) -> Hashable:
+    """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
+    found = checked(tensor)
+    return id(found._storage), found._view
+
+
 def computed(tensors: Iterable[torch.Tensor]) -> None:
     """Compute what `tensors` show, each device in one execution, without reading it."""
     compute([value_of(checked(tensor)) for tensor in tensors])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 from jax.sharding import NamedSharding, Sharding
 
@@ -22,12 +22,13 @@ from xla_core.ir.layout import Layout, spans_devices
 from xla_core.ir.layout import lay_out as lay_out_operation
 from xla_core.ir.manual import enter, leave
 from xla_core.ir.signature import Signature
-from xla_core.ir.tape import buffer_value
+from xla_core.ir.tape import Value, buffer_value
 from xla_core.metrics import Direction
 from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, home, spread
 from xla_core.runtime.layouts import relaid
-from xla_core.runtime.transfer import to_numpy, to_torch, transferring, upload
+from xla_core.runtime.sync import compute
+from xla_core.runtime.transfer import download, fetched, to_numpy, to_torch, transferring, upload
 
 
 def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
@@ -99,8 +100,44 @@ def device_parts(tensor: torch.Tensor) -> list[DevicePart]:
         for device in client().devices:
             shard = shards[device]
             index = tuple(slice(*part.indices(size)[:2]) for part, size in zip(shard.index, tensor.shape, strict=True))
-            found.append(DevicePart(device, index, to_torch(np.asarray(shard.data), tensor.dtype)))
+            found.append(DevicePart(device, index, to_torch(fetched(shard.data)[0], tensor.dtype)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPart:
+    """Elements of a tensor at `index`, a slice per dimension, of which this process has the first copy. read: them, on the CPU."""
+
+    index: tuple[slice, ...]
+    read: Callable[[], torch.Tensor]
+
+
+def owned_parts(tensor: torch.Tensor) -> list[OwnedPart]:
+    """The parts of `tensor` that this process is the one to save: over all processes of an SPMD job, each element once.
+
+    Computes it if it is pending; copies nothing until a part is read, which must be before the tensor is written to.
+    Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
+    """
+    found = checked(tensor)
+    layouts.settle_one(found._storage)
+    value = value_of(found)
+    compute([value])
+    if value.buffer is None or not spans_devices(home(value.recorder)):
+        return [OwnedPart(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
+    return [
+        OwnedPart(
+            tuple(slice(*part.indices(size)[:2]) for part, size in zip(shard.index, value.aval.shape, strict=True)),
+            partial(_read_part, shard.data, value),
+        )
+        for shard in value.buffer.addressable_shards
+        if shard.replica_id == 0
+    ]
+
+
+def _read_part(part: jax.Array, value: Value) -> torch.Tensor:
+    with transferring(value.recorder, Direction.FROM_DEVICE, part.nbytes) as transfer:
+        transfer.wait(part)
+        return to_torch(fetched(part)[0], value.aval.dtype)
 
 
 def tensor_from_parts(parts: Sequence[torch.Tensor], sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:

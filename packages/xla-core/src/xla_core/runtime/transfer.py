@@ -37,6 +37,8 @@ _CARRIED = {
 
 
 _MOST_DIMS = 64
+_KEPT_BYTES = 1 << 16
+"""What is smaller may stay on the host when it has been read."""
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -50,15 +52,15 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    """A CPU tensor of `dtype` with a copy of `array`'s values."""
+def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True) -> torch.Tensor:
+    """A CPU tensor of `dtype` with `array`'s values. copy: of its own; else the array is given away."""
     natural = natural_dtype(dtype)
     if array.dtype != natural:
-        array = array.astype(natural)
+        array, copy = array.astype(natural), False
     if dtype in _CARRIED:
         wide, narrow = _CARRIERS[natural.itemsize]
-        return torch.from_numpy(np.array(array.view(narrow))).view(dtype)
-    return torch.from_numpy(np.array(array))
+        return torch.from_numpy(np.array(array.view(narrow), copy=copy)).view(dtype)
+    return torch.from_numpy(np.array(array, copy=copy))
 
 
 def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = None) -> Value:
@@ -121,13 +123,28 @@ def download(value: Value) -> torch.Tensor:
             if value.aval.manual:
                 buffer = buffer.addressable_data(0)[0]  # of the first device here
             whole = buffer.is_fully_addressable or buffer.is_fully_replicated
-            array = np.asarray(buffer if whole else relaid(buffer, home(value.recorder)))
+            array, ours = fetched(buffer if whole else relaid(buffer, home(value.recorder)))
         except RuntimeError as error:
             raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
         converting = time.perf_counter_ns()
-        tensor = to_torch(array, value.aval.dtype)
+        tensor = to_torch(array, value.aval.dtype, copy=not ours)
         metrics.metric_add("TensorToData", time.perf_counter_ns() - converting, Unit.DURATION_NS)
     return tensor
+
+
+def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:
+    """The elements of an array on the host, and whether they are the caller's own.
+
+    An array that jax had to copy to the host, it keeps there for the next time: of large ones another object is asked, which goes away.
+    """
+    if buffer.nbytes < _KEPT_BYTES:
+        return np.asarray(buffer), False
+    if buffer.is_fully_replicated:
+        return np.asarray(buffer.addressable_data(0)), False
+    whole = np.empty(buffer.shape, buffer.dtype)
+    for shard in buffer.addressable_shards:
+        whole[shard.index] = np.asarray(shard.data.addressable_data(0))
+    return whole, True
 
 
 @dataclass(slots=True)

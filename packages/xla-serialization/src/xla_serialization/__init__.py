@@ -1,0 +1,30 @@
+"""Checkpoints larger than host memory, never half-written: tensors in safetensors files, everything else in JSON (FORMAT.md)."""
+
+from xla_serialization._version import __version__
+from xla_serialization.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    FailedSaveError,
+    MismatchError,
+    MissingCheckpointError,
+    NewerCheckpointError,
+    UnsavableError,
+)
+from xla_serialization.loading import Checkpoint, load
+from xla_serialization.restoring import load_into
+from xla_serialization.saving import save
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "DamagedCheckpointError",
+    "FailedSaveError",
+    "MismatchError",
+    "MissingCheckpointError",
+    "NewerCheckpointError",
+    "UnsavableError",
+    "__version__",
+    "load",
+    "load_into",
+    "save",
+]

@@ -1,0 +1,1 @@
+"""The format of FORMAT.md: index, manifest, tree and shards, without any device."""

@@ -1,0 +1,122 @@
+"""Read a checkpoint: all of it, some tensors, or parts of them; to the CPU or straight to a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xla_serialization.format import folder as folders
+from xla_serialization.format.dtypes import DTYPES
+from xla_serialization.format.manifest import INDEX, Piece, TensorEntry
+from xla_serialization.format.shards import Block, ShardReader
+from xla_serialization.format.tree import decode
+from xla_serialization.progress import Meter, Progress, nobody
+
+
+class Checkpoint(Mapping[str, torch.Tensor]):
+    """An open checkpoint: a mapping from names to CPU tensors, each read when it is asked for.
+
+    Later saves to the same folder do not change it. manifest: what it holds.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
+        """verify: compare checksums of what is read whole.
+
+        Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError.
+        """
+        self.path = Path(path)
+        self.manifest, self._shards = folders.open_shards(self.path)
+        self._verify = verify
+        for entry in self.manifest.tensors.values():
+            for piece in entry.pieces:
+                self._shard(piece).check(_block(entry, piece))
+
+    @property
+    def bytes_read(self) -> int:
+        """Of tensors' data, so far."""
+        return sum(shard.bytes_read for shard in self._shards.values())
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """A CPU tensor of its own memory. Raises KeyError, DamagedCheckpointError."""
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.manifest.tensors)
+
+    def __len__(self) -> int:
+        return len(self.manifest.tensors)
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
+        """A whole tensor on a device. Raises as `[name]`, and what the device raises."""
+        entry = self._entry(name)
+        if len(entry.pieces) > 1:
+            return self.part(name, tuple(slice(0, size) for size in entry.shape)).to(device)
+        (piece,) = entry.pieces
+        block = _block(entry, piece)
+        shard = self._shard(piece)
+        mapped = shard.whole(block, piece.checksum if self._verify else None)
+        there = mapped.clone() if torch.device(device).type == "cpu" else mapped.to(device)
+        del mapped
+        shard.forget(block)
+        return there
+
+    def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
+        """The elements of a tensor at `index`, a slice with start and stop for each dimension, on the CPU; of the files only that is read.
+
+        Pieces that are read whole are verified.
+        """
+        entry = self._entry(name)
+        found = torch.empty([one.stop - one.start for one in index], dtype=DTYPES[entry.dtype])
+        for piece in entry.pieces:
+            common = [
+                (max(one.start, start), min(one.stop, start + size))
+                for one, start, size in zip(index, piece.offset, piece.shape, strict=True)
+            ]
+            if any(start >= stop for start, stop in common):
+                continue
+            there = tuple(slice(start - one.start, stop - one.start) for (start, stop), one in zip(common, index, strict=True))
+            inside = tuple(slice(start - offset, stop - offset) for (start, stop), offset in zip(common, piece.offset, strict=True))
+            block, shard = _block(entry, piece), self._shard(piece)
+            if all((one.start, one.stop) == (0, size) for one, size in zip(inside, piece.shape, strict=True)):
+                found[there] = shard.whole(block, piece.checksum if self._verify else None)
+            else:
+                found[there] = shard.part(block, inside)
+            shard.forget(block)
+        return found
+
+    def _entry(self, name: str) -> TensorEntry:
+        return self.manifest.tensors[name]
+
+    def _shard(self, piece: Piece) -> ShardReader:
+        return self._shards[piece.file]
+
+    def nesting(self, device: torch.device | str = "cpu", progress: Progress = nobody) -> Any:
+        """What was saved, with its tensors on a device (NumPy arrays stay where they are); one that was saved twice is one again."""
+        meter = Meter(progress, self.manifest.nbytes)
+        known: dict[str, torch.Tensor] = {}
+
+        def find(name: str) -> torch.Tensor:
+            if name not in known:
+                known[name] = self.read(name, device)
+                meter.add(known[name].nbytes)
+            return known[name]
+
+        return decode(self.manifest.tree, find, str(self.path / INDEX))
+
+
+def _block(entry: TensorEntry, piece: Piece) -> Block:
+    return Block(piece.name, DTYPES[entry.dtype], piece.shape)
+
+
+def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu", verify: bool = True, progress: Progress = nobody) -> Any:
+    """What `save` saved, in the same nesting, one tensor at a time from disk to `device`. No code from the files is run.
+
+    verify: compare each tensor's checksum. progress: called after each tensor.
+    Raises MissingCheckpointError (FileNotFoundError), DamagedCheckpointError (RuntimeError) that names file and tensor, and
+    NewerCheckpointError.
+    """
+    return Checkpoint(path, verify).nesting(device, progress)

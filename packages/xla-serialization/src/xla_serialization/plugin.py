@@ -1,0 +1,13 @@
+"""What this package offers to the user's modules, by full name; the core asks for it once, when one of these is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def offered() -> Mapping[str, Callable[..., Any]]:
+    """User's name → function."""
+    from xla_serialization import xm_save
+
+    return {"torch_xla.core.xla_model.save": xm_save.save}

@@ -1,0 +1,70 @@
+"""Load into tensors that exist, wherever they are and however they lie over devices: each device's part is read, and no more."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from xla_serialization.core import abi
+from xla_serialization.errors import MismatchError
+from xla_serialization.format.dtypes import DTYPES
+from xla_serialization.format.manifest import INDEX
+from xla_serialization.format.tree import decode, matched
+from xla_serialization.loading import Checkpoint
+from xla_serialization.progress import Meter, Progress, nobody
+from xla_serialization.saving import plan, unwrapped
+
+
+def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, progress: Progress = nobody) -> Any:
+    """Write a checkpoint's tensors into the tensors of `state`, in the same nesting; gives what was saved, with those tensors in it.
+
+    Tensors that are divided over devices get from the files what each device of this process holds: the mesh, and the number of devices
+    and processes, may be others than when saving. verify: compare checksums of what is read whole. progress: called after each tensor.
+    Raises MismatchError, which says where, for other keys, shapes or dtypes, before anything is written; else as `load`.
+    """
+    checkpoint = Checkpoint(path, verify)
+    planned = plan(state)
+    names = dict(matched(planned.tree, checkpoint.manifest.tree))
+    for mine, theirs in names.items():
+        _check(mine, planned.tensors[mine], checkpoint, theirs)
+    meter = Meter(progress, checkpoint.manifest.nbytes)
+    for mine, theirs in names.items():
+        fill(planned.tensors[mine], checkpoint, theirs)
+        meter.add(checkpoint.manifest.tensors[theirs].nbytes)
+    there = {theirs: planned.tensors[mine] for mine, theirs in names.items()}
+    return decode(checkpoint.manifest.tree, lambda name: there[name] if name in there else checkpoint[name], str(checkpoint.path / INDEX))
+
+
+def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str) -> None:
+    entry = checkpoint.manifest.tensors[theirs]
+    if tuple(tensor.shape) != entry.shape or tensor.dtype is not DTYPES[entry.dtype]:
+        wanted = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        raise MismatchError(f"{mine}: the checkpoint has {entry.dtype}{list(entry.shape)}, the tensor is {wanted}")
+
+
+def fill(tensor: torch.Tensor, checkpoint: Checkpoint, name: str) -> None:
+    """Write a checkpoint's tensor into `tensor`, of its shape and dtype."""
+    inner = unwrapped(tensor)
+    with torch.no_grad():
+        if inner.device.type != "xla":
+            inner.copy_(checkpoint[name])
+            return
+        layout = abi.layout(inner)
+        if layout is None:
+            inner.copy_(checkpoint.read(name, inner.device))
+            return
+        sharding = layout.stored(tuple(inner.shape)).sharding
+        indices = sharding.devices_indices_map(tuple(inner.shape))
+        parts: dict[Any, torch.Tensor] = {}
+        for device in abi.client().devices:
+            key = _spans(indices[device], inner)
+            if key not in parts:
+                parts[key] = checkpoint.part(name, tuple(slice(start, stop) for start, stop in key))
+        ordered = [parts[_spans(indices[device], inner)] for device in abi.client().devices]
+        inner.copy_(abi.tensor_from_parts(ordered, sharding, tuple(inner.shape)))
+
+
+def _spans(index: tuple[slice, ...], tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    return tuple(one.indices(size)[:2] for one, size in zip(index, tensor.shape, strict=True))

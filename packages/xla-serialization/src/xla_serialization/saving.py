@@ -1,0 +1,197 @@
+"""Save a nesting as a checkpoint, one tensor at a time from device to disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xla_serialization import processes
+from xla_serialization.core import abi
+from xla_serialization.errors import UnsavableError
+from xla_serialization.format import folder as folders
+from xla_serialization.format.dtypes import name_of
+from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree
+from xla_serialization.format.shards import Block, ShardWriter, ordered
+from xla_serialization.format.tree import encode, where
+from xla_serialization.progress import Meter, Progress, nobody
+
+SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be saved: the nesting without its tensors, and these by name."""
+
+    tree: Tree
+    tensors: dict[str, torch.Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The block of a tensor at `offset`, as it will be stored."""
+
+    tensor: str
+    block: Block
+    offset: Shape
+    read: Callable[[], torch.Tensor]
+
+
+def plan(data: Any) -> Plan:
+    """Name the tensors of a nesting. Those that show the same are one. Raises UnsavableError."""
+    named: dict[str, torch.Tensor] = {}
+    seen: dict[Hashable, str] = {}
+
+    def name(tensor: torch.Tensor, keys: tuple[str, ...]) -> str:
+        _check(tensor, keys)
+        key = _key(tensor)
+        if key not in seen:
+            wanted = ".".join(keys) or "tensor"
+            free = wanted
+            number = 1
+            while free in named or free == "__metadata__":
+                number += 1
+                free = f"{wanted}~{number}"
+            seen[key] = free
+            named[free] = tensor
+        return seen[key]
+
+    return Plan(encode(data, name), named)
+
+
+def _check(tensor: torch.Tensor, keys: tuple[str, ...]) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or name_of(tensor.dtype) is None:
+        what = "quantized" if tensor.is_quantized else str(tensor.layout if tensor.layout is not torch.strided else tensor.dtype)
+        raise UnsavableError(f"{where(keys)}: a {what} tensor cannot be saved; save a dense tensor of numbers")
+    if tensor.device.type == "meta":
+        raise UnsavableError(f"{where(keys)}: a tensor on the meta device has no data to save")
+
+
+def _key(tensor: torch.Tensor) -> Hashable:
+    """Equal exactly for tensors that show the same elements of the same memory."""
+    inner = unwrapped(tensor)
+    if inner.device.type == "xla":
+        return abi.shown_key(inner)
+    if inner.device.type == "meta" or not inner.numel():
+        return id(tensor)
+    return (inner.device, inner.data_ptr(), inner.dtype, inner.shape, inner.stride(), inner.is_conj(), inner.is_neg())
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a wrapper (XLAShardedTensor) stands for; any other as it is."""
+    inner: torch.Tensor = getattr(tensor, "global_tensor", tensor)
+    return inner
+
+
+def save(data: Any, path: str | os.PathLike[str], *, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody) -> None:
+    """Save a nesting of tensors and plain values in the folder `path`, in place of what it held.
+
+    Readers, and a program that is killed, see the old checkpoint or the new one, whole. On the host there is one tensor at a time.
+    shard_bytes: of a file, unless one tensor is larger. progress: called after each tensor.
+    Raises UnsavableError for what a checkpoint cannot hold, OSError if it cannot be written: then nothing has changed.
+    """
+    write(plan(data), Path(path), shard_bytes, progress)
+
+
+def write(planned: Plan, folder: Path, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody) -> None:
+    """`save`, of what was planned. Processes of an SPMD program call it together: each writes what lies on its devices, once."""
+    if shard_bytes < 1:
+        raise ValueError(f"shard_bytes is {shard_bytes}, must be positive")
+    abi.computed([unwrapped(tensor) for tensor in planned.tensors.values() if tensor.device.type == "xla"])
+    parts = {part.block.name: part for name, tensor in planned.tensors.items() for part in _parts(name, tensor)}
+    shards = divided([part.block for part in parts.values()], shard_bytes)
+    counts, save_id = _agreed(len(shards))
+    first = 1 + sum(counts[: processes.index()])
+    names = [folders.shard_name(first + number, sum(counts), save_id) for number in range(len(shards))]
+    files: dict[str, int] = {}
+    pieces: dict[str, list[Piece]] = {}
+    meter = Meter(progress, sum(part.block.nbytes for part in parts.values()))
+    failure: BaseException | None = None
+    try:
+        folders.prepare(folder)
+        for file, shard in zip(names, shards, strict=True):
+            _write_shard(folder / file, [parts[block.name] for block in shard], files, pieces, meter)
+    except BaseException as error:
+        failure = error
+    try:
+        processes.agree(failure)
+        _publish(planned, folder, save_id, files, pieces)
+    except BaseException:
+        if not folders.holds(folder, save_id):
+            folders.remove(folder, names)
+        raise
+
+
+def _agreed(shards: int) -> tuple[list[int], str]:
+    """How many shards each process writes, and the id of this save."""
+    told = processes.exchange([shards, folders.new_id()])
+    return [count for count, _ in told], told[0][1]
+
+
+def _write_shard(path: Path, parts: Sequence[_Part], files: dict[str, int], pieces: dict[str, list[Piece]], meter: Meter) -> None:
+    with ShardWriter(path, [part.block for part in parts]) as writer:
+        for part in parts:
+            checksum = writer.write(part.read())
+            pieces.setdefault(part.tensor, []).append(Piece(path.name, part.block.name, part.offset, part.block.shape, checksum))
+            meter.add(part.block.nbytes)
+    files[path.name] = writer.nbytes
+
+
+def _publish(planned: Plan, folder: Path, save_id: str, files: dict[str, int], pieces: dict[str, list[Piece]]) -> None:
+    told = processes.exchange([files, {name: [asdict(piece) for piece in found] for name, found in pieces.items()}])
+    failure: BaseException | None = None
+    if processes.index() == 0:
+        try:
+            all_files = {file: size for files, _ in told for file, size in files.items()}
+            entries = {
+                name: _entry(tensor, [piece for _, found in told for piece in found.get(name, ())])
+                for name, tensor in planned.tensors.items()
+            }
+            folders.publish(folder, Manifest(save_id, all_files, entries, planned.tree))
+        except BaseException as error:
+            failure = error
+    processes.agree(failure)
+
+
+def _entry(tensor: torch.Tensor, pieces: Sequence[dict[str, Any]]) -> TensorEntry:
+    return TensorEntry(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(Piece(**piece) for piece in pieces))
+
+
+def _parts(name: str, tensor: torch.Tensor) -> list[_Part]:
+    """What this process saves of a tensor."""
+    inner = unwrapped(tensor)
+    if not processes.several():
+        return [_Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
+    if inner.device.type != "xla":
+        whole = _Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())
+        return [whole] if processes.index() == 0 else []
+    return [_divided_part(name, inner, part) for part in abi.owned_parts(inner)]
+
+
+def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart) -> _Part:
+    offset = tuple(one.start for one in part.index)
+    shape = tuple(one.stop - one.start for one in part.index)
+    stored = name if shape == tuple(tensor.shape) else f"{name}@{','.join(map(str, offset))}"
+    return _Part(name, Block(stored, tensor.dtype, shape), offset, part.read)
+
+
+def divided(blocks: Sequence[Block], shard_bytes: int) -> list[list[Block]]:
+    """The blocks of each shard."""
+    shards: list[list[Block]] = []
+    size = 0
+    for block in blocks:
+        if not shards or size + block.nbytes > shard_bytes and size:
+            shards.append([])
+            size = 0
+        shards[-1].append(block)
+        size += block.nbytes
+    return [ordered(shard) for shard in shards]

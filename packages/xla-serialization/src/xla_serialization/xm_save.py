@@ -1,0 +1,32 @@
+"""`xm.save` (api.md Z01): `torch.save` of CPU tensors, on the replicas that write."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any
+
+import torch
+
+import torch_xla.core.xla_model as xm
+from xla_serialization.masters import writes
+from xla_serialization.replacing import replacing
+
+
+def save(
+    data: Any, file_or_path: str | os.PathLike[str] | IO[bytes], master_only: bool = True, global_master: bool = False, sync: bool = False
+) -> None:
+    """Z01: `torch.save` of the nesting with CPU tensors in place of the XLA tensors, to a path or a file object.
+
+    master_only: each host's master writes (global_master: the job's only); other replicas compute the tensors and write nothing. Otherwise
+    every replica writes, each to a target of its own. A path is replaced when all is written. sync: then all replicas meet; all must call.
+    """
+    writing = writes(master_only, global_master)
+    cpu = xm._maybe_convert_to_cpu(data, convert=writing)
+    if writing:
+        if isinstance(file_or_path, (str, os.PathLike)):
+            with replacing(file_or_path) as path:
+                torch.save(cpu, path)
+        else:
+            torch.save(cpu, file_or_path)
+    if sync:
+        xm.rendezvous("torch_xla.core.xla_model.save")
