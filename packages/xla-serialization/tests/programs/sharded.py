@@ -1,0 +1,96 @@
+"""Saves or loads a state that is divided over a mesh; reports as JSON. usage: sharded.py save|fail|load CHECKPOINT ROWS COLUMNS REPORT"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+import xla_serialization
+from xla_core import abi
+from xla_serialization.restoring import fill
+
+warnings.simplefilter("error")
+# Name → (shape, dtype, how it lies): divided in both ways, in one, not at all; unevenly; pending; a view's base is of the second.
+STATE = {
+    "both": ((64, 32), torch.float32, ("x", "y")),
+    "turned": ((64, 32), torch.bfloat16, ("y", "x")),
+    "together": ((128, 3), torch.float32, (("x", "y"), None)),
+    "rows": ((16, 8, 2), torch.complex64, ("x", None, None)),
+    "whole": ((5, 7), torch.float64, (None, None)),
+    "uneven": ((7, 6), torch.int32, ("x", None)),
+    "empty": ((0, 4), torch.float32, (None, None)),
+    "plain": ((11,), torch.float32, None),
+}
+
+
+def values(name: str) -> torch.Tensor:
+    """What is saved under a name: no two elements of it alike, as far as the dtype can tell."""
+    shape, dtype, _ = STATE[name]
+    return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype) + len(name)
+
+
+def placed(name: str, tensor: torch.Tensor, mesh: xs.Mesh) -> torch.Tensor:
+    """On the devices, lying as it should."""
+    there = tensor.to("xla")
+    spec = STATE[name][2]
+    if spec is not None:
+        xs.mark_sharding(there, mesh, spec)
+    return there
+
+
+def save(path: str, mesh: xs.Mesh) -> dict[str, object]:
+    state = {name: placed(name, values(name), mesh) for name in STATE}
+    pending = {"twice": state["both"] * 2}
+    xla_serialization.save({"state": state, "pending": pending, "step": 7, "here": torch.ones(2)}, path)
+    manifest = xla_serialization.Checkpoint(path).manifest
+    held = sum(part.data.nbytes for tensor in state.values() for part in abi.device_parts(tensor))
+    once = sum(entry.nbytes for name, entry in manifest.tensors.items() if name.startswith("state."))
+    return {"files": len(manifest.files), "once": once, "held": held}
+
+
+def fail(path: str, mesh: xs.Mesh) -> dict[str, object]:
+    """The second process cannot write more than a few bytes to a file."""
+    if xr.process_index() == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
+    state = {name: placed(name, values(name), mesh) for name in STATE}
+    said = []
+    try:
+        xla_serialization.save({"state": state}, path)
+    except (OSError, xla_serialization.CheckpointError) as error:
+        said = [type(error).__name__, str(error)]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return {"said": said, "step": xla_serialization.load(path)["step"]}
+
+
+def load(path: str, mesh: xs.Mesh) -> dict[str, object]:
+    state = {name: placed(name, torch.zeros_like(values(name)), mesh) for name in STATE}
+    layouts = {name: repr(abi.layout(tensor)) for name, tensor in state.items()}
+    checkpoint = xla_serialization.Checkpoint(path)
+    for name, tensor in state.items():
+        fill(tensor, checkpoint, f"state.{name}")
+    restored = xla_serialization.load_into(
+        {"state": state, "pending": {"twice": torch.zeros(64, 32)}, "step": 0, "here": torch.ones(2)}, path
+    )
+    wrong = [name for name, tensor in state.items() if not torch.equal(tensor.cpu(), values(name))]
+    if not torch.equal(restored["pending"]["twice"], values("both") * 2):
+        wrong.append("twice")
+    moved = [name for name, tensor in state.items() if repr(abi.layout(tensor)) != layouts[name]]
+    needed = sum(part.data.nbytes for tensor in state.values() for part in abi.device_parts(tensor))
+    return {"wrong": wrong, "moved": moved, "read": checkpoint.bytes_read, "needed": needed, "step": restored["step"]}
+
+
+if __name__ == "__main__":
+    action, path, rows, columns, report = sys.argv[1:]
+    xr.use_spmd()
+    mesh = xs.Mesh(range(int(rows) * int(columns)), (int(rows), int(columns)), ("x", "y"))
+    found = {"save": save, "fail": fail, "load": load}[action](path, mesh)
+    Path(f"{report}.{xr.process_index()}").write_text(json.dumps(found), encoding="utf-8")

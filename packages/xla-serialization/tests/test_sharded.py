@@ -1,0 +1,121 @@
+"""Checkpoints of states that are divided over devices: each piece is written once, and read by whoever needs it, on any mesh."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import xla_serialization
+
+pytest.importorskip("xla_spmd")
+PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
+Reports = list[dict[str, Any]]
+
+
+def run(action: str, path: Path, mesh: tuple[int, int], processes: int = 1) -> Reports:
+    """What each process reported."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    devices = mesh[0] * mesh[1]
+    shared = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices // processes), "OMP_NUM_THREADS": "1"}
+    if processes > 1:
+        shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    report = path.with_name(f"{action}-{mesh[0]}-{mesh[1]}-{processes}")
+    command = [sys.executable, str(PROGRAM), action, str(path), str(mesh[0]), str(mesh[1]), str(report)]
+    jobs = [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    said = [job.communicate(timeout=240)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * processes, "\n".join(said)
+    return [json.loads(Path(f"{report}.{rank}").read_text(encoding="utf-8")) for rank in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Saved by one process with eight devices."""
+    path = tmp_path_factory.mktemp("eight") / "checkpoint"
+    return path, run("save", path, (4, 2))[0]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reports]:
+    """Saved by two processes with four devices each."""
+    path = tmp_path_factory.mktemp("two") / "checkpoint"
+    return path, run("save", path, (4, 2), processes=2)
+
+
+def test_one_process_writes_whole_tensors_that_other_tools_read(eight: tuple[Path, dict[str, Any]]) -> None:
+    path, report = eight
+    assert report["files"] == 1 and report["held"] > report["once"], "copies on several devices are written once"
+    (shard,) = path.glob("*.safetensors")
+    found = load_file(shard)
+    assert torch.equal(found["state.both"], torch.arange(64 * 32.0).reshape(64, 32) + 4)
+
+
+def test_each_process_writes_what_it_holds_once(two: tuple[Path, Reports]) -> None:
+    path, reports = two
+    assert [report["files"] for report in reports] == [2, 2]
+    pieces = xla_serialization.Checkpoint(path).manifest.tensors["state.both"].pieces
+    assert len(pieces) == 8 and len({piece.file for piece in pieces}) == 2
+    assert {piece.shape for piece in pieces} == {(16, 16)} and {piece.name.partition("@")[2] for piece in pieces} >= {"0,0", "48,16"}
+
+
+def test_what_several_processes_wrote_is_read_without_devices(two: tuple[Path, Reports]) -> None:
+    path, _ = two
+    nesting = xla_serialization.load(path)
+    assert torch.equal(nesting["state"]["both"], torch.arange(64 * 32.0).reshape(64, 32) + 4)
+    assert torch.equal(nesting["pending"]["twice"], 2 * nesting["state"]["both"]) and nesting["step"] == 7
+    assert nesting["here"].tolist() == [1.0, 1.0] and nesting["state"]["empty"].shape == (0, 4)
+
+
+LOADS: dict[str, tuple[tuple[int, int], int]] = {
+    "eight devices": ((4, 2), 1),
+    "another mesh": ((2, 4), 1),
+    "four devices": ((2, 2), 1),
+    "one device": ((1, 1), 1),
+    "two processes": ((4, 2), 2),
+}
+
+
+@pytest.mark.parametrize("how", LOADS)
+@pytest.mark.parametrize("saved", ["eight", "two"])
+def test_any_mesh_loads_equal_tensors_and_reads_what_it_needs(saved: str, how: str, request: pytest.FixtureRequest) -> None:
+    path, _ = request.getfixturevalue(saved)
+    mesh, processes = LOADS[how]
+    reports = run("load", path, mesh, processes)
+    for report in reports:
+        assert (report["wrong"], report["moved"], report["step"]) == ([], [], 7)
+        assert 0 < report["read"] <= report["needed"]
+    whole = xla_serialization.Checkpoint(path).manifest
+    total = sum(entry.nbytes for name, entry in whole.tensors.items() if name.startswith("state."))
+    if processes > 1:
+        assert all(report["read"] < total for report in reports), "a process reads its part only"
+    else:
+        assert reports[0]["read"] == total
+
+
+def test_where_one_process_fails_all_do_and_the_earlier_checkpoint_stays(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    run("save", path, (4, 2), processes=2)
+    before = sorted(path.iterdir())
+    first, second = run("fail", path, (4, 2), processes=2)
+    assert second["said"][0] == "OSError" and "File too large" in second["said"][1]
+    assert first["said"][0] == "CheckpointError" and "process 1: OSError" in first["said"][1]
+    assert first["step"] == second["step"] == 7 and sorted(path.iterdir()) == before
