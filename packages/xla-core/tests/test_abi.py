@@ -88,6 +88,25 @@ def test_annotations_belong_to_the_data() -> None:
     assert abi.annotation(tensor, "test.mark") is None
 
 
+def test_tensors_that_show_the_same_have_one_key() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 3).to("xla"))
+    key = abi.shown_key(weight)
+    assert key == abi.shown_key(weight.detach()) == abi.shown_key(weight.data) and abi.shown_key(weight.t().t()) == key
+    others = [weight.detach().clone(), weight.t(), weight[1:], weight.view(12), weight[1]]
+    assert len({abi.shown_key(other) for other in others} | {key}) == 6
+    assert abi.shown_key(weight[1:]) == abi.shown_key(weight.detach()[1:])
+
+
+def test_computed_runs_each_device_once_and_reads_nothing(counts: Any) -> None:
+    x = torch.ones(5, device="xla")
+    results = [x + number for number in range(4)]
+    abi.computed(results[:3])
+    assert counts.ExecuteComputation == 1 and counts.MarkStep == 0
+    assert [abi.is_pending(result) for result in results] == [False, False, False, True]
+    (part,) = abi.owned_parts(results[3])
+    assert part.index == (slice(0, 5),) and part.read().tolist() == [4.0] * 5
+
+
 def test_graph_of_shows_the_pending_program_and_leaves_it_pending() -> None:
     abi.sync()
     x = torch.arange(6.0).reshape(2, 3).to("xla")

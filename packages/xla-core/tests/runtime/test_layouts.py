@@ -209,3 +209,29 @@ def test_what_leaves_a_manual_region_is_the_whole(manual: Report) -> None:
 
 def test_devices_can_have_another_order(manual: Report) -> None:
     assert manual["order"] == [3, 1, 2, 0, 7, 6, 5, 4]
+
+
+_OWNED = """
+import tracemalloc
+xr.use_spmd()
+whole = torch.arange(4096 * 64.0).reshape(4096, 64)
+divided = whole.to("xla")
+abi.lay_out(divided, over("x", None))
+parts = abi.owned_parts(divided)
+found["spans"] = [[[one.start, one.stop] for one in part.index] for part in parts]
+found["equal"] = all(torch.equal(part.read(), whole[part.index]) for part in parts)
+replicated = abi.owned_parts(whole[:3].to("xla") + 1)
+found["replicated"] = [[[one.start, one.stop] for one in part.index] for part in replicated]
+found["computed"] = torch.equal(replicated[0].read(), whole[:3] + 1)
+tracemalloc.start()
+for _ in range(2):
+    found["read"] = torch.equal(divided.cpu(), whole)
+found["left on the host"] = tracemalloc.get_traced_memory()[0]
+"""
+
+
+def test_each_part_is_owned_once_and_reading_leaves_nothing_on_the_host(run: Callable[..., str]) -> None:
+    found = _report(run, _OWNED)
+    assert sorted(found["spans"]) == [[[1024 * n, 1024 * (n + 1)], [0, 64]] for n in range(4)] and found["equal"]
+    assert found["replicated"] == [[[0, 3], [0, 64]]] and found["computed"]
+    assert found["read"] and found["left on the host"] < 4096 * 64 * 4 / 10
