@@ -11,7 +11,7 @@ import torch
 
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import DTYPES
-from xla_serialization.format.manifest import INDEX, Piece, TensorEntry
+from xla_serialization.format.manifest import INDEX, Piece, Shape, TensorEntry
 from xla_serialization.format.shards import Block, ShardReader
 from xla_serialization.format.tree import decode
 from xla_serialization.progress import Meter, Progress, nobody
@@ -33,7 +33,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self._verify = verify
         for entry in self.manifest.tensors.values():
             for piece in entry.pieces:
-                self._shard(piece).check(_block(entry, piece))
+                self._shard(piece).check(block_of(entry, piece))
 
     @property
     def bytes_read(self) -> int:
@@ -56,7 +56,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         if len(entry.pieces) > 1:
             return self.part(name, tuple(slice(0, size) for size in entry.shape)).to(device)
         (piece,) = entry.pieces
-        block = _block(entry, piece)
+        block = block_of(entry, piece)
         shard = self._shard(piece)
         mapped = shard.whole(block, piece.checksum if self._verify else None)
         there = mapped.clone() if torch.device(device).type == "cpu" else mapped.to(device)
@@ -64,12 +64,22 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         shard.forget(block)
         return there
 
-    def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
-        """The elements of a tensor at `index`, a slice with start and stop for each dimension, on the CPU; of the files only that is read.
+    def mapped(self, name: str) -> torch.Tensor:
+        """As `[name]`, but a tensor that lies in one piece shows the file itself: it takes no memory, and must not be written to."""
+        entry = self._entry(name)
+        if len(entry.pieces) > 1:
+            return self[name]
+        (piece,) = entry.pieces
+        return self._shard(piece).whole(block_of(entry, piece), piece.checksum if self._verify else None)
 
-        Pieces that are read whole are verified.
+    def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
+        """`[name][index]` of slices without steps, on the CPU; of the files only that is read.
+
+        Pieces that are read whole are verified. Raises KeyError, IndexError for too many slices, ValueError for steps,
+        DamagedCheckpointError.
         """
         entry = self._entry(name)
+        index = _whole_index(index, entry.shape)
         found = torch.empty([one.stop - one.start for one in index], dtype=DTYPES[entry.dtype])
         for piece in entry.pieces:
             common = [
@@ -80,7 +90,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                 continue
             there = tuple(slice(start - one.start, stop - one.start) for (start, stop), one in zip(common, index, strict=True))
             inside = tuple(slice(start - offset, stop - offset) for (start, stop), offset in zip(common, piece.offset, strict=True))
-            block, shard = _block(entry, piece), self._shard(piece)
+            block, shard = block_of(entry, piece), self._shard(piece)
             if all((one.start, one.stop) == (0, size) for one, size in zip(inside, piece.shape, strict=True)):
                 found[there] = shard.whole(block, piece.checksum if self._verify else None)
             else:
@@ -108,7 +118,18 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return decode(self.manifest.tree, find, str(self.path / INDEX))
 
 
-def _block(entry: TensorEntry, piece: Piece) -> Block:
+def _whole_index(index: tuple[slice, ...], shape: Shape) -> tuple[slice, ...]:
+    """A slice with start and stop for each dimension."""
+    if len(index) > len(shape):
+        raise IndexError(f"{len(index)} slices for a tensor of {len(shape)} dimensions")
+    if any(one.step not in (None, 1) for one in index):
+        raise ValueError(f"{index}: parts are read without steps; slice what is read")
+    spans = [one.indices(size) for one, size in zip((*index, *[slice(None)] * (len(shape) - len(index))), shape, strict=True)]
+    return tuple(slice(start, max(start, stop)) for start, stop, _ in spans)
+
+
+def block_of(entry: TensorEntry, piece: Piece) -> Block:
+    """A piece as its shard holds it."""
     return Block(piece.name, DTYPES[entry.dtype], piece.shape)
 
 

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xla_serialization.format.folder import sync_folder
+from xla_serialization.format.files import abandoned, held, sync_file, sync_folder
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a path to write to; readers of `path` see the old file or the new one, whole. What is no file (a pipe) is written to directly.
 
-    Raises OSError.
+    What a killed program left beside `path` is removed. Raises OSError; then the old file is as it was.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         yield target
         return
-    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
+    prefix = f".{target.name[:100]}."
+    beside = target.with_name(prefix + secrets.token_hex(8))
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     try:
-        yield beside
-        sync_file(beside)
-        beside.replace(target)
+        with held(beside):
+            yield beside
+            sync_file(beside)
+            beside.replace(target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file's contents last."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    leftover = re.compile(re.escape(prefix) + "[0-9a-f]{16}")
+    for other in target.parent.iterdir():
+        if leftover.fullmatch(other.name) and abandoned(other):
+            other.unlink(missing_ok=True)

@@ -11,8 +11,10 @@ from xla_serialization.core import abi
 from xla_serialization.errors import MismatchError
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX
-from xla_serialization.format.tree import decode, matched
+from xla_serialization.format.matching import matched
+from xla_serialization.format.tree import decode
 from xla_serialization.loading import Checkpoint
+from xla_serialization.placing import held, place
 from xla_serialization.progress import Meter, Progress, nobody
 from xla_serialization.saving import plan, unwrapped
 
@@ -26,10 +28,12 @@ def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, 
     """
     checkpoint = Checkpoint(path, verify)
     planned = plan(state)
-    names = dict(matched(planned.tree, checkpoint.manifest.tree))
-    for mine, theirs in names.items():
+    names: dict[str, str] = {}
+    for mine, theirs in matched(planned.tree, checkpoint.manifest.tree):
+        if names.setdefault(mine, theirs) != theirs:
+            raise MismatchError(f"{mine}: one tensor, which stands where the checkpoint has two, {names[mine]} and {theirs}")
         _check(mine, planned.tensors[mine], checkpoint, theirs)
-    meter = Meter(progress, checkpoint.manifest.nbytes)
+    meter = Meter(progress, sum(checkpoint.manifest.tensors[theirs].nbytes for theirs in names.values()))
     for mine, theirs in names.items():
         fill(planned.tensors[mine], checkpoint, theirs)
         meter.add(checkpoint.manifest.tensors[theirs].nbytes)
@@ -47,24 +51,8 @@ def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str)
 def fill(tensor: torch.Tensor, checkpoint: Checkpoint, name: str) -> None:
     """Write a checkpoint's tensor into `tensor`, of its shape and dtype."""
     inner = unwrapped(tensor)
+    if inner.device.type == "xla" and abi.layout(inner) is not None:
+        place(inner, {spans: checkpoint.part(name, tuple(slice(*span) for span in spans)) for spans in set(held(inner))})
+        return
     with torch.no_grad():
-        if inner.device.type != "xla":
-            inner.copy_(checkpoint[name])
-            return
-        layout = abi.layout(inner)
-        if layout is None:
-            inner.copy_(checkpoint.read(name, inner.device))
-            return
-        sharding = layout.stored(tuple(inner.shape)).sharding
-        indices = sharding.devices_indices_map(tuple(inner.shape))
-        parts: dict[Any, torch.Tensor] = {}
-        for device in abi.client().devices:
-            key = _spans(indices[device], inner)
-            if key not in parts:
-                parts[key] = checkpoint.part(name, tuple(slice(start, stop) for start, stop in key))
-        ordered = [parts[_spans(indices[device], inner)] for device in abi.client().devices]
-        inner.copy_(abi.tensor_from_parts(ordered, sharding, tuple(inner.shape)))
-
-
-def _spans(index: tuple[slice, ...], tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
-    return tuple(one.indices(size)[:2] for one, size in zip(index, tensor.shape, strict=True))
+        inner.copy_(checkpoint.read(name, inner.device))

@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import re
 import shutil
 from collections.abc import Hashable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+import xxhash
 
 import torch_xla.core.xla_model as xm
 from xla_serialization import loading
 from xla_serialization.core import abi
-from xla_serialization.errors import DamagedCheckpointError
-from xla_serialization.format.folder import new_id, sync_folder
-from xla_serialization.format.manifest import INDEX, checksum
+from xla_serialization.errors import CheckpointError, DamagedCheckpointError
+from xla_serialization.format.files import sync_file, sync_folder
+from xla_serialization.format.folder import new_id
+from xla_serialization.format.manifest import INDEX
 from xla_serialization.masters import writes
-from xla_serialization.replacing import sync_file
 from xla_serialization.saving import unwrapped
 
 _DIGEST = "structure"
+_TRIES = 5
+_UNREADABLE = (RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
+"""What torch.load raises for files that torch.save did not write."""
 
 
 class TensorReference:
@@ -54,36 +61,65 @@ def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, glob
 def load(path: str | os.PathLike[str]) -> Any:
     """Z03: what `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
 
-    Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing or do not belong together,
-    pickle.UnpicklingError for a structure with more than builtin containers, scalars and tensors.
+    Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing, do not belong together, or hold more than builtin
+    containers, scalars and tensors.
     """
     place = Path(path)
     if (place / INDEX).exists():
         return loading.load(place)
-    with torch.serialization.safe_globals([TensorReference]):
-        structure = torch.load(place, map_location="cpu", weights_only=True)
-    folder: Path | None = None
+    for _ in range(_TRIES):
+        with open(place, "rb") as file:
+            digest = _digest_of(file)
+            try:
+                return _load(place, file, digest)
+            except DamagedCheckpointError:
+                if _digest_now(place) == digest:
+                    raise  # else another save has come between
+    raise CheckpointError(f"{place}: is saved to faster than it can be read")
+
+
+def _load(place: Path, file: BinaryIO, digest: str) -> Any:
+    structure = _unpickled(place, file)
     known: dict[int, torch.Tensor] = {}
+    with ExitStack() as stack:
+        folder: int | None = None
 
-    def convert(references: list[TensorReference]) -> list[torch.Tensor]:
-        nonlocal folder
-        folder = folder or _folder_of(place)
-        for reference in references:
-            if reference.tid not in known:
-                known[reference.tid] = _tensor(folder, reference.tid)
-        return [known[reference.tid] for reference in references]
+        def convert(references: list[TensorReference]) -> list[torch.Tensor]:
+            nonlocal folder
+            if folder is None:
+                folder = _folder_of(place, digest)
+                stack.callback(os.close, folder)
+            for reference in references:
+                number = getattr(reference, "tid", None)
+                if type(number) is not int:
+                    raise DamagedCheckpointError(f"{place}: refers to a tensor by {number!r}, not by its number")
+                if number not in known:
+                    known[number] = _tensor(place, folder, number)
+            return [known[reference.tid] for reference in references]
 
-    return xm.ToXlaTensorArena(convert, lambda value: isinstance(value, TensorReference)).transform(structure)
+        return xm.ToXlaTensorArena(convert, lambda value: isinstance(value, TensorReference)).transform(structure)
 
 
-def _tensor(folder: Path, number: int) -> torch.Tensor:
-    path = folder / f"tensor_{int(number)}.pt"
+def _unpickled(path: Path, file: BinaryIO) -> Any:
+    """What a file of torch.save holds."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([TensorReference]):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise DamagedCheckpointError(
+            f"{path}: cut off, changed, or with more in it than builtin containers, scalars and tensors ({error})"
+        ) from error
+
+
+def _tensor(place: Path, folder: int, number: int) -> torch.Tensor:
+    name = f"tensor_{number}.pt"
+    path = _beside(place, "tensors") / name
+    try:
+        file = open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb")
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path}: this tensor of the checkpoint is missing") from None
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise DamagedCheckpointError(f"{path}: the file of this tensor was cut off or changed ({error})") from error
+    with file:
+        found = _unpickled(path, file)
     if not isinstance(found, torch.Tensor):
         raise DamagedCheckpointError(f"{path}: holds a {type(found).__name__}, not a tensor")
     return found
@@ -97,7 +133,8 @@ def _write(data: Any, path: Path) -> None:
         new_tensors.mkdir()
         torch.save(_referring(data, new_tensors), new_structure)
         sync_file(new_structure)
-        (new_tensors / _DIGEST).write_text(checksum(new_structure.read_bytes()), encoding="ascii")
+        with open(new_structure, "rb") as file:
+            (new_tensors / _DIGEST).write_text(_digest_of(file), encoding="ascii")
         sync_file(new_tensors / _DIGEST)
         sync_folder(new_tensors)
     except BaseException:
@@ -110,7 +147,10 @@ def _write(data: Any, path: Path) -> None:
     new_structure.replace(path)
     sync_folder(path.absolute().parent)
     for left in _others(path):
-        shutil.rmtree(left)
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
 def _referring(data: Any, folder: Path) -> Any:
@@ -141,29 +181,54 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _others(path: Path) -> list[Path]:
-    """Folders of tensors that an interrupted save left."""
-    beside = sorted(path.absolute().parent.iterdir())
-    return [found for kind in ("old", "new") for found in beside if found.name.startswith(f"{path.name}.tensors.{kind}-")]
+    """What interrupted saves left: folders of tensors that were there before, and those of saves that did not end."""
+    left = re.compile(re.escape(path.name) + r"\.(?:tensors\.old|tensors\.new|new)-[0-9a-f]{16}")
+    return sorted((found for found in path.absolute().parent.iterdir() if left.fullmatch(found.name)), reverse=True)
 
 
-def _folder_of(path: Path) -> Path:
-    """The folder with the tensors of a structure. Raises DamagedCheckpointError if there is none that belongs to it."""
-    wanted = checksum(path.read_bytes())
+def _folder_of(path: Path, wanted: str) -> int:
+    """The folder with the tensors of a structure, open. Raises DamagedCheckpointError if there is none that belongs to it."""
     usual = _beside(path, "tensors")
-    candidates = [folder for folder in (usual, *_others(path)) if folder.is_dir()]
-    told = {folder: _digest(folder) for folder in candidates}
-    for folder in candidates:
-        if told[folder] == wanted:
-            return folder
-    for folder in candidates:
-        if told[folder] is None:  # written by another program
-            return folder
+    foreign: Path | None = None
+    for folder in (usual, *_others(path)):
+        try:
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        told = _told(opened)
+        if told == wanted:
+            return opened
+        os.close(opened)
+        if told is None and foreign is None:
+            foreign = folder
+    if foreign is not None:  # written by another program
+        return os.open(foreign, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     what = "belongs to another save" if usual.exists() else "is missing"
     raise DamagedCheckpointError(f"{usual}: the folder with the tensors of {path.name} {what}")
 
 
-def _digest(folder: Path) -> str | None:
+def _told(folder: int) -> str | None:
+    """The checksum of the structure to which a folder belongs, if it says so."""
     try:
-        return (folder / _DIGEST).read_text(encoding="ascii")
+        fd = os.open(_DIGEST, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        return file.read(64).decode("ascii", "replace")
+
+
+def _digest_of(file: BinaryIO) -> str:
+    """The checksum of a file, which is then at its start again."""
+    found = xxhash.xxh3_64()
+    while data := file.read(1 << 20):
+        found.update(data)
+    file.seek(0)
+    return found.hexdigest()
+
+
+def _digest_now(path: Path) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return _digest_of(file)
     except FileNotFoundError:
         return None

@@ -6,12 +6,16 @@ import errno
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError
+from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError, UnsavableError
+from xla_serialization.format.files import open_file, sync_folder
 from xla_serialization.format.manifest import INDEX, LARGEST_TEXT, Manifest, dump, parse
 from xla_serialization.format.shards import ShardReader
+from xla_serialization.format.tree import check
 
 _OURS = re.compile(r"model-\d{5,}-of-\d{5,}-[0-9a-f]{16}\.safetensors|\.index-[0-9a-f]{16}\.json")
 _TRIES = 5
@@ -28,19 +32,28 @@ def shard_name(number: int, count: int, save_id: str) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, if there is none. Raises OSError, NotADirectoryError if a file is there."""
+    """Make the folder, if there is none, to last. Raises OSError, NotADirectoryError if a file is there."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, "a checkpoint is a folder, and there is a file: choose another path", str(folder)) from None
+    for one in made:
+        sync_folder(one.parent)
 
 
 def publish(folder: Path, manifest: Manifest) -> None:
-    """The moment of saving: readers now see these shards. Then removes what no reader can see any more. Raises OSError."""
+    """The moment of saving: readers now see these shards. Then removes what no reader can see any more. Raises OSError, UnsavableError."""
+    index = dump(manifest)
+    if len(index) > LARGEST_TEXT:
+        raise UnsavableError(
+            f"names and plain values make an index of {len(index)} bytes, of {LARGEST_TEXT} at most: save large data as tensors"
+        )
+    check(parse(index, str(folder / INDEX)).tree, manifest.tensors, str(folder / INDEX))  # rather fail now than when it is needed
     beside = folder / f".index-{manifest.id}.json"
     try:
         with open(beside, "xb") as file:
-            file.write(dump(manifest))
+            file.write(index)
             file.flush()
             os.fsync(file.fileno())
         sync_folder(folder)  # the shards' names, before the index's
@@ -53,39 +66,46 @@ def publish(folder: Path, manifest: Manifest) -> None:
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """Take back files of a save that did not come to its moment."""
+    """Take back files of a save that did not come to its moment; the next save removes those that cannot be removed now."""
     for name in names:
-        (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (folder / name).unlink()
 
 
 def clean(folder: Path, kept: set[str]) -> None:
-    """Remove shards and indices of ours that are not to be kept."""
+    """Remove shards and indices of ours that are not to be kept. Warns where that fails: what was saved is safe."""
     for path in folder.iterdir():
         if path.name not in kept and _OURS.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                warnings.warn(f"{path}: of an earlier save, cannot be removed ({error.strerror}); the next save tries again", stacklevel=2)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """What the folder holds now. Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError."""
     path = folder / INDEX
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size > LARGEST_TEXT:
-                raise DamagedCheckpointError(f"{path}: larger than any index, {LARGEST_TEXT} bytes")
-            data = file.read()
+        with open_file(_inside(folder, INDEX)) as file:
+            data = file.read(LARGEST_TEXT + 1)
     except (FileNotFoundError, NotADirectoryError):
         what = "there is no such folder" if not folder.exists() else "no folder" if not folder.is_dir() else f"no {INDEX} in it"
         raise MissingCheckpointError(errno.ENOENT, f"no checkpoint: {what}", str(folder)) from None
-    return parse(data, str(path))
+    if len(data) > LARGEST_TEXT:
+        raise DamagedCheckpointError(f"{path}: larger than any index, {LARGEST_TEXT} bytes")
+    manifest = parse(data, str(path))
+    check(manifest.tree, manifest.tensors, str(path))
+    return manifest
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file of the folder, and not one that a link leads to. Raises DamagedCheckpointError."""
+    path = folder / name
+    if path.is_symlink():
+        raise DamagedCheckpointError(
+            f"{path}: is a link to {os.readlink(path)}, and a checkpoint's files are in its folder: copy it with cp -rL"
+        )
+    return path
 
 
 def holds(folder: Path, save_id: str) -> bool:
@@ -104,10 +124,16 @@ def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
     manifest = read_manifest(folder)
     for _ in range(_TRIES):
         try:
-            return manifest, {name: ShardReader(folder / name, size) for name, size in manifest.files.items()}
+            return manifest, {name: ShardReader(_inside(folder, name), size) for name, size in manifest.files.items()}
         except FileNotFoundError as error:
             newer = read_manifest(folder)
             if newer.id == manifest.id:
-                raise DamagedCheckpointError(f"{error.filename}: this file of the checkpoint is missing") from None
+                raise DamagedCheckpointError(f"{error.filename}: this file of the checkpoint is missing{_with(newer, error)}") from None
             manifest = newer  # another save has come between
     raise CheckpointError(f"{folder}: is saved to faster than it can be opened")
+
+
+def _with(manifest: Manifest, missing: FileNotFoundError) -> str:
+    """The tensors of a missing file."""
+    lost = [name for name, entry in manifest.tensors.items() if any(piece.file == Path(missing.filename).name for piece in entry.pieces)]
+    return f", with {len(lost)} tensors: {', '.join(map(repr, lost[:3]))}{', …' if len(lost) > 3 else ''}" if lost else ""

@@ -20,9 +20,9 @@ INDEX = "model.safetensors.index.json"
 VERSION = 1
 LARGEST_TEXT = 100 << 20
 """Bytes of an index, and of a shard's header, at most."""
-_KEY = "xla_checkpoint"
+MANIFEST_KEY = "xla_checkpoint"
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_SIZE_LIMIT = 1 << 63
+_BYTES_LIMIT = 1 << 63
 _LENIENT = ConfigDict(extra="ignore")
 
 Shape = tuple[int, ...]
@@ -85,13 +85,14 @@ def dump(manifest: Manifest) -> bytes:
         "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
         "tree": manifest.tree,
     }
-    weights = {piece.name: piece.file for entry in manifest.tensors.values() for piece in entry.pieces}
-    whole = {
-        "metadata": {"total_size": manifest.nbytes},
-        "weight_map": weights,
-        _KEY: {**plain, "checksum": checksum(_canonical(plain))},
-    }
+    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": checksum(_canonical(plain))}}
     return json.dumps(whole, indent=1, allow_nan=False).encode()
+
+
+def _for_others(manifest: Manifest) -> dict[str, Any]:
+    """What other programs read."""
+    weights = {piece.name: piece.file for entry in manifest.tensors.values() for piece in entry.pieces}
+    return {"metadata": {"total_size": manifest.nbytes}, "weight_map": weights}
 
 
 def _canonical(plain: dict[str, Any]) -> bytes:
@@ -101,12 +102,12 @@ def _canonical(plain: dict[str, Any]) -> bytes:
 def parse(data: bytes, path: str) -> Manifest:
     """The manifest in an index file. Raises DamagedCheckpointError or NewerCheckpointError; `path` is for their text."""
     try:
-        whole = json.loads(data)
+        whole = json.loads(data.decode(), parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: not JSON, or cut off after {len(data)} bytes ({error})") from error
-    if not isinstance(whole, dict) or not isinstance(whole.get(_KEY), dict):
-        raise DamagedCheckpointError(f"{path}: the index of another program's checkpoint: it has no {_KEY!r}")
-    found: dict[str, Any] = whole[_KEY]
+    if not isinstance(whole, dict) or not isinstance(whole.get(MANIFEST_KEY), dict):
+        raise DamagedCheckpointError(f"{path}: the index of another program's checkpoint: it has no {MANIFEST_KEY!r}")
+    found: dict[str, Any] = whole[MANIFEST_KEY]
     version = found.get("version")
     if type(version) is not int or version < 1:
         raise DamagedCheckpointError(f"{path}: a checkpoint of version {version!r}, which never was")
@@ -115,23 +116,34 @@ def parse(data: bytes, path: str) -> Manifest:
             f"{path}: a checkpoint of version {version}, this xla-serialization reads up to {VERSION}: pip install -U xla-serialization"
         )
     told = found.pop("checksum", None)
-    if told != _safe_checksum(found):
+    if told is None or told != _safe_checksum(found):
         raise DamagedCheckpointError(f"{path}: the manifest has changed since it was written: its checksum is wrong")
     try:
         files = _adapter(dict[str, int]).validate_python(found["files"])
         tensors = _adapter(dict[str, TensorEntry]).validate_python(found["tensors"])
         name = _adapter(str).validate_python(found["id"])
-    except (KeyError, ValidationError) as error:
-        raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {error}") from error
+    except KeyError as error:
+        raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: it has no {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(map(str, first["loc"]))
+        raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {at}: {first['msg']}") from error
     manifest = Manifest(name, files, tensors, found.get("tree"), version)
     _check(manifest, path)
+    for key, value in _for_others(manifest).items():
+        if whole.get(key) != value:
+            raise DamagedCheckpointError(f"{path}: {key!r}, which other programs read, does not say what the manifest says")
     return manifest
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _safe_checksum(found: dict[str, Any]) -> str | None:
     try:
         return checksum(_canonical(found))
-    except (ValueError, RecursionError):  # NaN, which no index of ours has; or nested without end
+    except (ValueError, RecursionError):  # a number beyond floats, which no index of ours has; or nested without end
         return None
 
 
@@ -150,9 +162,19 @@ def _check(manifest: Manifest, path: str) -> None:
     for name, entry in manifest.tensors.items():
         if entry.dtype not in DTYPES:
             raise DamagedCheckpointError(f"{path}: tensor {name!r} has an unknown dtype, {entry.dtype!r}")
-        if any(size < 0 for size in entry.shape) or entry.nbytes >= _SIZE_LIMIT:
-            raise DamagedCheckpointError(f"{path}: tensor {name!r} has the impossible shape {list(entry.shape)}")
+        if not possible(entry.shape, DTYPES[entry.dtype].itemsize):
+            raise DamagedCheckpointError(f"{path}: tensor {name!r} has an impossible shape: {str(list(entry.shape[:8]))[:80]}")
         _check_pieces(name, entry, manifest, path)
+
+
+def possible(shape: Shape, itemsize: int) -> bool:
+    """Whether a tensor may have this shape: no size is negative, and all but those of 0 make fewer than 2^63 bytes."""
+    nbytes = itemsize
+    for size in shape:
+        nbytes *= max(size, 1)
+        if size < 0 or nbytes >= _BYTES_LIMIT:
+            return False
+    return True
 
 
 def _check_pieces(name: str, entry: TensorEntry, manifest: Manifest, path: str) -> None:
@@ -161,10 +183,8 @@ def _check_pieces(name: str, entry: TensorEntry, manifest: Manifest, path: str) 
             raise DamagedCheckpointError(f"{path}: tensor {name!r} lies in {piece.file!r}, which is no file of this checkpoint")
         if not _inside(piece, entry.shape):
             raise DamagedCheckpointError(f"{path}: a piece of tensor {name!r} lies outside it: {list(piece.shape)} at {list(piece.offset)}")
-    if sum(math.prod(piece.shape) for piece in entry.pieces) != math.prod(entry.shape) or (not entry.pieces):
-        raise DamagedCheckpointError(f"{path}: the pieces of tensor {name!r} do not make it up")
-    if len(entry.pieces) > 1:
-        _check_apart(name, entry.pieces, path)
+    if not _make_up(entry):
+        raise DamagedCheckpointError(f"{path}: the pieces of tensor {name!r} overlap, or do not make it up")
 
 
 def _inside(piece: Piece, shape: Shape) -> bool:
@@ -175,12 +195,20 @@ def _inside(piece: Piece, shape: Shape) -> bool:
     )
 
 
-def _check_apart(name: str, pieces: tuple[Piece, ...], path: str) -> None:
-    """Blocks of right total size cover a tensor exactly if no two of them overlap."""
-    placed = sorted((piece for piece in pieces if math.prod(piece.shape)), key=lambda piece: piece.offset)
-    for number, piece in enumerate(placed):
-        for other in placed[number + 1 :]:
-            if piece.offset and other.offset[0] >= piece.offset[0] + piece.shape[0]:
-                break  # sorted: so do all that follow
-            if all(a < b + m and b < a + n for a, n, b, m in zip(piece.offset, piece.shape, other.offset, other.shape, strict=True)):
-                raise DamagedCheckpointError(f"{path}: pieces of tensor {name!r} overlap, at {list(piece.offset)} and {list(other.offset)}")
+def _make_up(entry: TensorEntry) -> bool:
+    """Whether the pieces lie on a grid, and fill it."""
+    placed = [piece for piece in entry.pieces if math.prod(piece.shape)]
+    if not math.prod(entry.shape):
+        return len(entry.pieces) > 0
+    count = 1
+    for dim, whole in enumerate(entry.shape):
+        end = 0
+        spans = sorted({(piece.offset[dim], piece.offset[dim] + piece.shape[dim]) for piece in placed})
+        for start, stop in spans:
+            if start != end:
+                return False
+            end = stop
+        if end != whole:
+            return False
+        count *= len(spans)
+    return len(placed) == count == len({piece.offset for piece in placed})

@@ -17,7 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from xla_serialization.errors import DamagedCheckpointError
-from xla_serialization.format.dtypes import as_loaded, as_stored, stored
+from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, stored
+from xla_serialization.format.files import open_file
 from xla_serialization.format.manifest import LARGEST_TEXT, Shape, checksum
 
 _ALIGNMENT = 64  # so that data may be used where it is mapped
@@ -72,8 +73,13 @@ class ShardWriter:
     def __init__(self, path: Path, blocks: Sequence[Block]) -> None:
         self.nbytes = 0
         self._path = path
+        first = header(blocks)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._write(memoryview(header(blocks)))
+        try:
+            self._write(memoryview(first))
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def write(self, tensor: torch.Tensor) -> str:
         """The next block, a CPU tensor of its dtype and shape; gives its checksum. Raises OSError, with the file's name."""
@@ -98,6 +104,9 @@ class ShardWriter:
         try:
             if kind is None:
                 os.fsync(self._fd)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
         finally:
             os.close(self._fd)
 
@@ -111,7 +120,7 @@ class ShardReader:
     def __init__(self, path: Path, nbytes: int) -> None:
         self.bytes_read = 0
         self._path = path
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             found = os.fstat(file.fileno()).st_size
             if found != nbytes:
                 raise DamagedCheckpointError(f"{path}: has {found} bytes, should have {nbytes}; it was cut off or changed")
@@ -119,10 +128,14 @@ class ShardReader:
             if length > min(LARGEST_TEXT, nbytes - _LENGTH_BYTES):
                 raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
             try:
-                self._entries = _entries(path, _LENGTH_BYTES + length)
+                self._entries = _entries(f"/proc/self/fd/{file.fileno()}", _LENGTH_BYTES + length)  # this file, whatever its name now means
             except (SafetensorError, OSError, ValueError) as error:
                 raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def blocks(self) -> list[Block]:
+        """What the shard holds, as its header tells it."""
+        return [Block(name, READ_AS[dtype], shape) for name, (dtype, shape, _, _) in self._entries.items()]
 
     def check(self, block: Block) -> None:
         """Raise DamagedCheckpointError if the shard does not hold what the manifest says."""
@@ -162,7 +175,7 @@ class ShardReader:
         return np.frombuffer(self._map, np.uint8, end - start, start)
 
 
-def _entries(path: Path, start: int) -> dict[str, tuple[str, Shape, int, int]]:
+def _entries(path: str, start: int) -> dict[str, tuple[str, Shape, int, int]]:
     """Dtype, shape and place of each tensor. safetensors checks the header: its tensors follow each other without gaps."""
     found = {}
     with safe_open(path, framework="numpy") as file:
@@ -194,7 +207,7 @@ def _mapped(data: np.ndarray[Any, Any], block: Block) -> torch.Tensor:
         return torch.empty(block.shape, dtype=block.dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to it
-        raw = torch.from_numpy(data)
+        raw = torch.from_numpy(data if data.ctypes.data % block.dtype.itemsize == 0 else data.copy())  # others may not align it
     _, shape = stored(block.dtype, block.shape)
     inner = torch.float64 if block.dtype is torch.complex128 else block.dtype
     return as_loaded(raw.view(inner).reshape(shape), block.dtype)

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import math
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import torch
 
-from xla_serialization.errors import DamagedCheckpointError, MismatchError, UnsavableError
-from xla_serialization.format.manifest import Tree
+from xla_serialization.errors import CheckpointError, DamagedCheckpointError, UnsavableError
+from xla_serialization.format.dtypes import DTYPES, in_numpy
+from xla_serialization.format.manifest import TensorEntry, Tree
 
-_DEEPEST = 200
-"""Containers in each other, at most."""
+_DEEPEST = 100
+"""Containers in each other, at most: JSON and this module take some calls for each, of the 1000 that Python allows."""
+_PLAIN_BITS = 64
+"""Integers up to so many bits are numbers in JSON: Python reads and writes no decimals of any length, other programs no more than these."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LIKE_A_PIECE = re.compile(r".*@[\d,]+", re.DOTALL)
 _FACTORIES: Mapping[str, Callable[[], Any]] = {made.__name__: made for made in (bool, dict, float, int, list, set, str, tuple)}
 _SEQUENCES: Mapping[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-_LEAVES = frozenset({"tensor", "tensor, requires grad", "parameter", "parameter, frozen", "array", "scalar"})
+LEAVES = frozenset({"tensor", "tensor, requires grad", "parameter", "parameter, frozen", "array", "scalar"})
 
 Name = Callable[[torch.Tensor, tuple[str, ...]], str]
 """Takes a tensor to be saved, and the keys on the way to it; gives the name under which it is."""
 Find = Callable[[str], torch.Tensor]
+Leaf = Callable[[str, str], Any]
+"""Takes the kind and the name of a tensor in a tree; gives what stands for it."""
 
 
 def encode(data: Any, name: Name) -> Tree:
@@ -38,13 +44,24 @@ def where(keys: tuple[str, ...]) -> str:
     return " → ".join(keys) or "the value itself"
 
 
+def free_name(keys: tuple[str, ...], taken: Container[str]) -> str:
+    """The name of a tensor by the keys on the way to it, which no other has (FORMAT.md §3)."""
+    wanted = _SURROGATE.sub("�", ".".join(keys)) or "tensor"
+    free = wanted
+    number = 1
+    while free in taken or free == "__metadata__" or _LIKE_A_PIECE.fullmatch(free):
+        number += 1
+        free = f"{wanted}~{number}"
+    return free
+
+
 class _Encoder:
     def __init__(self, name: Name) -> None:
         self._name = name
         self._around: set[int] = set()
 
     def tree(self, value: Any, keys: tuple[str, ...]) -> Tree:
-        if value is None or type(value) in (bool, int, str):
+        if value is None or type(value) is bool:
             return value
         if type(value) is float:
             return value if math.isfinite(value) else {"float": str(value)}
@@ -94,7 +111,17 @@ class _Encoder:
         return [self.tree(value, (*keys, str(number))) for number, value in enumerate(values)]
 
     def _pairs(self, values: Mapping[Any, Any], keys: tuple[str, ...]) -> list[Tree]:
-        return [[self.tree(key, (*keys, "a key")), self.tree(value, (*keys, str(key)))] for key, value in values.items()]
+        return [[self.tree(key, (*keys, "a key")), self.tree(value, (*keys, _label(key)))] for key, value in values.items()]
+
+
+def _label(key: Any) -> str:
+    """A key in names and messages."""
+    if isinstance(key, torch.Tensor):
+        return "tensor"
+    try:
+        return str(key)
+    except ValueError:  # an integer of more digits than Python prints
+        return type(key).__name__
 
 
 def _kind_of(value: torch.Tensor) -> str:
@@ -104,8 +131,10 @@ def _kind_of(value: torch.Tensor) -> str:
 
 
 def _from_numpy(value: np.ndarray[Any, Any] | np.generic, keys: tuple[str, ...]) -> torch.Tensor:
+    if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
+        raise UnsavableError(f"{where(keys)}: a {type(value).__qualname__} cannot be saved; save its fields, plain arrays, in a dict")
     try:
-        return torch.from_numpy(np.array(value, order="C"))
+        return torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
     except TypeError as error:
         raise UnsavableError(f"{where(keys)}: a NumPy array of {value.dtype} cannot be saved; save numbers") from error
 
@@ -113,6 +142,10 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, keys: tuple[str, ...])
 def _plain(value: Any) -> Tree | None:
     """Of values that contain no others."""
     kind = type(value)
+    if kind is str:
+        return {"surrogates": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()} if _SURROGATE.search(value) else value
+    if kind is int:
+        return value if value.bit_length() <= _PLAIN_BITS else {"integer": hex(value)}
     if kind is complex:
         parts = [part if math.isfinite(part) else {"float": str(part)} for part in (value.real, value.imag)]
         return {"complex": parts}
@@ -123,107 +156,91 @@ def _plain(value: Any) -> Tree | None:
     if kind in (torch.dtype, torch.device, torch.layout):
         return {kind.__name__: str(value).removeprefix("torch.")}
     if kind is range:
-        return {"range": [value.start, value.stop, value.step]}
+        return {"range": [_plain(part) for part in (value.start, value.stop, value.step)]}
     if kind is slice and all(part is None or type(part) is int for part in (value.start, value.stop, value.step)):
-        return {"slice": [value.start, value.stop, value.step]}
+        return {"slice": [None if part is None else _plain(part) for part in (value.start, value.stop, value.step)]}
     if isinstance(value, PurePath):
-        return {"path": value.as_posix()}
+        return {"path": _plain(value.as_posix())}
     return None
 
 
 def decode(tree: Tree, find: Find, path: str) -> Any:
-    """The nesting of a tree. `path`: of the index, for messages. Raises DamagedCheckpointError for a tree of no kind."""
+    """The nesting of a tree; one that `find` gives twice is one in it. `path`: of the index, for messages.
+
+    Raises DamagedCheckpointError for a tree of no kind.
+    """
+    known: dict[tuple[str, str], Any] = {}
+
+    def leaf(kind: str, name: str) -> Any:
+        if (kind, name) not in known:
+            known[kind, name] = _leaf(kind, find(name))
+        return known[kind, name]
+
+    return _decoded_by(leaf, tree, path)
+
+
+def check(tree: Tree, tensors: Mapping[str, TensorEntry], path: str) -> None:
+    """Raise DamagedCheckpointError for a tree that `decode` could not read, before a tensor is read."""
+
+    def leaf(kind: str, name: str) -> object:
+        dtype = DTYPES[tensors[name].dtype]
+        if kind in ("parameter", "tensor, requires grad") and not (dtype.is_floating_point or dtype.is_complex):
+            raise ValueError(f"{name!r} is of {dtype}, which has no gradient")
+        if kind in ("array", "scalar") and not in_numpy(dtype):
+            raise ValueError(f"{name!r} is of {dtype}, which NumPy does not have")
+        if kind == "scalar" and tensors[name].shape:
+            raise ValueError(f"{name!r} has a shape, and is no scalar")
+        return [] if kind == "array" else object()  # an array is no key, nor in a set
+
+    _decoded_by(leaf, tree, path)
+
+
+def _decoded_by(leaf: Leaf, tree: Tree, path: str) -> Any:
     try:
-        return _value(tree, find, 0)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
+        return _value(tree, leaf, 0)
+    except CheckpointError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: the tree does not follow the format: {error}") from error
 
 
-def matched(mine: Tree, theirs: Tree) -> Iterator[tuple[str, str]]:
-    """Names of tensors in the same places of two trees, the first's and the second's. Raises MismatchError where the trees differ."""
-    yield from _matched(mine, theirs, ())
-
-
-def _matched(mine: Tree, theirs: Tree, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    here, there = _leaf_name(mine), _leaf_name(theirs)
-    if here is not None and there is not None:
-        yield here, there
-    elif here is not None or there is not None:
-        raise MismatchError(
-            f"{where(keys)}: a tensor on one side only, in {'the checkpoint' if here is None else 'what it is loaded into'}"
-        )
-    elif isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
-        ((kind, inside),) = mine.items()
-        yield from _matched_inside(kind, inside, theirs[kind], keys)
-
-
-def _matched_inside(kind: str, mine: Tree, theirs: Tree, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    if kind in ("state dict", "default dict"):
-        kind, mine, theirs = "dict", mine["items"], theirs["items"]
-    if kind in ("dict", "ordered dict", "counter"):
-        here, there = ({json.dumps(key): value for key, value in pairs} for pairs in (mine, theirs))
-        if here.keys() != there.keys():
-            only = [f"only in {side}: {', '.join(sorted(found))}" for side, found in _sides(here.keys(), there.keys()) if found]
-            raise MismatchError(f"{where(keys)}: other keys; {'; '.join(only)}")
-        for key, value in here.items():
-            yield from _matched(value, there[key], (*keys, key.strip('"')))
-    elif kind in ("list", "tuple", "deque"):
-        one, other = ((inside["items"] if kind == "deque" else inside) for inside in (mine, theirs))
-        if len(one) != len(other):
-            raise MismatchError(f"{where(keys)}: {len(other)} items in the checkpoint, {len(one)} in what it is loaded into")
-        for number, pair in enumerate(zip(one, other, strict=True)):
-            yield from _matched(*pair, (*keys, str(number)))
-
-
-def _sides(here: Set[str], there: Set[str]) -> list[tuple[str, Set[str]]]:
-    return [("the checkpoint", there - here), ("what it is loaded into", here - there)]
-
-
-def _leaf_name(tree: Tree) -> str | None:
-    if isinstance(tree, dict) and len(tree) == 1:
-        ((kind, name),) = tree.items()
-        if kind in _LEAVES and isinstance(name, str):
-            return name
-    return None
-
-
-def _value(tree: Tree, find: Find, depth: int) -> Any:
+def _value(tree: Tree, leaf: Leaf, depth: int) -> Any:
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
     if not isinstance(tree, dict) or len(tree) != 1:
         raise ValueError(f"{str(tree)[:60]} is nothing that a tree holds")
-    if depth > 2 * _DEEPEST:
+    if depth > _DEEPEST + 1:
         raise ValueError(f"more than {_DEEPEST} containers are in each other")
     ((kind, inside),) = tree.items()
-    if kind in _LEAVES:
-        return _leaf(kind, find(inside))
+    if kind in LEAVES:
+        return leaf(kind, inside)
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_values(inside, find, depth))
+        return _SEQUENCES[kind](_values(inside, leaf, depth))
     if kind in ("dict", "ordered dict", "counter"):
         maker: Any = {"dict": dict, "ordered dict": OrderedDict, "counter": Counter}[kind]
-        return maker(dict(_pairs(inside, find, depth)))
+        return maker(dict(_pairs(inside, leaf, depth)))
     if kind == "state dict":
-        found: Any = OrderedDict(_pairs(inside["items"], find, depth))
-        found._metadata = _value(inside["metadata"], find, depth + 1)
+        found: Any = OrderedDict(_pairs(inside["items"], leaf, depth))
+        found._metadata = _value(inside["metadata"], leaf, depth + 1)
         return found
     if kind == "default dict":
         factory = None if inside["factory"] is None else _FACTORIES[inside["factory"]]
-        return defaultdict(factory, _pairs(inside["items"], find, depth))
+        return defaultdict(factory, _pairs(inside["items"], leaf, depth))
     if kind == "deque":
-        return deque(_values(inside["items"], find, depth), inside["maxlen"])
+        return deque(_values(inside["items"], leaf, depth), inside["maxlen"])
     return _PLAIN[kind](inside)
 
 
-def _values(trees: Tree, find: Find, depth: int) -> list[Any]:
+def _values(trees: Tree, leaf: Leaf, depth: int) -> list[Any]:
     if not isinstance(trees, list):
         raise ValueError(f"{str(trees)[:60]} is no list")
-    return [_value(one, find, depth + 1) for one in trees]
+    return [_value(one, leaf, depth + 1) for one in trees]
 
 
-def _pairs(trees: Tree, find: Find, depth: int) -> list[tuple[Any, Any]]:
+def _pairs(trees: Tree, leaf: Leaf, depth: int) -> list[tuple[Any, Any]]:
     if not isinstance(trees, list):
         raise ValueError(f"{str(trees)[:60]} is no list of pairs")
-    return [(_value(key, find, depth + 1), _value(value, find, depth + 1)) for key, value in trees]
+    return [(_value(key, leaf, depth + 1), _value(value, leaf, depth + 1)) for key, value in trees]
 
 
 def _leaf(kind: str, tensor: torch.Tensor) -> Any:
@@ -232,15 +249,18 @@ def _leaf(kind: str, tensor: torch.Tensor) -> Any:
     if kind == "scalar":
         return tensor.cpu().numpy()[()]
     if kind.startswith("parameter"):
-        return torch.nn.Parameter(tensor, requires_grad=kind == "parameter")
-    return tensor.requires_grad_() if kind == "tensor, requires grad" else tensor
+        fits = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad == (kind == "parameter")
+        return tensor if fits else torch.nn.Parameter(tensor, requires_grad=kind == "parameter")
+    if kind == "tensor, requires grad" and not tensor.requires_grad:
+        return tensor.detach().requires_grad_()  # the same tensor may stand elsewhere without
+    return tensor
 
 
 def _named(kind: type) -> Callable[[str], Any]:
     """`torch.float32` of `float32`, and no other attribute of torch."""
 
     def find(name: str) -> Any:
-        found = getattr(torch, name)
+        found = vars(torch).get(name)  # getattr would import modules
         if type(found) is not kind:
             raise ValueError(f"torch.{name} is no {kind.__name__}")
         return found
@@ -250,6 +270,20 @@ def _named(kind: type) -> Callable[[str], Any]:
 
 def _decoded(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
+
+
+def _text(tree: Tree) -> str:
+    found = _decoded(tree["surrogates"]).decode("utf-8", "surrogatepass") if isinstance(tree, dict) else tree
+    if not isinstance(found, str):
+        raise ValueError(f"{str(tree)[:60]} is no text")
+    return found
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(_text(text))
+    except RuntimeError as error:
+        raise ValueError(f"{text!r} is no device") from error
 
 
 def _special(text: str) -> float:
@@ -262,13 +296,22 @@ def _number(tree: Tree) -> float:
     return _special(tree["float"]) if isinstance(tree, dict) else float(tree)
 
 
+def _integer(tree: Tree) -> int:
+    found = int(tree["integer"], 16) if isinstance(tree, dict) else tree
+    if type(found) is not int:
+        raise ValueError(f"{str(tree)[:60]} is no integer")
+    return found
+
+
 def _integers(parts: Tree, none: bool = False) -> list[Any]:
-    if not isinstance(parts, list) or not all(type(part) is int or none and part is None for part in parts):
+    if not isinstance(parts, list):
         raise ValueError(f"{str(parts)[:60]} are no integers")
-    return parts
+    return [None if none and part is None else _integer(part) for part in parts]
 
 
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "surrogates": lambda text: _text({"surrogates": text}),
+    "integer": lambda text: _integer({"integer": text}),
     "float": _special,
     "complex": lambda parts: complex(*map(_number, parts)),
     "bytes": _decoded,
@@ -276,8 +319,8 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "size": lambda sizes: torch.Size(_integers(sizes)),
     "dtype": _named(torch.dtype),
     "layout": _named(torch.layout),
-    "device": torch.device,
+    "device": _device,
     "range": lambda parts: range(*_integers(parts)),
     "slice": lambda parts: slice(*_integers(parts, none=True)),
-    "path": Path,
+    "path": lambda text: Path(_text(text)),
 }

@@ -1,0 +1,93 @@
+"""Files: opened only if they are files, made to last, and held by one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from xla_serialization.errors import DamagedCheckpointError
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+
+
+def open_file(path: Path) -> BinaryIO:
+    """To read. Raises DamagedCheckpointError for a folder, a pipe or a device, OSError."""
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", closefd=True)  # a pipe is not waited for
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise DamagedCheckpointError(f"{path}: is no file")
+    return file
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's contents last. Raises OSError, with its name."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last. Raises OSError, with its name."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file or folder against other writers; the system lets go of it when the process dies.
+
+    Where the file system knows no locks it is not held. Raises BlockingIOError if another holds it, OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock(fd)
+        yield
+    except BlockingIOError as error:
+        raise BlockingIOError(error.errno, "another program is saving there: let it end, or choose another path", str(path)) from None
+    finally:
+        _let_go(fd)
+
+
+def abandoned(path: Path) -> bool:
+    """Whether a file is there that no writer holds, as far as can be told."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        return _lock(fd)
+    except BlockingIOError:
+        return False
+    finally:
+        _let_go(fd)
+
+
+def _let_go(fd: int) -> None:
+    with suppress(OSError):  # of systems without locks
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
+    os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """Whether the file is locked now; False where the file system knows no locks. Raises BlockingIOError if another holds it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True

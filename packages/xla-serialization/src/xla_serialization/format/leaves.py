@@ -1,0 +1,51 @@
+"""What stands at the ends of a tree, with the keys on the way: tensors and plain values."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from xla_serialization.errors import DamagedCheckpointError
+from xla_serialization.format.manifest import Tree
+from xla_serialization.format.tree import LEAVES, decode
+
+_CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "deque"})
+_MAPPINGS = frozenset({"dict", "ordered dict", "counter", "state dict", "default dict"})
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor's name or a plain value's text, whichever it is, and where it stands."""
+
+    keys: tuple[str, ...]
+    tensor: str | None = None
+    text: str = ""
+
+
+def leaves(tree: Tree, path: str) -> list[Leaf]:
+    """In their order; a tensor as often as it occurs. `path`: for messages. Raises DamagedCheckpointError for a tree of no kind."""
+    try:
+        return list(_leaves(tree, (), path))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
+        raise DamagedCheckpointError(f"{path}: the tree does not follow the format: {error}") from error
+
+
+def _leaves(tree: Tree, keys: tuple[str, ...], path: str) -> Iterator[Leaf]:
+    kind, inside = next(iter(tree.items())) if isinstance(tree, dict) else ("", tree)
+    if kind in LEAVES:
+        yield Leaf(keys, tensor=inside)
+    elif kind in _CONTAINERS:
+        for number, value in enumerate(inside["items"] if kind == "deque" else inside):
+            yield from _leaves(value, (*keys, str(number)), path)
+    elif kind in _MAPPINGS:
+        for key, value in inside["items"] if isinstance(inside, dict) else inside:
+            yield from _leaves(value, (*keys, str(decode(key, _no_tensor, path))), path)
+    else:
+        yield Leaf(keys, text=repr(decode(tree, _no_tensor, path)))
+
+
+def _no_tensor(name: str) -> torch.Tensor:
+    raise ValueError(f"tensor {name!r} is part of a key")
