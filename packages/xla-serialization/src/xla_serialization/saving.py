@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from xla_serialization import processes
 from xla_serialization.core import abi
 from xla_serialization.errors import UnsavableError
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import name_of
-from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree
+from xla_serialization.format.files import held
+from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree, possible
 from xla_serialization.format.shards import Block, ShardWriter, ordered
-from xla_serialization.format.tree import encode, where
+from xla_serialization.format.tree import encode, free_name, where
+from xla_serialization.masters import writes
+from xla_serialization.processes import Party, party, spread
 from xla_serialization.progress import Meter, Progress, nobody
 
 SHARD_BYTES = 5_000_000_000
@@ -46,6 +49,10 @@ class _Part:
     read: Callable[[], torch.Tensor]
 
 
+Parts = dict[str, _Part]
+"""By the names of their blocks."""
+
+
 def plan(data: Any) -> Plan:
     """Name the tensors of a nesting. Those that show the same are one. Raises UnsavableError."""
     named: dict[str, torch.Tensor] = {}
@@ -55,14 +62,8 @@ def plan(data: Any) -> Plan:
         _check(tensor, keys)
         key = _key(tensor)
         if key not in seen:
-            wanted = ".".join(keys) or "tensor"
-            free = wanted
-            number = 1
-            while free in named or free == "__metadata__":
-                number += 1
-                free = f"{wanted}~{number}"
-            seen[key] = free
-            named[free] = tensor
+            seen[key] = free_name(keys, named)
+            named[seen[key]] = tensor
         return seen[key]
 
     return Plan(encode(data, name), named)
@@ -72,6 +73,8 @@ def _check(tensor: torch.Tensor, keys: tuple[str, ...]) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or name_of(tensor.dtype) is None:
         what = "quantized" if tensor.is_quantized else str(tensor.layout if tensor.layout is not torch.strided else tensor.dtype)
         raise UnsavableError(f"{where(keys)}: a {what} tensor cannot be saved; save a dense tensor of numbers")
+    if not possible(tuple(tensor.shape), tensor.dtype.itemsize):
+        raise UnsavableError(f"{where(keys)}: a tensor of shape {list(tensor.shape)} cannot be saved")
     if tensor.device.type == "meta":
         raise UnsavableError(f"{where(keys)}: a tensor on the meta device has no data to save")
 
@@ -92,48 +95,83 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return inner
 
 
-def save(data: Any, path: str | os.PathLike[str], *, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody) -> None:
+def save(
+    data: Any,
+    path: str | os.PathLike[str],
+    master_only: bool = True,
+    global_master: bool = False,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    progress: Progress = nobody,
+) -> None:
     """Save a nesting of tensors and plain values in the folder `path`, in place of what it held.
 
     Readers, and a program that is killed, see the old checkpoint or the new one, whole. On the host there is one tensor at a time.
+    Of replicas, each host's master writes (global_master: the job's only; not master_only: all, each to a path of its own), others compute
+    the tensors and write nothing. Processes of one SPMD program save together: all must call, with one path that all can write to.
     shard_bytes: of a file, unless one tensor is larger. progress: called after each tensor.
     Raises UnsavableError for what a checkpoint cannot hold, OSError if it cannot be written: then nothing has changed.
     """
-    write(plan(data), Path(path), shard_bytes, progress)
+    planned = plan(data)
+    if spread() or writes(master_only, global_master):
+        write(planned, Path(path), shard_bytes, progress)
+    else:
+        compute(planned)
 
 
 def write(planned: Plan, folder: Path, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody) -> None:
     """`save`, of what was planned. Processes of an SPMD program call it together: each writes what lies on its devices, once."""
+    together = party()
+    write_parts(planned, parts_of(planned, together), folder, together, shard_bytes, progress)
+
+
+def compute(planned: Plan) -> None:
+    """Run what is pending of the tensors, in one execution for each device."""
+    abi.computed([unwrapped(tensor) for tensor in planned.tensors.values() if tensor.device.type == "xla"])
+
+
+def parts_of(planned: Plan, together: Party) -> Parts:
+    """What this process will write. Computes the tensors; copies nothing until the parts are read."""
+    compute(planned)
+    found = [part for name, tensor in planned.tensors.items() for part in _parts(name, tensor, together, planned.tensors)]
+    return {part.block.name: part for part in found}
+
+
+def write_parts(
+    planned: Plan, parts: Parts, folder: Path, together: Party, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody
+) -> None:
+    """`write`, of such parts. Records and runs no programs, so that it may go on beside them."""
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes is {shard_bytes}, must be positive")
-    abi.computed([unwrapped(tensor) for tensor in planned.tensors.values() if tensor.device.type == "xla"])
-    parts = {part.block.name: part for name, tensor in planned.tensors.items() for part in _parts(name, tensor)}
     shards = divided([part.block for part in parts.values()], shard_bytes)
-    counts, save_id = _agreed(len(shards))
-    first = 1 + sum(counts[: processes.index()])
+    counts, save_id = _agreed(len(shards), together)
+    first = 1 + sum(counts[: together.index])
     names = [folders.shard_name(first + number, sum(counts), save_id) for number in range(len(shards))]
     files: dict[str, int] = {}
     pieces: dict[str, list[Piece]] = {}
     meter = Meter(progress, sum(part.block.nbytes for part in parts.values()))
     failure: BaseException | None = None
-    try:
-        folders.prepare(folder)
-        for file, shard in zip(names, shards, strict=True):
-            _write_shard(folder / file, [parts[block.name] for block in shard], files, pieces, meter)
-    except BaseException as error:
-        failure = error
-    try:
-        processes.agree(failure)
-        _publish(planned, folder, save_id, files, pieces)
-    except BaseException:
-        if not folders.holds(folder, save_id):
-            folders.remove(folder, names)
-        raise
+    with ExitStack() as stack:
+        try:
+            folders.prepare(folder)
+            if together.index == 0:
+                stack.enter_context(held(folder))
+            for file, shard in zip(names, shards, strict=True):
+                _write_shard(folder / file, [parts[block.name] for block in shard], files, pieces, meter)
+        except BaseException as error:
+            failure = error
+        try:
+            together.agree(failure)
+            _publish(planned, folder, save_id, files, pieces, together)
+        except BaseException:
+            if not folders.holds(folder, save_id):
+                folders.remove(folder, names)
+            raise
 
 
-def _agreed(shards: int) -> tuple[list[int], str]:
+def _agreed(shards: int, together: Party) -> tuple[list[int], str]:
     """How many shards each process writes, and the id of this save."""
-    told = processes.exchange([shards, folders.new_id()])
+    told = together.exchange([shards, folders.new_id()])
     return [count for count, _ in told], told[0][1]
 
 
@@ -146,10 +184,10 @@ def _write_shard(path: Path, parts: Sequence[_Part], files: dict[str, int], piec
     files[path.name] = writer.nbytes
 
 
-def _publish(planned: Plan, folder: Path, save_id: str, files: dict[str, int], pieces: dict[str, list[Piece]]) -> None:
-    told = processes.exchange([files, {name: [asdict(piece) for piece in found] for name, found in pieces.items()}])
+def _publish(planned: Plan, folder: Path, save_id: str, files: dict[str, int], pieces: dict[str, list[Piece]], together: Party) -> None:
+    told = together.exchange([files, {name: [asdict(piece) for piece in found] for name, found in pieces.items()}])
     failure: BaseException | None = None
-    if processes.index() == 0:
+    if together.index == 0:
         try:
             all_files = {file: size for files, _ in told for file, size in files.items()}
             entries = {
@@ -159,28 +197,29 @@ def _publish(planned: Plan, folder: Path, save_id: str, files: dict[str, int], p
             folders.publish(folder, Manifest(save_id, all_files, entries, planned.tree))
         except BaseException as error:
             failure = error
-    processes.agree(failure)
+    together.agree(failure)
 
 
 def _entry(tensor: torch.Tensor, pieces: Sequence[dict[str, Any]]) -> TensorEntry:
     return TensorEntry(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(Piece(**piece) for piece in pieces))
 
 
-def _parts(name: str, tensor: torch.Tensor) -> list[_Part]:
-    """What this process saves of a tensor."""
+def _parts(name: str, tensor: torch.Tensor, together: Party, taken: Container[str]) -> list[_Part]:
+    """What this process saves of a tensor. taken: names that no piece may have."""
     inner = unwrapped(tensor)
-    if not processes.several():
-        return [_Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
-    if inner.device.type != "xla":
-        whole = _Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())
-        return [whole] if processes.index() == 0 else []
-    return [_divided_part(name, inner, part) for part in abi.owned_parts(inner)]
+    if inner.device.type == "xla" and spread():
+        return [_divided_part(name, inner, part, taken) for part in abi.owned_parts(inner)]
+    if together.index:
+        return []
+    return [_Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
 
 
-def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart) -> _Part:
+def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart, taken: Container[str]) -> _Part:
     offset = tuple(one.start for one in part.index)
     shape = tuple(one.stop - one.start for one in part.index)
     stored = name if shape == tuple(tensor.shape) else f"{name}@{','.join(map(str, offset))}"
+    while stored != name and stored in taken:
+        stored += "~"
     return _Part(name, Block(stored, tensor.dtype, shape), offset, part.read)
 
 
