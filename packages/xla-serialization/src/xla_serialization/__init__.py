@@ -11,6 +11,7 @@ from xla_serialization.errors import (
     UnsavableError,
 )
 from xla_serialization.loading import Checkpoint, load
+from xla_serialization.progress import progress_bar
 from xla_serialization.restoring import load_into
 from xla_serialization.saving import save
 
@@ -26,5 +27,6 @@ __all__ = [
     "__version__",
     "load",
     "load_into",
+    "progress_bar",
     "save",
 ]

@@ -58,9 +58,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         (piece,) = entry.pieces
         block = block_of(entry, piece)
         shard = self._shard(piece)
-        mapped = shard.whole(block, piece.checksum if self._verify else None)
-        there = mapped.clone() if torch.device(device).type == "cpu" else mapped.to(device)
-        del mapped
+        with shard.copying(block, piece.checksum if self._verify else None) as mapped:
+            there = mapped.clone() if torch.device(device).type == "cpu" else mapped.to(device)
+            del mapped
         shard.forget(block)
         return there
 

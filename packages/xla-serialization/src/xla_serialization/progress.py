@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all, after each tensor."""
@@ -23,3 +24,20 @@ class Meter:
 
 def nobody(done: int, total: int) -> None:
     """For those who do not ask."""
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress]:
+    """A bar on stderr, for `progress=` of `save`, `load` and `load_into`; nothing is shown where stderr is no terminal."""
+    from rich import progress as bars  # takes a while, and most programs show none
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn())
+    with bars.Progress(*columns, bars.TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True) as shown:
+        task = shown.add_task(title, total=None)
+
+        def tell(done: int, total: int) -> None:
+            shown.update(task, completed=done, total=total)
+
+        yield tell

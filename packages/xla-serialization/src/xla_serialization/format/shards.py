@@ -7,7 +7,9 @@ import math
 import mmap
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ _ALIGNMENT = 64  # so that data may be used where it is mapped
 _LENGTH_BYTES = 8
 _WRITE_BYTES = 64 << 20
 """A single write takes at most so many: the kernel takes no more than 2 GB at once."""
+_WORTH_A_THREAD = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,17 @@ def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return plain.reshape(-1).view(torch.uint8).numpy()
 
 
+@contextmanager
+def _summing(data: np.ndarray[Any, Any]) -> Iterator[Callable[[], str]]:
+    """The checksum of data, which another thread computes while the block of code reads it too."""
+    if data.nbytes < _WORTH_A_THREAD:
+        found = checksum(data)
+        yield lambda: found
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(checksum, data).result
+
+
 class ShardWriter:
     """Writes the blocks of one shard in their order. A context manager; the file is on disk when it ends without an error."""
 
@@ -84,8 +98,9 @@ class ShardWriter:
     def write(self, tensor: torch.Tensor) -> str:
         """The next block, a CPU tensor of its dtype and shape; gives its checksum. Raises OSError, with the file's name."""
         data = bytes_of(tensor)
-        self._write(data.data)
-        return checksum(data)
+        with _summing(data) as summed:
+            self._write(data.data)
+        return summed()
 
     def _write(self, data: memoryview) -> None:
         at = 0
@@ -152,9 +167,25 @@ class ShardReader:
         """A block as it is mapped, read-only. Raises DamagedCheckpointError if `wanted` is not its checksum."""
         data = self._data(block)
         self.bytes_read += data.nbytes
-        if wanted is not None and checksum(data) != wanted:
-            raise DamagedCheckpointError(f"{self._path}: the data of tensor {block.name!r} has changed since it was written")
+        if wanted is not None:
+            self._compare(block, checksum(data), wanted)
         return _mapped(data, block)
+
+    @contextmanager
+    def copying(self, block: Block, wanted: str | None) -> Iterator[torch.Tensor]:
+        """As `whole`, for a block of code that copies it meanwhile: a wrong checksum is found when that ends."""
+        data = self._data(block)
+        self.bytes_read += data.nbytes
+        if wanted is None:
+            yield _mapped(data, block)
+            return
+        with _summing(data) as summed:
+            yield _mapped(data, block)
+        self._compare(block, summed(), wanted)
+
+    def _compare(self, block: Block, found: str, wanted: str) -> None:
+        if found != wanted:
+            raise DamagedCheckpointError(f"{self._path}: the data of tensor {block.name!r} has changed since it was written")
 
     def part(self, block: Block, index: tuple[slice, ...]) -> torch.Tensor:
         """A part of a block, of which only that is read; not checked."""

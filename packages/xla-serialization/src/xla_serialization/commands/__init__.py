@@ -1,0 +1,1 @@
+"""The subcommands of `python -m xla_serialization`, one a file."""

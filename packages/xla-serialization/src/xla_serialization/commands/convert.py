@@ -1,0 +1,35 @@
+"""`python -m xla_serialization convert`: from one format to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xla_serialization import converting
+from xla_serialization.commands import outputs
+from xla_serialization.progress import progress_bar
+from xla_serialization.sources import open_source
+
+
+@click.command("convert")
+@click.argument("path", metavar="SOURCE", type=outputs.PATH)
+@click.argument("target", metavar="TARGET", type=outputs.PATH)
+@click.option("--tensors-only", is_flag=True, help="Leave out plain values: a flat dict of tensors, named by their keys with dots between.")
+def command(path: Path, target: Path, tensors_only: bool) -> None:
+    """Write what SOURCE holds, a path as for inspect, to TARGET, in the format of its ending.
+
+    .safetensors: one file with tensors only. .pt, .pth, .bin: for torch.load(weights_only=True). Any other: a folder, as
+    xla_serialization.save writes. What the format cannot keep is refused, and TARGET stays as it was.
+    """
+    with outputs.told():
+        if target.exists() and target.samefile(path):
+            raise outputs.Wrong(f"{target}: is SOURCE itself; give another TARGET")
+        source = open_source(path)
+        if tensors_only:
+            source, left_out = converting.tensors_only(source)
+            if left_out:
+                click.echo(f"left out: {converting.described(left_out)}", err=True)
+        with progress_bar("converting") as progress:
+            converting.convert(source, target, progress)
+    click.echo(f"{target}: {outputs.amount(len(source.tensors), source.nbytes)}")

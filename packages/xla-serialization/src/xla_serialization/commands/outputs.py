@@ -1,0 +1,34 @@
+"""What the subcommands share: what is wrong with a file is one line on stderr and exit code 2; sizes as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.filesize import decimal
+
+from xla_serialization.errors import CheckpointError
+
+PATH = click.Path(path_type=Path)
+
+
+class Wrong(click.ClickException):
+    """One line on stderr and exit code 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what a file has wrong with it into one line on stderr and exit code 2."""
+    try:
+        yield
+    except (CheckpointError, OSError) as error:
+        raise Wrong(" ".join(str(error).split())) from error
+
+
+def amount(tensors: int, nbytes: int) -> str:
+    """`3 tensors, 1.2 GB`."""
+    return f"{tensors:,} tensor{'' if tensors == 1 else 's'}, {decimal(nbytes)}"

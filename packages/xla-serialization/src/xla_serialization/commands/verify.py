@@ -1,0 +1,38 @@
+"""`python -m xla_serialization verify`: is everything as it was written?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xla_serialization.commands import outputs
+from xla_serialization.errors import DamagedCheckpointError
+from xla_serialization.progress import progress_bar
+from xla_serialization.sources import is_foreign
+from xla_serialization.verifying import damages
+
+
+@click.command("verify")
+@click.argument("path", type=outputs.PATH)
+@click.pass_context
+def command(context: click.Context, path: Path) -> None:
+    """Read every tensor of the checkpoint in folder PATH, and compare checksums.
+
+    Names each damaged tensor and its file. Exit code 1 if there is one, 2 if PATH is no checkpoint of xla_serialization.
+    """
+    with outputs.told():
+        if is_foreign(path):
+            raise outputs.Wrong(f"{path}: holds no checksums: only a folder that xla_serialization.save wrote does; convert makes one")
+        try:
+            with progress_bar("verifying") as progress:
+                manifest, found = damages(path, progress)
+        except DamagedCheckpointError as error:
+            click.echo(str(error))
+            context.exit(1)
+    for damage in found:
+        click.echo(f"{damage.tensor}: {damage.what}")
+    count = len({damage.tensor for damage in found})
+    what = f"{count:,} damaged" if count else "all as they were written"
+    click.echo(f"{path}: {outputs.amount(len(manifest.tensors), manifest.nbytes)}, {what}")
+    context.exit(1 if found else 0)
