@@ -16,7 +16,7 @@ from xla_serialization.errors import UnsavableError
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import name_of
 from xla_serialization.format.files import held
-from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree, possible
+from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree
 from xla_serialization.format.shards import Block, ShardWriter, ordered
 from xla_serialization.format.tree import encode, free_name, where
 from xla_serialization.masters import writes
@@ -73,8 +73,6 @@ def _check(tensor: torch.Tensor, keys: tuple[str, ...]) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or name_of(tensor.dtype) is None:
         what = "quantized" if tensor.is_quantized else str(tensor.layout if tensor.layout is not torch.strided else tensor.dtype)
         raise UnsavableError(f"{where(keys)}: a {what} tensor cannot be saved; save a dense tensor of numbers")
-    if not possible(tuple(tensor.shape), tensor.dtype.itemsize):
-        raise UnsavableError(f"{where(keys)}: a tensor of shape {list(tensor.shape)} cannot be saved")
     if tensor.device.type == "meta":
         raise UnsavableError(f"{where(keys)}: a tensor on the meta device has no data to save")
 

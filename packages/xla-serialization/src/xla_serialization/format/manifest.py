@@ -162,12 +162,12 @@ def _check(manifest: Manifest, path: str) -> None:
     for name, entry in manifest.tensors.items():
         if entry.dtype not in DTYPES:
             raise DamagedCheckpointError(f"{path}: tensor {name!r} has an unknown dtype, {entry.dtype!r}")
-        if not possible(entry.shape, DTYPES[entry.dtype].itemsize):
+        if not _possible(entry.shape, DTYPES[entry.dtype].itemsize):
             raise DamagedCheckpointError(f"{path}: tensor {name!r} has an impossible shape: {str(list(entry.shape[:8]))[:80]}")
         _check_pieces(name, entry, manifest, path)
 
 
-def possible(shape: Shape, itemsize: int) -> bool:
+def _possible(shape: Shape, itemsize: int) -> bool:
     """Whether a tensor may have this shape: no size is negative, and all but those of 0 make fewer than 2^63 bytes."""
     nbytes = itemsize
     for size in shape:

@@ -309,18 +309,24 @@ def _integers(parts: Tree, none: bool = False) -> list[Any]:
     return [None if none and part is None else _integer(part) for part in parts]
 
 
+def _of(count: int, parts: list[Any]) -> list[Any]:
+    if len(parts) != count:
+        raise ValueError(f"{str(parts)[:60]} has {len(parts)} parts, not {count}")
+    return parts
+
+
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "surrogates": lambda text: _text({"surrogates": text}),
     "integer": lambda text: _integer({"integer": text}),
     "float": _special,
-    "complex": lambda parts: complex(*map(_number, parts)),
+    "complex": lambda parts: complex(*_of(2, [_number(part) for part in parts])),
     "bytes": _decoded,
     "bytearray": lambda text: bytearray(_decoded(text)),
     "size": lambda sizes: torch.Size(_integers(sizes)),
     "dtype": _named(torch.dtype),
     "layout": _named(torch.layout),
     "device": _device,
-    "range": lambda parts: range(*_integers(parts)),
-    "slice": lambda parts: slice(*_integers(parts, none=True)),
+    "range": lambda parts: range(*_of(3, _integers(parts))),
+    "slice": lambda parts: slice(*_of(3, _integers(parts, none=True))),
     "path": lambda text: Path(_text(text)),
 }
