@@ -19,9 +19,7 @@ def held(tensor: torch.Tensor) -> list[Spans]:
         return [tuple((0, size) for size in tensor.shape)]
     shape = tuple(tensor.shape)
     indices = layout.stored(shape).sharding.devices_indices_map(shape)
-    return [
-        tuple(one.indices(size)[:2] for one, size in zip(indices[device], shape, strict=True)) for device in abi.client().devices
-    ]
+    return [tuple(one.indices(size)[:2] for one, size in zip(indices[device], shape, strict=True)) for device in abi.client().devices]
 
 
 def place(tensor: torch.Tensor, parts: Mapping[Spans, torch.Tensor]) -> None:

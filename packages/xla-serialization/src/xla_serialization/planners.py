@@ -1,0 +1,125 @@
+"""Planners of `torch.distributed.checkpoint`: of tensors on `xla`, each process saves and loads what its devices hold.
+
+All else is saved and loaded as by torch's default planners.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from xla_serialization.core import abi
+from xla_serialization.placing import Spans, held, place
+from xla_serialization.saving import unwrapped
+
+
+class SPMDSavePlanner(DefaultSavePlanner):
+    """For `torch.distributed.checkpoint.save(state_dict, …, planner=SPMDSavePlanner())`."""
+
+    def create_local_plan(self) -> SavePlan:
+        """What this process saves: of tensors on `xla` the parts that it owns, else what the default planner saves."""
+        plan = super().create_local_plan()
+        self._reads: dict[MetadataIndex, Callable[[], torch.Tensor]] = {}
+        items: list[WriteItem] = []
+        for item in plan.items:
+            tensor = _on_device(self.state_dict[item.index.fqn])
+            items.extend([item] if tensor is None or item.tensor_data is None else self._owned(item.index.fqn, tensor, item.tensor_data))
+        self.plan = dataclasses.replace(plan, items=items)
+        return self.plan
+
+    def _owned(self, name: str, tensor: torch.Tensor, data: TensorWriteData) -> list[WriteItem]:
+        found = []
+        for part in abi.owned_parts(tensor):
+            offsets = torch.Size([one.start for one in part.index])
+            index = MetadataIndex(name, offsets)
+            chunk = ChunkStorageMetadata(offsets, torch.Size([one.stop - one.start for one in part.index]))
+            found.append(WriteItem(index, WriteItemType.SHARD, tensor_data=dataclasses.replace(data, chunk=chunk)))
+            self._reads[index] = part.read
+        return found
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        """The data of an item: a CPU tensor of the part, read from its device now."""
+        read = self._reads.get(write_item.index)
+        return super().resolve_data(write_item) if read is None else read()
+
+
+class SPMDLoadPlanner(DefaultLoadPlanner):
+    """For `torch.distributed.checkpoint.load(state_dict, …, planner=SPMDLoadPlanner())`: the mesh may be another than when saving.
+
+    A tensor on `xla` is written when all of it that this process needs has been read: until then that is on the host.
+    """
+
+    def create_local_plan(self) -> LoadPlan:
+        """What this process reads: of tensors on `xla` what its devices hold, else what the default planner reads."""
+        plan = super().create_local_plan()
+        saved: Any = self.metadata and self.metadata.state_dict_metadata
+        self._loading = {
+            name: _Loading(name, tensor, saved[name])
+            for name in dict.fromkeys(item.dest_index.fqn for item in plan.items)
+            if (tensor := _on_device(self.state_dict[name])) is not None and isinstance(saved[name], TensorStorageMetadata)
+        }
+        items = [item for item in plan.items if item.dest_index.fqn not in self._loading]
+        return dataclasses.replace(plan, items=[*items, *(item for loading in self._loading.values() for item in loading.items)])
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        """Where the data of an item goes."""
+        loading = self._loading.get(read_item.dest_index.fqn)
+        if loading is None:
+            found: torch.Tensor = super().resolve_tensor(read_item)
+            return found
+        return loading.target(read_item)
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        """An item's data has been written where it goes."""
+        loading = self._loading.get(read_item.dest_index.fqn)
+        if loading is None:
+            super().commit_tensor(read_item, tensor)
+        else:
+            loading.commit()
+
+
+class _Loading:
+    """A tensor that is being loaded."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, saved: TensorStorageMetadata) -> None:
+        self._tensor = tensor
+        self._spans = list(dict.fromkeys(held(tensor)))
+        self._parts: dict[Spans, torch.Tensor] = {}
+        chunks = [ChunkStorageMetadata(_offsets(spans), _sizes(spans)) for spans in self._spans]
+        self.items = create_read_items_for_chunk_list(name, saved, chunks)
+        self._missing = len(self.items)
+
+    def target(self, item: ReadItem) -> torch.Tensor:
+        """Where the data of an item goes."""
+        if not self._parts:
+            self._parts = {spans: torch.empty(_sizes(spans), dtype=self._tensor.dtype) for spans in self._spans}
+        (part,) = (part for spans, part in self._parts.items() if _offsets(spans) == item.dest_index.offset)
+        return part[tuple(slice(start, start + size) for start, size in zip(item.dest_offsets, item.lengths, strict=True))]
+
+    def commit(self) -> None:
+        """One more item is there; the last one lets the tensor be written."""
+        self._missing -= 1
+        if not self._missing:
+            place(self._tensor, self._parts)
+            self._parts.clear()
+
+
+def _offsets(spans: Spans) -> torch.Size:
+    return torch.Size([start for start, _ in spans])
+
+
+def _sizes(spans: Spans) -> torch.Size:
+    return torch.Size([stop - start for start, stop in spans])
+
+
+def _on_device(value: Any) -> torch.Tensor | None:
+    """The tensor on `xla` that a value is, or wraps."""
+    return unwrapped(value) if isinstance(value, torch.Tensor) and value.device.type == "xla" else None

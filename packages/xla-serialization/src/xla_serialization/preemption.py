@@ -1,0 +1,50 @@
+"""SIGTERM, which says that this process will be ended soon: noted here, acted upon between two steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class _Watch:
+    """What SIGTERM did before, and whether it has come. One for all managers of a process."""
+
+    def __init__(self) -> None:
+        self.noted = False
+        self._earlier: Any = None
+        self._on = False
+
+    def start(self) -> None:
+        """Note the signal from now on. Raises ValueError outside the main thread, where Python sets no handlers."""
+        if self._on and signal.getsignal(signal.SIGTERM) == self._note:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError(
+                "SIGTERM can be watched for from the main thread only: make the CheckpointManager there, or with chkpt_on_preemption=False"
+            )
+        self._earlier = signal.signal(signal.SIGTERM, self._note)
+        if not self._on:
+            os.register_at_fork(after_in_child=self._let_go)
+        self._on = True
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.noted = True
+        if callable(self._earlier) and self._earlier != self._note:
+            self._earlier(number, frame)
+
+    def _let_go(self) -> None:
+        """A child, such as a loader's worker, saves nothing, and ends as it would without us."""
+        if signal.getsignal(signal.SIGTERM) == self._note and self._earlier is not None:
+            signal.signal(signal.SIGTERM, self._earlier)
+
+
+_watch = _Watch()
+watch = _watch.start
+
+
+def noted() -> bool:
+    """Whether SIGTERM has come since `watch` was called."""
+    return _watch.noted
