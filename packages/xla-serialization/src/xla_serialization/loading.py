@@ -47,6 +47,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.manifest.tensors)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.manifest.tensors
+
     def __len__(self) -> int:
         return len(self.manifest.tensors)
 

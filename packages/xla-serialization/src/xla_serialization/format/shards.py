@@ -66,6 +66,8 @@ def header(blocks: Sequence[Block]) -> bytes:
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The bytes that a shard holds of a dense CPU tensor, without a copy where it is contiguous."""
+    if not tensor.numel():
+        return np.empty(0, np.uint8)  # its strides may be such that it cannot be viewed as bytes
     plain = as_stored(tensor.detach().contiguous()).contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy()
 
