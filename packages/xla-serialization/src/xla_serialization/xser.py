@@ -31,7 +31,7 @@ from xla_serialization.masters import writes
 from xla_serialization.saving import unwrapped
 
 _DIGEST = "structure"
-_TRIES = 5
+_TRIES = 100
 _UNREADABLE = (RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
 """What torch.load raises for files that torch.save did not write."""
 

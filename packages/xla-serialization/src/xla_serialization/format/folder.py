@@ -18,7 +18,7 @@ from xla_serialization.format.shards import ShardReader
 from xla_serialization.format.tree import check
 
 _OURS = re.compile(r"model-\d{5,}-of-\d{5,}-[0-9a-f]{16}\.safetensors|\.index-[0-9a-f]{16}\.json")
-_TRIES = 5
+_TRIES = 100
 
 
 def new_id() -> str:

@@ -1,0 +1,102 @@
+"""`xm.save` (api.md Z01, R09): files that stock torch loads, written by the masters, replaced when whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_xla.core.xla_model as xm
+
+
+def test_torch_loads_what_was_saved_without_running_code(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).to("xla"))
+    data = {"w": weight, "tied": [weight], "pair": (torch.ones(2).to("xla") * 3, "text"), "step": 4, "none": None, "cpu": torch.zeros(2)}
+    xm.save(data, tmp_path / "saved.pt")
+    found = torch.load(tmp_path / "saved.pt", weights_only=True, map_location="cpu")
+    assert list(found) == list(data) and type(found["pair"]) is tuple and found["pair"][1] == "text"
+    assert (found["step"], found["none"]) == (4, None)
+    assert torch.equal(found["w"], torch.arange(6.0).reshape(2, 3)) and torch.equal(found["pair"][0], torch.full((2,), 3.0))
+    assert found["w"].data_ptr() == found["tied"][0].data_ptr()
+    assert weight.device.type == "xla", "what was saved stays where it was"
+
+
+def test_a_state_dict_loads_into_a_module_on_the_cpu(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2).to("xla")
+    xm.save(model.state_dict(), str(tmp_path / "model.pt"))
+    there = torch.nn.Linear(3, 2)
+    there.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert torch.equal(there.weight, model.weight.cpu())
+
+
+def test_a_file_object_is_written_to() -> None:
+    file = io.BytesIO()
+    xm.save({"w": torch.ones(3).to("xla")}, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=True)["w"], torch.ones(3))
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with open(tmp_path / "pipe", "wb") as pipe:
+        xm.save({"w": torch.ones(3).to("xla")}, pipe)
+    reader.join(timeout=60)
+    assert torch.equal(torch.load(io.BytesIO(got[0]), weights_only=True)["w"], torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("local", "world", "options", "written"),
+    [
+        (0, 0, {}, True),
+        (0, 4, {}, True),  # the master of another host
+        (1, 1, {}, False),
+        (0, 4, {"global_master": True}, False),
+        (0, 0, {"global_master": True}, True),
+        (1, 5, {"master_only": False}, True),
+        (1, 5, {"master_only": False, "global_master": True}, True),
+    ],
+)
+def test_who_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: int, world: int, options: dict[str, Any], written: bool
+) -> None:
+    monkeypatch.setattr(xm, "is_master_ordinal", lambda local_=True, **given: (local if given.get("local", local_) else world) == 0)
+    xm.save({"w": torch.ones(3).to("xla")}, tmp_path / "saved", **options)
+    assert [file.name for file in tmp_path.iterdir()] == (["saved"] if written else [])
+
+
+def test_all_meet_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[str] = []
+    monkeypatch.setattr(xm, "rendezvous", lambda tag, *_: met.append(tag))
+    xm.save({}, tmp_path / "saved")
+    assert met == []
+    xm.save({}, tmp_path / "saved", sync=True)
+    assert len(met) == 1
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this")
+
+
+def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    xm.save({"step": 1}, tmp_path / "saved")
+    with pytest.raises(RuntimeError, match="not this"):
+        xm.save({"w": torch.ones(100), "no": Unpicklable()}, tmp_path / "saved")
+    assert torch.load(tmp_path / "saved", weights_only=True) == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real/saved")
+    xm.save({"array": np.ones(2)}, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "saved").is_file()
