@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import torch_xla.core.xla_model as xm
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX, Piece, Shape, TensorEntry
@@ -57,12 +58,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """A whole tensor on a device. Raises as `[name]`, and what the device raises."""
         entry = self._entry(name)
         if len(entry.pieces) > 1:
-            return self.part(name, tuple(slice(0, size) for size in entry.shape)).to(device)
+            return _sent(self.part(name, tuple(slice(0, size) for size in entry.shape)), device)
         (piece,) = entry.pieces
         block = block_of(entry, piece)
         shard = self._shard(piece)
         with shard.copying(block, piece.checksum if self._verify else None) as mapped:
-            there = mapped.clone() if torch.device(device).type == "cpu" else mapped.to(device)
+            there = mapped.clone() if torch.device(device).type == "cpu" else _sent(mapped, device)
             del mapped
         shard.forget(block)
         return there
@@ -129,6 +130,14 @@ def _whole_index(index: tuple[slice, ...], shape: Shape) -> tuple[slice, ...]:
         raise ValueError(f"{index}: parts are read without steps; slice what is read")
     spans = [one.indices(size) for one, size in zip((*index, *[slice(None)] * (len(shape) - len(index))), shape, strict=True)]
     return tuple(slice(start, max(start, stop)) for start, stop, _ in spans)
+
+
+def _sent(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """On a device, wholly: a transfer that goes on after the call keeps memory on the host, and there would soon be several."""
+    there = tensor.to(device)
+    if there.device.type == "xla":
+        xm.unlazy([there])
+    return there
 
 
 def block_of(entry: TensorEntry, piece: Piece) -> Block:

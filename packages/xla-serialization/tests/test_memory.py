@@ -1,0 +1,40 @@
+"""Memory on the host: a save, and a load straight to the device, take one tensor and a quarter beside the state at most.
+
+`programs/memory.py` says what is counted, and under which limit it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "memory.py"
+MB = 1 << 20
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def check(folder: Path, tensors: int, megabytes: int) -> None:
+    """Save and load such a state, each in a process of its own."""
+    for what, beside in (("save", 0), ("load", tensors * megabytes * MB)):
+        done = run(what, folder, tensors, megabytes)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert found["right"]
+        assert megabytes * MB // 2 < found["risen"] - beside <= megabytes * MB * 5 // 4, f"{what}: {(found['risen'] - beside) / MB:.1f} MB"
+
+
+def test_one_tensor_at_a_time(tmp_path: Path) -> None:
+    # of 32 MB: what is smaller, malloc keeps for the next when it is freed
+    check(tmp_path / "state", 8, 32)
+
+
+@pytest.mark.long
+def test_four_gigabytes_one_tensor_at_a_time(tmp_path: Path) -> None:
+    check(tmp_path / "state", 16, 256)
