@@ -18,11 +18,11 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
 def open_file(path: Path) -> BinaryIO:
     """To read. Raises DamagedCheckpointError for a folder, a pipe or a device, OSError."""
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", closefd=True)  # a pipe is not waited for
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
         raise DamagedCheckpointError(f"{path}: is no file")
-    return file
+    return open(fd, "rb")
 
 
 def sync_file(path: Path) -> None:
