@@ -12,7 +12,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -190,7 +190,7 @@ def _folder_of(path: Path, wanted: str) -> int:
     """The folder with the tensors of a structure, open. Raises DamagedCheckpointError if there is none that belongs to it."""
     usual = _beside(path, "tensors")
     foreign: Path | None = None
-    for folder in (usual, *_others(path)):
+    for folder in _candidates(path):
         try:
             opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -205,6 +205,12 @@ def _folder_of(path: Path, wanted: str) -> int:
         return os.open(foreign, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     what = "belongs to another save" if usual.exists() else "is missing"
     raise DamagedCheckpointError(f"{usual}: the folder with the tensors of {path.name} {what}")
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    """Where the tensors may be; looks for others only after the usual place, from where a save may just have moved them."""
+    yield _beside(path, "tensors")
+    yield from _others(path)
 
 
 def _told(folder: int) -> str | None:

@@ -54,10 +54,11 @@ def held(path: Path) -> Iterator[None]:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _lock(fd)
+        try:
+            _lock(fd)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "another program is saving there: let it end, or choose another path", str(path)) from None
         yield
-    except BlockingIOError as error:
-        raise BlockingIOError(error.errno, "another program is saving there: let it end, or choose another path", str(path)) from None
     finally:
         _let_go(fd)
 
