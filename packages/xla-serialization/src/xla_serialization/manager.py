@@ -182,7 +182,8 @@ class CheckpointManager:
         if together.index == 0:
             try:
                 with self._retaining:
-                    retain(self._path, step, self._most, set(self._pending))
+                    busy = {other for other, future in self._pending.copy().items() if not future.done()} - {step}
+                    retain(self._path, step, self._most, busy)
             except OSError as error:
                 failure = error
         together.agree(failure, f"step {step} was saved, but older ones could not be removed")

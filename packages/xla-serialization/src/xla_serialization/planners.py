@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from xla_serialization.core import abi
 from xla_serialization.placing import Spans, held, place
 from xla_serialization.saving import unwrapped
+from xla_serialization.streams import provide
+
+provide()
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
@@ -26,22 +29,26 @@ class SPMDSavePlanner(DefaultSavePlanner):
 
     def create_local_plan(self) -> SavePlan:
         """What this process saves: of tensors on `xla` the parts that it owns, else what the default planner saves."""
-        plan = super().create_local_plan()
+        everything = self.state_dict
+        tensors = {name: tensor for name, value in everything.items() if (tensor := _on_device(value)) is not None}
+        self.state_dict = {name: value for name, value in everything.items() if name not in tensors}
+        try:
+            plan = super().create_local_plan()
+        finally:
+            self.state_dict = everything
         self._reads: dict[MetadataIndex, Callable[[], torch.Tensor]] = {}
-        items: list[WriteItem] = []
-        for item in plan.items:
-            tensor = _on_device(self.state_dict[item.index.fqn])
-            items.extend([item] if tensor is None or item.tensor_data is None else self._owned(item.index.fqn, tensor, item.tensor_data))
-        self.plan = dataclasses.replace(plan, items=items)
+        owned = [item for name, tensor in tensors.items() for item in self._owned(name, tensor)]
+        self.plan = dataclasses.replace(plan, items=[*plan.items, *owned])
         return self.plan
 
-    def _owned(self, name: str, tensor: torch.Tensor, data: TensorWriteData) -> list[WriteItem]:
+    def _owned(self, name: str, tensor: torch.Tensor) -> list[WriteItem]:
         found = []
         for part in abi.owned_parts(tensor):
             offsets = torch.Size([one.start for one in part.index])
-            index = MetadataIndex(name, offsets)
             chunk = ChunkStorageMetadata(offsets, torch.Size([one.stop - one.start for one in part.index]))
-            found.append(WriteItem(index, WriteItemType.SHARD, tensor_data=dataclasses.replace(data, chunk=chunk)))
+            properties = TensorProperties(tensor.dtype, requires_grad=tensor.requires_grad)
+            index = MetadataIndex(name, offsets)
+            found.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, tensor.size())))
             self._reads[index] = part.read
         return found
 

@@ -16,6 +16,7 @@ class _Watch:
         self.noted = False
         self._earlier: Any = None
         self._on = False
+        self._mask: set[Any] = set()
 
     def start(self) -> None:
         """Note the signal from now on. Raises ValueError outside the main thread, where Python sets no handlers."""
@@ -27,7 +28,7 @@ class _Watch:
             )
         self._earlier = signal.signal(signal.SIGTERM, self._note)
         if not self._on:
-            os.register_at_fork(after_in_child=self._let_go)
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._let_go)
         self._on = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -35,10 +36,18 @@ class _Watch:
         if callable(self._earlier) and self._earlier != self._note:
             self._earlier(number, frame)
 
+    def _hold(self) -> None:
+        """What a child is sent while it is being made comes when it has its handler."""
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _release(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
     def _let_go(self) -> None:
         """A child, such as a loader's worker, saves nothing, and ends as it would without us."""
         if signal.getsignal(signal.SIGTERM) == self._note and self._earlier is not None:
             signal.signal(signal.SIGTERM, self._earlier)
+        self._release()
 
 
 _watch = _Watch()

@@ -82,7 +82,7 @@ def parties(group: dist.ProcessGroup | None, number: int) -> list[Party]:
             )
         return [Party()] * number
     ranks = dist.get_process_group_ranks(group or dist.GroupMember.WORLD)
-    if spread() and len(ranks) != count:
+    if xr.is_spmd() and len(ranks) != count:
         raise ValueError(f"the process group has {len(ranks)} of {count} processes of this SPMD program, and tensors lie over all of them")
     if len(ranks) == 1:
         return [Party()] * number

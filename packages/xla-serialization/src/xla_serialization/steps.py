@@ -36,10 +36,11 @@ def retain(path: Path, last: int, most: int, busy: Container[int]) -> None:
 
     last: the step just saved, which stays whatever the clock says. busy: steps that are being saved. Raises OSError.
     """
-    found = {step: folder for step, folder in _folders(path).items() if step == last or step not in busy}
+    found = _folders(path)
     ages = {step: _saved_ns(folder) for step, folder in found.items()}
     whole = sorted((step for step, age in ages.items() if age is not None), key=lambda step: (step == last, ages[step], step))
-    gone = [*(whole[:-most] if most else ()), *(step for step, age in ages.items() if age is None)]
+    unfinished = [step for step, age in ages.items() if age is None]
+    gone = [step for step in (*(whole[:-most] if most else ()), *unfinished) if step not in busy]
     for step in gone:
         with suppress(BlockingIOError):  # another program saves there
             _remove(found[step])

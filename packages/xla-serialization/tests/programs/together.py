@@ -1,0 +1,121 @@
+"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse FOLDER
+
+The last line of each is a report as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.experimental.distributed_checkpoint as xc
+import torch_xla.runtime as xr
+from xla_serialization import Checkpoint, preemption
+
+
+def divided(value: float = 0.0) -> torch.Tensor:
+    """A tensor that lies over the devices of both processes."""
+    count = xr.global_runtime_device_count()
+    tensor = torch.full((8, 4), value, device="xla")
+    xs.mark_sharding(tensor, xs.Mesh(range(count), (count,), ("x",)), ("x", None))
+    return tensor
+
+
+def error_of(action: Callable[[], Any]) -> list[str]:
+    try:
+        action()
+    except Exception as error:
+        return [type(error).__name__, str(error), type(error.__cause__).__name__]
+    return []
+
+
+def preempt(folder: str) -> dict[str, Any]:
+    manager = xc.CheckpointManager(folder, save_interval=1000)
+    weight = divided()
+    saved = []
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for step in range(1, 50):
+        weight += 1
+        torch_xla.sync()
+        if manager.save_async(step, {"weight": weight}, force=step == 1):
+            saved.append(step)
+        if manager.reached_preemption(step):
+            break
+    manager.join()
+    return {"saved": saved, "signalled": preemption.noted(), "all": manager.all_steps()}
+
+
+def steps(folder: str) -> dict[str, Any]:
+    """Saves beside training that uses the devices of both processes."""
+    manager = xc.CheckpointManager(folder, save_interval=2, max_to_keep=2, max_pending_async=2, num_of_threads=2)
+    weight, moved = divided(), divided(1.0)
+    for step in range(9):
+        weight += moved.sum() / 32
+        manager.save_async(step, {"weight": weight, "step": step, "here": torch.full((2,), float(step))})
+        torch_xla.sync()
+    manager.join()
+    found: dict[str, Any] = {"weight": divided(), "step": -1, "here": torch.zeros(2)}
+    manager.restore(8, found)
+    pieces = Checkpoint(Path(folder) / "8").manifest.tensors["weight"].pieces
+    return {
+        "all": manager.all_steps(),
+        "weight": found["weight"].cpu().unique().tolist(),
+        "step": found["step"],
+        "here": found["here"].tolist(),
+        "pieces": len(pieces),
+        "files": len({piece.file for piece in pieces}),
+    }
+
+
+def fail(folder: str) -> dict[str, Any]:
+    """The second process cannot write what is large."""
+    manager = xc.CheckpointManager(folder, save_interval=1)
+    weight = divided(1.0)
+    manager.save(1, {"weight": weight})
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if xr.process_index() == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    manager.save_async(2, {"weight": weight})
+    told = error_of(lambda: [manager.reached_preemption(step) for step in range(3, 10_000)])
+    there = manager.all_steps()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    manager.save(20_000, {"weight": weight})
+    return {"told": told, "there": there, "then": manager.all_steps()}
+
+
+def refuse(folder: str) -> dict[str, Any]:
+    mine = dist.new_group([0]), dist.new_group([1])
+    other = f"{folder}/{xr.process_index()}"
+    return {
+        "paths": error_of(lambda: xc.CheckpointManager(other, 1)),
+        "part": error_of(lambda: xc.CheckpointManager(folder, 1, process_group=mine[xr.process_index()])),
+        "alone": ALONE,
+    }
+
+
+ALONE: list[str] = []
+
+
+def main() -> None:
+    action, folder = sys.argv[1:]
+    xr.use_spmd()
+    ALONE.extend(error_of(lambda: xc.CheckpointManager(folder, 1)))
+    dist.init_process_group("gloo")
+    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse}[action](folder)
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
