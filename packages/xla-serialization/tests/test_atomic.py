@@ -20,7 +20,9 @@ import torch
 import torch_xla.core.xla_model as xm
 import torch_xla.utils.serialization as xser
 import xla_serialization as checkpoint
+from xla_serialization.format import folder as folders
 from xla_serialization.format.manifest import INDEX
+from xla_serialization.format.shards import ShardReader
 
 PROGRAM = Path(__file__).parent / "programs" / "saver.py"
 
@@ -187,6 +189,35 @@ def test_a_reader_sees_one_save_while_others_follow(tmp_path: Path, saver: Saver
         values.append(value_of(kind, path))
     saver.kill()
     assert values == sorted(values)
+
+
+def test_a_save_between_the_index_and_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_here("checkpoint", tmp_path / "saved", 0)
+    real, saves = folders.ShardReader, iter([1, 2])
+
+    def after_another_save(path: Path, nbytes: int) -> ShardReader:
+        for value in saves:
+            save_here("checkpoint", tmp_path / "saved", value)
+            break
+        return real(path, nbytes)
+
+    monkeypatch.setattr(folders, "ShardReader", after_another_save)
+    assert value_of("checkpoint", tmp_path / "saved") == 2
+
+
+def test_a_save_between_the_structure_and_the_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_here("xser", tmp_path / "saved", 0)
+    real, saves = torch.load, iter([1, 2])
+
+    def before_another_save(*args: Any, **kwargs: Any) -> Any:
+        found = real(*args, **kwargs)
+        for value in saves:
+            save_here("xser", tmp_path / "saved", value)
+            break
+        return found
+
+    monkeypatch.setattr(torch, "load", before_another_save)
+    assert value_of("xser", tmp_path / "saved") == 2
 
 
 def test_a_checkpoint_opened_before_other_saves_stays_whole(tmp_path: Path, saver: Saver) -> None:
