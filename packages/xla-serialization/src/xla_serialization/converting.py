@@ -77,7 +77,7 @@ def _to_safetensors(source: Source, target: Path, progress: Progress) -> None:
         raise UnsavableError(f"{target}: safetensors has no complex128, of which {wide[0]!r} is: convert to .pt, or to a folder")
     meter = Meter(progress, flat.nbytes)
     blocks = ordered([Block(name, held.dtype, held.shape) for name, held in flat.tensors.items()])
-    with replacing(target) as beside, ShardWriter(beside, blocks) as writer:
+    with replacing(target) as beside, ShardWriter(beside, blocks, new=False) as writer:
         for block in blocks:
             writer.write(flat.tensors[block.name].read())
             meter.add(block.nbytes)

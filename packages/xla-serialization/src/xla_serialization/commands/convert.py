@@ -8,6 +8,7 @@ import click
 
 from xla_serialization import converting
 from xla_serialization.commands import outputs
+from xla_serialization.format.leaves import Leaf
 from xla_serialization.progress import progress_bar
 from xla_serialization.sources import open_source
 
@@ -26,10 +27,11 @@ def command(path: Path, target: Path, tensors_only: bool) -> None:
         if target.exists() and target.samefile(path):
             raise outputs.Wrong(f"{target}: is SOURCE itself; give another TARGET")
         source = open_source(path)
+        left_out: list[Leaf] = []
         if tensors_only:
             source, left_out = converting.tensors_only(source)
-            if left_out:
-                click.echo(f"left out: {converting.described(left_out)}", err=True)
         with progress_bar("converting") as progress:
             converting.convert(source, target, progress)
+    if left_out:
+        click.echo(f"left out: {converting.described(left_out)}", err=True)
     click.echo(f"{target}: {outputs.amount(len(source.tensors), source.nbytes)}")

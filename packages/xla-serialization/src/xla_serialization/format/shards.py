@@ -86,11 +86,12 @@ def _summing(data: np.ndarray[Any, Any]) -> Iterator[Callable[[], str]]:
 class ShardWriter:
     """Writes the blocks of one shard in their order. A context manager; the file is on disk when it ends without an error."""
 
-    def __init__(self, path: Path, blocks: Sequence[Block]) -> None:
+    def __init__(self, path: Path, blocks: Sequence[Block], new: bool = True) -> None:
+        """new: raise FileExistsError if there is such a file; else it is written over."""
         self.nbytes = 0
         self._path = path
         first = header(blocks)
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC) | os.O_CLOEXEC, 0o666)
         try:
             self._write(memoryview(first))
         except BaseException:
