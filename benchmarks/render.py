@@ -105,6 +105,15 @@ def account_table(results: Results) -> str:
     return table(["model", "ms", "ms, with an account", "×", "goal", ""], rows)
 
 
+def checkpoint_table(results: Results) -> str:
+    """MB/s, peak memory and ratios of saves and loads."""
+    met = {None: "", True: "met", False: "missed"}
+    keys = ("mb_per_s", "best_mb_per_s", "peak_mb", "vs_safetensors", "vs_safetensors_fsync")
+    rows = [[row["case"], row["on"], *(number(row[key]) for key in keys), row["goal"] or "", met[row["met"]]] for row in results["rows"]]
+    headings = ["case", "with", "MB/s", "best", "peak, MB", "× safetensors", "× safetensors with fsync", "goal, × safetensors", ""]
+    return table(headings, rows, right_from=2)
+
+
 def machine_table(all_results: list[Results]) -> str:
     """Machine, command and date of every file."""
     rows = [["kind", *(results["kind"] for results in all_results)]]
@@ -120,6 +129,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "steps": steps_table,
     "collectives": collectives_table,
     "account": account_table,
+    "checkpoint": checkpoint_table,
     "spmd": spmd_table,
     "spmd-scale": scale_table,
 }

@@ -81,7 +81,7 @@ def test_numbers_find_their_place_in_a_page(tmp_path: Path) -> None:
 def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert all(
-        f"<!-- {edge} {block} -->" in text for block in ("machine", "trace", "steps", "collectives", "account") for edge in ("begin", "end")
+        f"<!-- {edge} {block} -->" in text for block in ("machine", "trace", "steps", "collectives", "account", "checkpoint") for edge in ("begin", "end")
     )
 
 
@@ -94,6 +94,7 @@ def test_the_performance_page_has_the_places() -> None:
         ("trace.py", ("--repeats", "0"), "--repeats"),
         ("spmd.py", ("--layouts", "rows"), "rows"),
         ("collectives.py", ("--rounds", "0"), "--rounds"),
+        ("checkpoint.py", ("--cases", "restore"), "restore"),
         ("render.py", ("no-such-file.json",), "no-such-file.json"),
     ],
 )
@@ -122,3 +123,14 @@ def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> Non
 def test_what_an_account_costs_is_timed(tmp_path: Path) -> None:
     (row,) = results("account.py", tmp_path / "results.json", "--models", "mlp")["rows"]
     assert row["model"] == "mlp" and row["kept_vs_not"] > 0 and row["goal"] == "≤ 1.02"
+
+
+@pytest.mark.parametrize("case", ["load-cpu", *(pytest.param(case, marks=pytest.mark.long) for case in ("save", "load-xla"))])
+def test_checkpoints_are_timed_beside_others(case: str, tmp_path: Path) -> None:
+    rows = {row["on"]: row for row in results("checkpoint.py", tmp_path / "results.json", "--cases", case)["rows"]}
+    assert {"xla_serialization", "safetensors", "torch"} <= rows.keys() and len(rows) == (5 if case == "save" else 3)
+    assert all(row["case"] == case and row["mb_per_s"] > 0 and row["peak_mb"] >= 0 for row in rows.values())
+    assert rows["safetensors"]["vs_safetensors"] == 1.0
+    assert rows["xla_serialization"]["met"] == (rows["xla_serialization"]["vs_safetensors"] >= 0.9)
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and f"| {case} | xla_serialization |" in done.stdout

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -88,7 +88,7 @@ def _to_torch(source: Source, target: Path, progress: Progress) -> None:
     tensors = _read(source, progress)
     nesting = decode(source.tree, tensors.__getitem__, str(source.path))
     with replacing(target) as beside, open(beside, "wb") as file:
-        torch.save(nesting, _Metered(file, Meter(progress, source.nbytes)))
+        torch.save(nesting, cast(BinaryIO, _Metered(file, Meter(progress, source.nbytes))))
 
 
 def _read(source: Source, progress: Progress) -> dict[str, torch.Tensor]:
