@@ -81,7 +81,9 @@ def test_numbers_find_their_place_in_a_page(tmp_path: Path) -> None:
 def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert all(
-        f"<!-- {edge} {block} -->" in text for block in ("machine", "trace", "steps", "collectives", "account", "checkpoint") for edge in ("begin", "end")
+        f"<!-- {edge} {block} -->" in text
+        for block in ("machine", "trace", "steps", "collectives", "account", "checkpoint")
+        for edge in ("begin", "end")
     )
 
 
