@@ -79,7 +79,7 @@ def test_all_processes_save_at_the_same_step(start: Start, reports: Reports, tmp
     job = start("together", "preempt", tmp_path, processes=2)
     for process in job:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()
+        assert "ready\n" in process.stdout, process.communicate()
     job[preempted].send_signal(signal.SIGTERM)
     for process in job:
         assert process.stdin is not None
@@ -87,5 +87,5 @@ def test_all_processes_save_at_the_same_step(start: Start, reports: Reports, tmp
         process.stdin.flush()
     found = reports(job)
     assert [report["signalled"] for report in found] == [preempted == 0, preempted == 1]
-    assert found[0]["saved"] == found[1]["saved"] and len(found[0]["saved"]) == 2
-    assert found[0]["all"] == found[1]["all"] == found[0]["saved"]
+    for report in found:
+        assert report["saved"] == report["all"] == [1, 3]
