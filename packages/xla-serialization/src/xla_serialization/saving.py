@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,7 +131,7 @@ def compute(planned: Plan) -> None:
 def parts_of(planned: Plan, together: Party) -> Parts:
     """What this process will write. Computes the tensors; copies nothing until the parts are read."""
     compute(planned)
-    found = [part for name, tensor in planned.tensors.items() for part in _parts(name, tensor, together, planned.tensors)]
+    found = [part for name, tensor in planned.tensors.items() for part in _parts(name, tensor, together)]
     return {part.block.name: part for part in found}
 
 
@@ -202,22 +202,20 @@ def _entry(tensor: torch.Tensor, pieces: Sequence[dict[str, Any]]) -> TensorEntr
     return TensorEntry(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(Piece(**piece) for piece in pieces))
 
 
-def _parts(name: str, tensor: torch.Tensor, together: Party, taken: Container[str]) -> list[_Part]:
-    """What this process saves of a tensor. taken: names that no piece may have."""
+def _parts(name: str, tensor: torch.Tensor, together: Party) -> list[_Part]:
+    """What this process saves of a tensor."""
     inner = unwrapped(tensor)
     if inner.device.type == "xla" and spread():
-        return [_divided_part(name, inner, part, taken) for part in abi.owned_parts(inner)]
+        return [_divided_part(name, inner, part) for part in abi.owned_parts(inner)]
     if together.index:
         return []
     return [_Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
 
 
-def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart, taken: Container[str]) -> _Part:
+def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart) -> _Part:
     offset = tuple(one.start for one in part.index)
     shape = tuple(one.stop - one.start for one in part.index)
     stored = name if shape == tuple(tensor.shape) else f"{name}@{','.join(map(str, offset))}"
-    while stored != name and stored in taken:
-        stored += "~"
     return _Part(name, Block(stored, tensor.dtype, shape), offset, part.read)
 
 
