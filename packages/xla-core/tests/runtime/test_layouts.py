@@ -235,3 +235,18 @@ def test_each_part_is_owned_once_and_reading_leaves_nothing_on_the_host(run: Cal
     assert sorted(found["spans"]) == [[[1024 * n, 1024 * (n + 1)], [0, 64]] for n in range(4)] and found["equal"]
     assert found["replicated"] == [[[0, 3], [0, 64]]] and found["computed"]
     assert found["read"] and found["left on the host"] < 4096 * 64 * 4 / 10
+
+
+_WIDE = """
+xr.use_spmd()
+numbers = {"int64": torch.arange(8) + 2**40, "float64": torch.arange(8, dtype=torch.float64) + 1 / 3}
+numbers["complex128"] = numbers["float64"] * (1 + 2j)
+for name, wanted in numbers.items():
+    there = wanted.to("xla")
+    abi.lay_out(there, over("x"))
+    found[name] = [held(there)[1], torch.equal(there.cpu(), wanted)]
+"""
+
+
+def test_data_that_moves_keeps_its_width(run: Callable[..., str]) -> None:
+    assert _report(run, _WIDE) == dict.fromkeys(["int64", "float64", "complex128"], [[2], True])

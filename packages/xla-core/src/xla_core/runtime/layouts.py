@@ -123,11 +123,8 @@ def moved(value: Value, layout: Layout) -> Value:
 
 def relaid(buffer: jax.Array, sharding: Sharding) -> jax.Array:
     """The same array, lying so. Among several processes all must call this alike."""
-    if buffer.is_fully_addressable:
-        put: jax.Array = jax.device_put(buffer, sharding)
-        return put
-    with jax.enable_x64(True):
-        moved: jax.Array = _mover(sharding)(buffer)
+    with jax.enable_x64(True):  # or 64-bit elements are cut to 32
+        moved: jax.Array = jax.device_put(buffer, sharding) if buffer.is_fully_addressable else _mover(sharding)(buffer)
         return moved
 
 
