@@ -91,8 +91,8 @@ class CompileEvent(GraphEvent):
     """
 
     graph: Any = field(default=None, repr=False)
-    donated: tuple[int, ...] = ()
     constants: tuple[float, ...] = ()
+    donated: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

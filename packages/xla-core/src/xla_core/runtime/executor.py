@@ -81,7 +81,8 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
     for graph_pass in _passes:
         graph = graph_pass(graph)
     key: tuple[Any, ...] = (recorder.index, precision.get(), graph.key)
-    if spans_devices(home(recorder)):
+    spans = spans_devices(home(recorder))
+    if spans:
         key = (*key, *[buffer.sharding for buffer in inputs.buffers])
     program = programs().program(key, inputs)
     with program.lock, jax.enable_x64(True):
@@ -94,7 +95,7 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
         results = _call(recorder, graph, executable, arguments)
-    _measure(recorder, program, results[-1], begin, cause, line)
+    _measure(recorder, program, results[-1], begin, spans, cause, line)
     return list(results[:-1])
 
 
@@ -201,8 +202,9 @@ def _event(program: Program, cause: Cause | None, line: str | None) -> dict[str,
     return {**program.described, "cause": cause, "line": line, "name": region_name()}
 
 
-def _measure(recorder: Recorder, program: Program, token: jax.Array, begin: int, cause: Cause | None, line: str | None) -> None:
-    spans = spans_devices(home(recorder))
+def _measure(
+    recorder: Recorder, program: Program, token: jax.Array, begin: int, spans: bool, cause: Cause | None, line: str | None
+) -> None:
     metrics.counter_add("ExecuteReplicated" if spans else "ExecuteComputation")
     _last_token[recorder.index] = token
     event = _event(program, cause, line) if metrics.has_subscribers(ExecuteEvent) else {}
