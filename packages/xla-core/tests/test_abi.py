@@ -79,6 +79,35 @@ def test_tensor_from_buffer_checks_dtype() -> None:
         abi.tensor_from_buffer(jax.numpy.zeros(2, np.float32), torch.int32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint16])
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (300, 400)])
+def test_a_tensor_that_is_given_away_is_on_the_device(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    values = (torch.arange(torch.Size(shape).numel()).reshape(shape) % 200).to(dtype)
+    there = abi.tensor_from_host(values.clone())
+    assert there.device == torch.device("xla", 0) and there.dtype is dtype and torch.equal(there.cpu(), values)
+    there.copy_(values.new_ones(()))
+    assert torch.equal(there.cpu(), values.new_ones(()).expand(shape))
+    turned = values.transpose(-1, -2) if values.dim() > 1 else values
+    assert torch.equal(abi.tensor_from_host(turned, "xla:0").cpu(), turned)
+
+
+def test_what_is_on_a_device_or_for_another_cannot_be_given_away() -> None:
+    with pytest.raises(errors.DeviceMismatchError, match="the tensor is on xla:0"):
+        abi.tensor_from_host(torch.ones(2, device="xla"))
+    with pytest.raises(errors.UnknownDeviceError, match="cpu is no xla device"):
+        abi.tensor_from_host(torch.ones(2), "cpu")
+
+
+def test_memory_that_is_aligned_is_used_in_place() -> None:
+    tensor = torch.ones(1 << 20)
+    assert tensor.data_ptr() % 64 == 0
+    assert abi.buffer_of(abi.tensor_from_host(tensor)).unsafe_buffer_pointer() == tensor.data_ptr()
+    uploaded = tensor.to("xla")
+    abi.sync(wait=True)
+    tensor.zero_()
+    assert uploaded.sum().item() == 1 << 20, "an upload is a copy"
+
+
 def test_annotations_belong_to_the_data() -> None:
     tensor = torch.zeros(2, 2, device="xla")
     abi.annotate(tensor, "test.mark", "here")

@@ -18,6 +18,7 @@ from xla_core.frontend.exchange import (
     shown_key,
     sync,
     tensor_from_buffer,
+    tensor_from_host,
 )
 from xla_core.frontend.living import LiveBuffer, live_buffers
 from xla_core.frontend.setup import activate
@@ -142,6 +143,7 @@ __all__ = [
     "subscribe",
     "sync",
     "tensor_from_buffer",
+    "tensor_from_host",
     "tensor_from_parts",
     "topology",
     "upload_divided",

@@ -6,5 +6,5 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((1, 4), "xla-serialization")
+abi.require((1, 5), "xla-serialization")
 abi.pass_over(Path(__file__).parent)

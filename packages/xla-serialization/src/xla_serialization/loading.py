@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
+from xla_serialization.core import abi
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX, Piece, Shape, TensorEntry
-from xla_serialization.format.shards import Block, ShardReader
+from xla_serialization.format.shards import Block, ShardReader, new
 from xla_serialization.format.tree import decode
 from xla_serialization.progress import Meter, Progress, nobody
 
@@ -56,17 +57,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def read(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
         """A whole tensor on a device. Raises as `[name]`, and what the device raises."""
-        entry = self._entry(name)
-        if len(entry.pieces) > 1:
-            return _sent(self.part(name, tuple(slice(0, size) for size in entry.shape)), device)
-        (piece,) = entry.pieces
-        block = block_of(entry, piece)
-        shard = self._shard(piece)
-        with shard.copying(block, piece.checksum if self._verify else None) as mapped:
-            there = mapped.clone() if torch.device(device).type == "cpu" else _sent(mapped, device)
-            del mapped
-        shard.forget(block)
-        return there
+        return _sent(self.part(name, ()), torch.device(device))
 
     def mapped(self, name: str) -> torch.Tensor:
         """As `[name]`, but a tensor that lies in one piece shows the file itself: it takes no memory, and must not be written to."""
@@ -74,7 +65,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         if len(entry.pieces) > 1:
             return self[name]
         (piece,) = entry.pieces
-        return self._shard(piece).whole(block_of(entry, piece), piece.checksum if self._verify else None)
+        return self._shard(piece).mapped(block_of(entry, piece), self._wanted(piece))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
         """`[name][index]` of slices without steps, on the CPU; of the files only that is read.
@@ -84,7 +75,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """
         entry = self._entry(name)
         index = _whole_index(index, entry.shape)
-        found = torch.empty([one.stop - one.start for one in index], dtype=DTYPES[entry.dtype])
+        shape = tuple(one.stop - one.start for one in index)
+        found: torch.Tensor | None = None
         for piece in entry.pieces:
             common = [
                 (max(one.start, start), min(one.stop, start + size))
@@ -95,12 +87,17 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             there = tuple(slice(start - one.start, stop - one.start) for (start, stop), one in zip(common, index, strict=True))
             inside = tuple(slice(start - offset, stop - offset) for (start, stop), offset in zip(common, piece.offset, strict=True))
             block, shard = block_of(entry, piece), self._shard(piece)
-            if all((one.start, one.stop) == (0, size) for one, size in zip(inside, piece.shape, strict=True)):
-                found[there] = shard.whole(block, piece.checksum if self._verify else None)
-            else:
-                found[there] = shard.part(block, inside)
+            whole = all((one.start, one.stop) == (0, size) for one, size in zip(inside, piece.shape, strict=True))
+            if whole and piece.shape == shape:
+                return shard.read(block, self._wanted(piece))
+            if found is None:
+                found = new(DTYPES[entry.dtype], shape)
+            found[there] = shard.mapped(block, self._wanted(piece)) if whole else shard.part(block, inside)
             shard.forget(block)
-        return found
+        return new(DTYPES[entry.dtype], shape) if found is None else found
+
+    def _wanted(self, piece: Piece) -> str | None:
+        return piece.checksum if self._verify else None
 
     def _entry(self, name: str) -> TensorEntry:
         return self.manifest.tensors[name]
@@ -132,11 +129,12 @@ def _whole_index(index: tuple[slice, ...], shape: Shape) -> tuple[slice, ...]:
     return tuple(slice(start, max(start, stop)) for start, stop, _ in spans)
 
 
-def _sent(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """On a device, wholly: a transfer that goes on after the call keeps memory on the host, and there would soon be several."""
-    there = tensor.to(device)
-    if there.device.type == "xla":
-        xm.unlazy([there])
+    if device.type != "xla":
+        return tensor.to(device)
+    there = abi.tensor_from_host(tensor, device)
+    xm.unlazy([there])
     return there
 
 

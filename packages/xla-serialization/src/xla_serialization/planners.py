@@ -19,9 +19,6 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from xla_serialization.core import abi
 from xla_serialization.placing import Spans, held, place
 from xla_serialization.saving import unwrapped
-from xla_serialization.streams import provide
-
-provide()
 
 
 class SPMDSavePlanner(DefaultSavePlanner):

@@ -146,7 +146,7 @@ def _in_folder(folder: Path, weights: Mapping[str, str]) -> dict[str, Held]:
 def _in_file(path: Path) -> dict[str, Held]:
     reader = ShardReader(path, os.stat(path).st_size)
     return {
-        block.name: Held(block.dtype, block.shape, (path.name,), 1, block.nbytes, partial(reader.whole, block, None))
+        block.name: Held(block.dtype, block.shape, (path.name,), 1, block.nbytes, partial(reader.mapped, block, None))
         for block in reader.blocks()
     }
 

@@ -24,7 +24,7 @@ class Damage:
 
 
 def damages(path: str | os.PathLike[str], progress: Progress = nobody) -> tuple[Manifest, list[Damage]]:
-    """What the checkpoint says it holds, and all that is not as it was written. Reads every piece; one at a time is mapped.
+    """What the checkpoint says it holds, and all that is not as it was written. Reads every piece.
 
     Raises MissingCheckpointError, NewerCheckpointError, DamagedCheckpointError if the index itself is damaged, CheckpointError if
     the folder was saved to meanwhile, OSError.
@@ -40,8 +40,7 @@ def damages(path: str | os.PathLike[str], progress: Progress = nobody) -> tuple[
             try:
                 if isinstance(shard, DamagedCheckpointError):
                     raise shard
-                shard.whole(block, piece.checksum)
-                shard.forget(block)
+                shard.verify(block, piece.checksum)
             except DamagedCheckpointError as error:
                 found.append(Damage(name, piece.file, str(error)))
             meter.add(block.nbytes)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from xla_core import _compat
 from xla_core._compat import OpOverload
-from xla_core.frontend import dispatch
+from xla_core.frontend import dispatch, streams
 from xla_core.frontend.schema import is_factory
+from xla_core.frontend.streams import Stream
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ops.table import TABLE, overload_named
 from xla_core.runtime import client, rng
@@ -72,6 +73,14 @@ class _DeviceModule(types.ModuleType):
             wait_all()
         else:
             wait(client.recorder_of(device))
+
+    def current_stream(self, device: Any = None) -> Stream:
+        """The only one there is."""
+        return streams.ONLY
+
+    def stream(self, stream: Stream | None) -> AbstractContextManager[None]:
+        """A block whose work goes to the only stream."""
+        return nullcontext()
 
     def manual_seed(self, seed: int) -> None:
         """Set the random state of the default device."""

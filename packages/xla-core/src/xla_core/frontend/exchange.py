@@ -20,7 +20,7 @@ from xla_core.metrics import Cause
 from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, recorder_of
 from xla_core.runtime.sync import compute, user_step
-from xla_core.runtime.transfer import local, settled
+from xla_core.runtime.transfer import local, settled, upload
 
 
 def checked(tensor: torch.Tensor) -> XLATensor:
@@ -63,6 +63,17 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
         )
     recorder = _recorder_holding(buffer)
     return wrap(buffer_value(recorder, aval_of(tuple(buffer.shape), logical), settled(buffer, recorder), shared=True))
+
+
+def tensor_from_host(tensor: torch.Tensor, device: torch.device | str | int | None = None) -> torch.Tensor:
+    """A tensor on an xla device (None: the current one) with the values of a CPU tensor, which the caller gives away.
+
+    Where the device can use the host's memory there is no copy: neither `tensor` nor what shares its memory may be written to any more.
+    Transfers go on after the call. Raises as `Tensor.to`, DeviceMismatchError for a tensor that is not on the CPU.
+    """
+    if tensor.device.type != "cpu":
+        raise DeviceMismatchError(f"the tensor is on {tensor.device}; tensors on the CPU can be given to a device")
+    return wrap(upload(tensor.detach(), recorder_of(device), given=True))
 
 
 def _recorder_holding(buffer: jax.Array) -> Recorder:

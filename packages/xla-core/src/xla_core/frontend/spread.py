@@ -28,7 +28,7 @@ from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, home, spread
 from xla_core.runtime.layouts import relaid
 from xla_core.runtime.sync import compute
-from xla_core.runtime.transfer import download, fetched, to_numpy, to_torch, transferring, upload
+from xla_core.runtime.transfer import copied, download, fetched, to_torch, transferring, upload
 
 
 def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
@@ -147,10 +147,7 @@ def tensor_from_parts(parts: Sequence[torch.Tensor], sharding: NamedSharding, sh
     aval = aval_of(tuple(shape), parts[0].dtype)
     nbytes = sum(part.nbytes for part in parts)
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
-        put_there = [
-            jax.device_put(to_numpy(part).astype(aval.physical, copy=True), device)
-            for part, device in zip(parts, client().devices, strict=True)
-        ]
+        put_there = [jax.device_put(copied(part, aval.physical), device) for part, device in zip(parts, client().devices, strict=True)]
         array = transfer.buffer = jax.make_array_from_single_device_arrays(aval.shape, sharding, put_there)
     return wrap(buffer_value(recorder, aval, array))
 
@@ -168,7 +165,7 @@ def upload_divided(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
     stored = Layout(sharding).stored(aval.shape).sharding
     if count == 1:
         return wrap(upload(tensor, recorder, stored))
-    array = to_numpy(tensor).astype(aval.physical, copy=True)
+    array = copied(tensor, aval.physical)
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes) as transfer:
         buffer = transfer.buffer = jax.make_array_from_process_local_data(stored, array, aval.shape)
     return wrap(buffer_value(recorder, aval, buffer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xla_core._version import __version__
 from xla_core.errors import AbiVersionError
 
-ABI_VERSION = (1, 4)
+ABI_VERSION = (1, 5)
 """(major, minor): a minor adds names, a major changes or removes some. Independent of the package's version."""
 
 

@@ -39,6 +39,9 @@ _CARRIED = {
 _MOST_DIMS = 64
 _KEPT_BYTES = 1 << 16
 """What is smaller may stay on the host when it has been read."""
+_ALIGNMENT = 64
+"""Of host memory that PJRT's CPU devices use in place; they copy what begins elsewhere."""
+_WORTH_ALIGNING = 1 << 18
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -63,8 +66,8 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True)
     return torch.from_numpy(np.array(array, copy=copy))
 
 
-def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = None) -> Value:
-    """A copy of a CPU tensor on a device. form: as in `put`.
+def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = None, given: bool = False) -> Value:
+    """A copy of a CPU tensor on a device. form: as in `put`. given: the caller gives the tensor away, it may be used in place.
 
     Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
     """
@@ -72,8 +75,22 @@ def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = Non
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
-        buffer = transfer.buffer = put(to_numpy(tensor).astype(aval.physical, copy=True), recorder, form)
+        array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
+        buffer = transfer.buffer = put(array, recorder, form)
     return buffer_value(recorder, aval, buffer)
+
+
+def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A CPU tensor's values in the dtype of a device, in memory that it may use in place."""
+    array = to_numpy(tensor)
+    nbytes = array.size * physical.itemsize
+    if nbytes < _WORTH_ALIGNING:
+        return array.astype(physical, copy=True)
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    found: np.ndarray[Any, Any] = memory[start : start + nbytes].view(physical).reshape(array.shape)
+    np.copyto(found, array, casting="unsafe")
+    return found
 
 
 def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, form: Sharding | None = None) -> jax.Array:

@@ -1,13 +1,15 @@
-"""Shards: safetensors files, written one tensor at a time, read through a memory map (FORMAT.md §4)."""
+"""Shards: safetensors files, written and read one tensor at a time (FORMAT.md §4)."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import mmap
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 
 from xla_serialization.errors import DamagedCheckpointError
@@ -23,11 +26,13 @@ from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, store
 from xla_serialization.format.files import open_file
 from xla_serialization.format.manifest import LARGEST_TEXT, Shape, checksum
 
-_ALIGNMENT = 64  # so that data may be used where it is mapped
+_ALIGNMENT = 64  # with which devices of the host use data where it is
 _LENGTH_BYTES = 8
 _WRITE_BYTES = 64 << 20
 """A single write takes at most so many: the kernel takes no more than 2 GB at once."""
 _WORTH_A_THREAD = 1 << 20
+_READ_BYTES = 1 << 20
+"""Read at a time: its checksum is computed while it is in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class ShardWriter:
 
 
 class ShardReader:
-    """One shard, mapped. bytes_read: of data, so far.
+    """One shard, open. bytes_read: of data, so far.
 
     Raises DamagedCheckpointError for a file that is not of the size expected, or whose header is not that of a safetensors file.
     """
@@ -138,18 +143,19 @@ class ShardReader:
     def __init__(self, path: Path, nbytes: int) -> None:
         self.bytes_read = 0
         self._path = path
-        with open_file(path) as file:
-            found = os.fstat(file.fileno()).st_size
-            if found != nbytes:
-                raise DamagedCheckpointError(f"{path}: has {found} bytes, should have {nbytes}; it was cut off or changed")
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            if length > min(LARGEST_TEXT, nbytes - _LENGTH_BYTES):
-                raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
-            try:
-                self._entries = _entries(f"/proc/self/fd/{file.fileno()}", _LENGTH_BYTES + length)  # this file, whatever its name now means
-            except (SafetensorError, OSError, ValueError) as error:
-                raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file = open_file(path)
+        weakref.finalize(self, self._file.close)
+        found = os.fstat(self._file.fileno()).st_size
+        if found != nbytes:
+            raise DamagedCheckpointError(f"{path}: has {found} bytes, should have {nbytes}; it was cut off or changed")
+        length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
+        if length > min(LARGEST_TEXT, nbytes - _LENGTH_BYTES):
+            raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
+        this = f"/proc/self/fd/{self._file.fileno()}"  # whatever its name now means
+        try:
+            self._entries = _entries(this, _LENGTH_BYTES + length)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
 
     def blocks(self) -> list[Block]:
         """What the shard holds, as its header tells it."""
@@ -166,47 +172,73 @@ class ShardReader:
                 f"{self._path}: tensor {block.name!r} is {found[0]}{list(found[1])}, should be {dtype}{list(shape)}"
             )
 
-    def whole(self, block: Block, wanted: str | None) -> torch.Tensor:
+    def read(self, block: Block, wanted: str | None) -> torch.Tensor:
+        """A block in memory of its own. Raises DamagedCheckpointError if `wanted` is not its checksum, OSError."""
+        start, end = self._place(block)
+        data = _memory(end - start)
+        parts = (data.data[at : at + _READ_BYTES] for at in range(0, len(data), _READ_BYTES))
+        self._compare(block, self._filled(start, parts), wanted)
+        return _shown(data, block.dtype, block.shape)
+
+    def verify(self, block: Block, wanted: str) -> None:
+        """Raise DamagedCheckpointError if `wanted` is not the block's checksum, OSError."""
+        start, end = self._place(block)
+        memory = memoryview(bytearray(min(end - start, _READ_BYTES)))
+        parts = (memory[: end - at] for at in range(start, end, _READ_BYTES))
+        self._compare(block, self._filled(start, parts), wanted)
+
+    def mapped(self, block: Block, wanted: str | None) -> torch.Tensor:
         """A block as it is mapped, read-only. Raises DamagedCheckpointError if `wanted` is not its checksum."""
         data = self._data(block)
         self.bytes_read += data.nbytes
-        if wanted is not None:
-            self._compare(block, checksum(data), wanted)
-        return _mapped(data, block)
+        self._compare(block, [data.data], wanted)
+        return _shown(data, block.dtype, block.shape)
 
-    @contextmanager
-    def copying(self, block: Block, wanted: str | None) -> Iterator[torch.Tensor]:
-        """As `whole`, for a block of code that copies it meanwhile: a wrong checksum is found when that ends."""
-        data = self._data(block)
-        self.bytes_read += data.nbytes
-        if wanted is None:
-            yield _mapped(data, block)
-            return
-        with _summing(data) as summed:
-            yield _mapped(data, block)
-        self._compare(block, summed(), wanted)
+    def _filled(self, start: int, parts: Iterable[memoryview]) -> Iterator[memoryview]:
+        """Each part of memory, with what is in the file from `start` on, in their order."""
+        for part in parts:
+            at = 0
+            while at < len(part):
+                count = os.preadv(self._file.fileno(), [part[at:]], start + at)
+                if not count:
+                    raise DamagedCheckpointError(f"{self._path}: was cut off while it was read")
+                at += count
+            start += len(part)
+            self.bytes_read += len(part)
+            yield part
 
-    def _compare(self, block: Block, found: str, wanted: str) -> None:
-        if found != wanted:
+    def _compare(self, block: Block, parts: Iterable[memoryview], wanted: str | None) -> None:
+        found = xxhash.xxh3_64()
+        for part in parts:
+            if wanted is not None:
+                found.update(part)
+        if wanted is not None and found.hexdigest() != wanted:
             raise DamagedCheckpointError(f"{self._path}: the data of tensor {block.name!r} has changed since it was written")
 
     def part(self, block: Block, index: tuple[slice, ...]) -> torch.Tensor:
-        """A part of a block, of which only that is read; not checked."""
-        found = _mapped(self._data(block), block)[index]
+        """A part of a block as it is mapped, of which only that is read; not checked."""
+        found = _shown(self._data(block), block.dtype, block.shape)[index]
         self.bytes_read += found.nbytes
         return found
 
     def forget(self, block: Block) -> None:
-        """Let the system have back the memory in which a block was read."""
-        start, end = self._entries[block.name][2:]
+        """Let the system have back the memory in which a block is mapped."""
+        start, end = self._place(block)
         start -= start % mmap.PAGESIZE
         if end > start:
             self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
+    @functools.cached_property
+    def _map(self) -> mmap.mmap:
+        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
     def _data(self, block: Block) -> np.ndarray[Any, Any]:
-        self.check(block)
-        start, end = self._entries[block.name][2:]
+        start, end = self._place(block)
         return np.frombuffer(self._map, np.uint8, end - start, start)
+
+    def _place(self, block: Block) -> tuple[int, int]:
+        self.check(block)
+        return self._entries[block.name][2:]
 
 
 def _entries(path: str, start: int) -> dict[str, tuple[str, Shape, int, int]]:
@@ -236,12 +268,25 @@ _ITEMSIZE = {
 }
 
 
-def _mapped(data: np.ndarray[Any, Any], block: Block) -> torch.Tensor:
+def _memory(nbytes: int) -> np.ndarray[Any, Any]:
+    """New memory, aligned as data in a shard is. NumPy asks for large pages, with which the first use costs less."""
+    found = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -found.ctypes.data % _ALIGNMENT
+    return found[start : start + nbytes]
+
+
+def new(dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+    """A CPU tensor to be filled."""
+    return _shown(_memory(math.prod(shape) * dtype.itemsize), dtype, shape)
+
+
+def _shown(data: np.ndarray[Any, Any], dtype: torch.dtype, shape: Shape) -> torch.Tensor:
+    """The tensor whose bytes, as a shard holds them, are in this memory: without a copy, where they are aligned."""
     if not data.nbytes:
-        return torch.empty(block.shape, dtype=block.dtype)
+        return torch.empty(shape, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to it
-        raw = torch.from_numpy(data if data.ctypes.data % block.dtype.itemsize == 0 else data.copy())  # others may not align it
-    _, shape = stored(block.dtype, block.shape)
-    inner = torch.float64 if block.dtype is torch.complex128 else block.dtype
-    return as_loaded(raw.view(inner).reshape(shape), block.dtype)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to what is mapped
+        raw = torch.from_numpy(data if data.ctypes.data % dtype.itemsize == 0 else data.copy())  # others may not align it
+    _, sizes = stored(dtype, shape)
+    inner = torch.float64 if dtype is torch.complex128 else dtype
+    return as_loaded(raw.view(inner).reshape(sizes), dtype)
