@@ -255,3 +255,17 @@ def test_what_another_program_is_writing_is_no_leftover(tmp_path: Path, saver: S
     saver.kill()
     save_here("xm", path, 4)
     assert value_of("xm", path) == 4 and not leftovers("xm", path)
+
+
+def test_two_programs_that_save_with_xser_take_turns(tmp_path: Path, saver: Saver) -> None:
+    path = tmp_path / "saved"
+    saver.saved("xser", path, 1000)
+    saver.start("xser", path, 1001, stop=-2)
+    seen = set()
+    while len(seen) < 20:
+        save_here("xser", path, 1)
+        seen.add(value_of("xser", path))
+    assert seen - {1} and all(value >= 1000 for value in seen - {1}), "each save was whole, whoever's it was"
+    saver.kill()
+    save_here("xser", path, 2)
+    assert value_of("xser", path) == 2 and not leftovers("xser", path)

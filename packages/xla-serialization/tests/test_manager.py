@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -289,6 +291,21 @@ def test_killed_while_it_writes_the_last_good_one_stays(start: Callable[..., lis
     assert torch.equal(state["weight"], torch.ones(1000))
 
 
+def test_of_replicas_that_save_together_the_first_ones_state_is_saved(run: Callable[..., list[Any]], tmp_path: Path) -> None:
+    assert run("together", "replicas", tmp_path, processes=2) == [{"weight": [0.0, 0.0, 0.0], "process": 0}] * 2
+
+
+def test_a_group_that_is_not_of_the_cpu_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("xla_distributed")
+    importlib.import_module("torch_xla.distributed.xla_backend")
+    dist.init_process_group("xla", init_method="xla://")
+    try:
+        with pytest.raises(ValueError, match=r"the process group is for 'xla:xla'; .*new_group\(backend='gloo'\)"):
+            xc.CheckpointManager(tmp_path, 1, process_group=dist.group.WORLD)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("action", ["steps", "fail", "refuse"])
 def test_two_processes(run: Callable[..., list[Any]], tmp_path: Path, action: str) -> None:
     pytest.importorskip("xla_spmd")
@@ -298,6 +315,7 @@ def test_two_processes(run: Callable[..., list[Any]], tmp_path: Path, action: st
         assert one["all"] == [6, 8] and one["weight"] == [9.0] and one["step"] == 8 and one["here"] == [8.0, 8.0]
         assert one["pieces"] == 4 and one["files"] == 2, "each wrote what its two devices hold"
     elif action == "fail":
+        assert (one["refused"][0], two["refused"][0]) == ("CheckpointError", "UnsavableError")
         assert one["told"][0] == two["told"][0] == "FailedSaveError" and two["told"][2] == "OSError"
         assert "process 1: OSError" in one["told"][1]
         assert one["there"] == two["there"] == [1] and one["then"] == two["then"] == [1, 20_000]

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+import torch_xla.experimental.distributed_checkpoint as xc
+from xla_serialization import load
+
 Start = Callable[..., list[subprocess.Popen[str]]]
 Reports = Callable[..., list[Any]]
 
@@ -56,9 +59,19 @@ def test_a_second_signal_changes_nothing(start: Start, reports: Reports, tmp_pat
     assert report["saved"] == report["all"] == [0, 3] and report["steps"] == 4
 
 
-def test_the_handler_that_was_there_is_called(start: Start, reports: Reports, tmp_path: Path) -> None:
+def test_the_handler_that_was_there_is_called_and_decides(start: Start, reports: Reports, tmp_path: Path) -> None:
     report = ended(start, reports, tmp_path, "handler", "step 2", "saved 2")
-    assert report["called"] == [signal.SIGTERM] * 2 and report["saved"] == [0, 2]
+    assert report["called"] == [signal.SIGTERM] * 2 and report["saved"] == [0, 2] and report["steps"] == 20
+
+
+def test_a_program_that_does_not_ask_ends_by_itself(start: Start, tmp_path: Path) -> None:
+    (process,) = start("preempted", tmp_path, "unaware")
+    lead(process, "step 3")
+    out, err = process.communicate("\n" * 100, timeout=240)
+    assert process.returncode == 128 + signal.SIGTERM and "Traceback" not in err, err
+    assert out.split()[-2:] == ["step", "4"], "the next step found out"
+    assert xc.CheckpointManager(tmp_path, 1, chkpt_on_preemption=False).all_steps() == [0, 3]
+    assert load(tmp_path / "3")["step"] == 3
 
 
 def test_forked_processes_end_as_ever(start: Start, reports: Reports, tmp_path: Path) -> None:

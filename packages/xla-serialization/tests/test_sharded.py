@@ -116,6 +116,8 @@ def test_where_one_process_fails_all_do_and_the_earlier_checkpoint_stays(tmp_pat
     run("save", path, (4, 2), processes=2)
     before = sorted(path.iterdir())
     first, second = run("fail", path, (4, 2), processes=2)
+    assert second["refused"][0] == "UnsavableError" and first["refused"][0] == "CheckpointError"
+    assert "process 1: UnsavableError: other: a builtins.object" in first["refused"][1]
     assert second["said"][0] == "OSError" and "File too large" in second["said"][1]
     assert first["said"][0] == "CheckpointError" and "process 1: OSError" in first["said"][1]
     assert first["step"] == second["step"] == 7 and sorted(path.iterdir()) == before

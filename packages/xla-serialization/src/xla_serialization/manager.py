@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import threading
 import weakref
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -30,9 +31,10 @@ class CheckpointManager:
     """Saves steps of a run in folders `path/<step>`, in the format of `xla_serialization.save`.
 
     Processes of one job make it together, and call its methods with the same steps in the same order. SIGTERM is noted only: what the first
-    call with a new step finds is that step's answer. From there on `reached_preemption` is true, and `should_save` is, until a save has
-    been made; ending the program is up to the caller. A handler that was there before is still called. When a process ends, pending
-    saves are finished; one that failed, and that no later call told, is logged.
+    call with a new step finds is that step's answer. From there on `reached_preemption` is true, so that the caller may leave its loop, and
+    `should_save` is, until a save has been made. The first call with a step after that one finishes the save and raises SystemExit(143),
+    unless SIGTERM had a handler before, which is called when the signal comes, or was ignored. When a process ends, pending saves are
+    finished; one that failed, and that no later call told, is logged.
     """
 
     def __init__(
@@ -92,8 +94,10 @@ class CheckpointManager:
         if not self.should_save(step) and not force:
             return False
         wait(self._pending.values())
-        planned = plan(state_dict)
-        self._write(step, planned, parts_of(planned, self._together), self._together)
+        with self._together.agreed():
+            planned = plan(state_dict)
+            parts = parts_of(planned, self._together)
+        self._write(step, planned, parts, self._together)
         self._rescued = self._reached
         return True
 
@@ -107,8 +111,9 @@ class CheckpointManager:
         self._make_room(step)
         number = self._started % len(self._threads)
         together = self._parties[number]
-        planned = snapshot(plan(state_dict))
-        parts = parts_of(planned, together)
+        with self._together.agreed():
+            planned = snapshot(plan(state_dict))
+            parts = parts_of(planned, together)
         self._pending[step] = self._threads[number].submit(self._write, step, planned, parts, together)
         self._started += 1
         self._rescued = self._reached
@@ -152,6 +157,9 @@ class CheckpointManager:
             self._step, self._reached = step, self._reached or noted
         if failed:
             self.join()  # what failed in one process fails in all
+        if new and self._rescued and preemption.ends():
+            self.join()
+            raise SystemExit(128 + signal.SIGTERM)  # as a shell calls the end by a signal
 
     def _make_room(self, step: int) -> None:
         def running() -> list[Future[None]]:
@@ -178,15 +186,11 @@ class CheckpointManager:
 
     def _write(self, step: int, planned: Plan, parts: Parts, together: Party) -> None:
         write_parts(planned, parts, folder_of(self._path, step), together)
-        failure: OSError | None = None
-        if together.index == 0:
-            try:
+        with together.agreed(f"step {step} was saved, but older ones could not be removed"):
+            if together.index == 0:
                 with self._retaining:
                     busy = {other for other, future in self._pending.copy().items() if not future.done()} - {step}
                     retain(self._path, step, self._most, busy)
-            except OSError as error:
-                failure = error
-        together.agree(failure, f"step {step} was saved, but older ones could not be removed")
 
 
 def _failed(future: Future[None]) -> bool:

@@ -1,4 +1,4 @@
-"""SIGTERM, which says that this process will be ended soon: noted here, acted upon between two steps."""
+"""SIGTERM, which says that this process is to end: noted here, acted upon between two steps."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class _Watch:
             os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._let_go)
         self._on = True
 
+    def ends(self) -> bool:
+        """Whether the signal would end the process if nobody watched for it."""
+        return self._earlier is signal.SIG_DFL
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.noted = True
         if callable(self._earlier) and self._earlier != self._note:
@@ -52,6 +56,7 @@ class _Watch:
 
 _watch = _Watch()
 watch = _watch.start
+ends = _watch.ends
 
 
 def noted() -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,17 @@ class Party:
         """What each process tells, by number, as JSON."""
         return [told] if self.count == 1 else [json.loads(text) for text in self.meet(json.dumps(told))]
 
-    def agree(self, error: BaseException | None, consequence: str = "nothing was saved") -> None:
-        """Raise on every process if there was an error on one: its own, or CheckpointError with what the others say."""
-        said = self.exchange(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None:
-            raise error
+    @contextmanager
+    def agreed(self, consequence: str = "nothing was saved") -> Iterator[None]:
+        """A block that each process runs. If it raised in one, all raise: that one its error, others CheckpointError with what it was."""
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+        said = self.exchange(None if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
         failed = [f"process {number}: {text}" for number, text in enumerate(said) if text is not None]
         if failed:
             raise CheckpointError(f"{consequence}, because of {'; '.join(failed)}")
@@ -44,17 +51,16 @@ class Party:
 
 def party() -> Party:
     """The processes of an SPMD program, which meet on its devices: to be used where programs run in the same order in all of them."""
-    place = abi.topology()
-    return Party(place.process_index, place.process_count, _on_devices) if spread() else Party()
+    return Party(xr.process_index(), xr.process_count(), _on_devices) if spread() else Party()
 
 
 def spread() -> bool:
     """Whether tensors on `xla` lie over several processes."""
-    place = abi.topology()
-    return place.spmd and place.process_count > 1
+    return xr.is_spmd() and xr.process_count() > 1
 
 
 def _on_devices(text: str) -> list[str]:
+    abi.client()  # jax, which is asked below, is told of the job when the core starts it
     mine = np.frombuffer(text.encode(), np.uint8)
     lengths = np.ravel(multihost_utils.process_allgather(np.array([mine.size], np.int32)))
     padded = np.zeros(int(lengths.max()), np.uint8)

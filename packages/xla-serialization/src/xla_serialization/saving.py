@@ -110,7 +110,8 @@ def save(
     shard_bytes: of a file, unless one tensor is larger. progress: called after each tensor.
     Raises UnsavableError for what a checkpoint cannot hold, OSError if it cannot be written: then nothing has changed.
     """
-    planned = plan(data)
+    with party().agreed():
+        planned = plan(data)
     if spread() or writes(master_only, global_master):
         write(planned, Path(path), shard_bytes, progress)
     else:
@@ -120,7 +121,9 @@ def save(
 def write(planned: Plan, folder: Path, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody) -> None:
     """`save`, of what was planned. Processes of an SPMD program call it together: each writes what lies on its devices, once."""
     together = party()
-    write_parts(planned, parts_of(planned, together), folder, together, shard_bytes, progress)
+    with together.agreed():
+        parts = parts_of(planned, together)
+    write_parts(planned, parts, folder, together, shard_bytes, progress)
 
 
 def compute(planned: Plan) -> None:
@@ -142,24 +145,20 @@ def write_parts(
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes is {shard_bytes}, must be positive")
     shards = divided([part.block for part in parts.values()], shard_bytes)
-    counts, save_id = _agreed(len(shards), together)
+    counts, save_id = _numbered(len(shards), together)
     first = 1 + sum(counts[: together.index])
     names = [folders.shard_name(first + number, sum(counts), save_id) for number in range(len(shards))]
     files: dict[str, int] = {}
     pieces: dict[str, list[Piece]] = {}
     meter = Meter(progress, sum(part.block.nbytes for part in parts.values()))
-    failure: BaseException | None = None
     with ExitStack() as stack:
         try:
-            folders.prepare(folder)
-            if together.index == 0:
-                stack.enter_context(held(folder))
-            for file, shard in zip(names, shards, strict=True):
-                _write_shard(folder / file, [parts[block.name] for block in shard], files, pieces, meter)
-        except BaseException as error:
-            failure = error
-        try:
-            together.agree(failure)
+            with together.agreed():
+                folders.prepare(folder)
+                if together.index == 0:
+                    stack.enter_context(held(folder))
+                for file, shard in zip(names, shards, strict=True):
+                    _write_shard(folder / file, [parts[block.name] for block in shard], files, pieces, meter)
             _publish(planned, folder, save_id, files, pieces, together)
         except BaseException:
             if not folders.holds(folder, save_id):
@@ -167,7 +166,7 @@ def write_parts(
             raise
 
 
-def _agreed(shards: int, together: Party) -> tuple[list[int], str]:
+def _numbered(shards: int, together: Party) -> tuple[list[int], str]:
     """How many shards each process writes, and the id of this save."""
     told = together.exchange([shards, folders.new_id()])
     return [count for count, _ in told], told[0][1]
@@ -184,18 +183,14 @@ def _write_shard(path: Path, parts: Sequence[_Part], files: dict[str, int], piec
 
 def _publish(planned: Plan, folder: Path, save_id: str, files: dict[str, int], pieces: dict[str, list[Piece]], together: Party) -> None:
     told = together.exchange([files, {name: [asdict(piece) for piece in found] for name, found in pieces.items()}])
-    failure: BaseException | None = None
-    if together.index == 0:
-        try:
+    with together.agreed():
+        if together.index == 0:
             all_files = {file: size for files, _ in told for file, size in files.items()}
             entries = {
                 name: _entry(tensor, [piece for _, found in told for piece in found.get(name, ())])
                 for name, tensor in planned.tensors.items()
             }
             folders.publish(folder, Manifest(save_id, all_files, entries, planned.tree))
-        except BaseException as error:
-            failure = error
-    together.agree(failure)
 
 
 def _entry(tensor: torch.Tensor, pieces: Sequence[dict[str, Any]]) -> TensorEntry:

@@ -24,7 +24,7 @@ import torch_xla.core.xla_model as xm
 from xla_serialization import loading
 from xla_serialization.core import abi
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError
-from xla_serialization.format.files import sync_file, sync_folder
+from xla_serialization.format.files import abandoned, held, in_turn, sync_file, sync_folder
 from xla_serialization.format.folder import new_id
 from xla_serialization.format.manifest import INDEX
 from xla_serialization.masters import writes
@@ -129,28 +129,40 @@ def _write(data: Any, path: Path) -> None:
     save_id = new_id()
     tensors = _beside(path, "tensors")
     new_tensors, new_structure = _beside(path, f"tensors.new-{save_id}"), _beside(path, f"new-{save_id}")
-    try:
-        new_tensors.mkdir()
-        torch.save(_referring(data, new_tensors), new_structure)
-        sync_file(new_structure)
-        with open(new_structure, "rb") as file:
-            (new_tensors / _DIGEST).write_text(_digest_of(file), encoding="ascii")
-        sync_file(new_tensors / _DIGEST)
-        sync_folder(new_tensors)
-    except BaseException:
-        new_structure.unlink(missing_ok=True)
-        shutil.rmtree(new_tensors, ignore_errors=True)
-        raise
-    with contextlib.suppress(FileNotFoundError):
-        tensors.rename(_beside(path, f"tensors.old-{save_id}"))
-    new_tensors.rename(tensors)
-    new_structure.replace(path)
-    sync_folder(path.absolute().parent)
+    parent = path.absolute().parent
+    with ExitStack() as stack:
+        try:
+            with in_turn(parent):
+                new_tensors.mkdir()
+                stack.enter_context(held(new_tensors))
+            torch.save(_referring(data, new_tensors), new_structure)
+            sync_file(new_structure)
+            with open(new_structure, "rb") as file:
+                (new_tensors / _DIGEST).write_text(_digest_of(file), encoding="ascii")
+            sync_file(new_tensors / _DIGEST)
+            sync_folder(new_tensors)
+        except BaseException:
+            new_structure.unlink(missing_ok=True)
+            shutil.rmtree(new_tensors, ignore_errors=True)
+            raise
+        with in_turn(parent):
+            with contextlib.suppress(FileNotFoundError):
+                tensors.rename(_beside(path, f"tensors.old-{save_id}"))
+            new_tensors.rename(tensors)
+            new_structure.replace(path)
+            sync_folder(parent)
+            _clean(path)
+
+
+def _clean(path: Path) -> None:
+    """Remove what interrupted saves left, and not what another program is writing."""
     for left in _others(path):
-        if left.is_dir():
-            shutil.rmtree(left)
-        else:
-            left.unlink()
+        folder = left if left.is_dir() else _beside(path, f"tensors{left.name.removeprefix(path.name)}")
+        if ".tensors.old-" in left.name or not folder.exists() or abandoned(folder):
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
 
 
 def _referring(data: Any, folder: Path) -> Any:

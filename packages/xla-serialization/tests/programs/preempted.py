@@ -1,4 +1,4 @@
-"""Trains until it is told that it will be ended. usage: preempted.py FOLDER plain|handler|off|fork
+"""Trains until it is told that it will be ended. usage: preempted.py FOLDER plain|unaware|handler|off|fork
 
 Says where it is, one line each, and waits for a line from its parent, which has sent a signal or not. Its last line is a report as JSON.
 """
@@ -63,7 +63,7 @@ def main() -> None:
         assert not manager.should_save(step) or step == 0, "once"
         tell(f"saved {step}")
         report["steps"] += 1
-        if manager.reached_preemption(step):
+        if how not in ("unaware", "handler") and manager.reached_preemption(step):
             tell("reached")
             manager.join()
             break

@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -56,19 +57,25 @@ def save(path: str, mesh: xs.Mesh) -> dict[str, object]:
     return {"files": len(manifest.files), "once": once, "held": held}
 
 
+def said_by(save: Callable[[], None]) -> list[str]:
+    try:
+        save()
+    except (OSError, xla_serialization.CheckpointError) as error:
+        return [type(error).__name__, str(error)]
+    return []
+
+
 def fail(path: str, mesh: xs.Mesh) -> dict[str, object]:
-    """The second process cannot write more than a few bytes to a file."""
-    if xr.process_index() == 1:
+    """The second process has what cannot be saved; then it cannot write more than a few bytes to a file."""
+    second = xr.process_index() == 1
+    refused = said_by(lambda: xla_serialization.save({"other": object() if second else 1}, path))
+    if second:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
     state = {name: placed(name, values(name), mesh) for name in STATE}
-    said = []
-    try:
-        xla_serialization.save({"state": state}, path)
-    except (OSError, xla_serialization.CheckpointError) as error:
-        said = [type(error).__name__, str(error)]
+    said = said_by(lambda: xla_serialization.save({"state": state}, path))
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return {"said": said, "step": xla_serialization.load(path)["step"]}
+    return {"refused": refused, "said": said, "step": xla_serialization.load(path)["step"]}
 
 
 def load(path: str, mesh: xs.Mesh) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse FOLDER
+"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas FOLDER
 
 The last line of each is a report as JSON.
 """
@@ -86,12 +86,13 @@ def fail(folder: str) -> dict[str, Any]:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     if xr.process_index() == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    refused = error_of(lambda: manager.save_async(2, {"weight": weight, "other": object() if xr.process_index() else 1}))
     manager.save_async(2, {"weight": weight})
     told = error_of(lambda: [manager.reached_preemption(step) for step in range(3, 10_000)])
     there = manager.all_steps()
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     manager.save(20_000, {"weight": weight})
-    return {"told": told, "there": there, "then": manager.all_steps()}
+    return {"refused": refused, "told": told, "there": there, "then": manager.all_steps()}
 
 
 def refuse(folder: str) -> dict[str, Any]:
@@ -104,15 +105,25 @@ def refuse(folder: str) -> dict[str, Any]:
     }
 
 
+def replicas(folder: str) -> dict[str, Any]:
+    """Each has tensors of its own."""
+    manager = xc.CheckpointManager(folder, save_interval=1)
+    state = {"weight": torch.full((3,), float(xr.process_index()), device="xla"), "process": xr.process_index()}
+    manager.save_async(0, state)
+    manager.restore(0, state)
+    return {"weight": state["weight"].tolist(), "process": state["process"]}
+
+
 ALONE: list[str] = []
 
 
 def main() -> None:
     action, folder = sys.argv[1:]
-    xr.use_spmd()
+    if action != "replicas":
+        xr.use_spmd()
     ALONE.extend(error_of(lambda: xc.CheckpointManager(folder, 1)))
     dist.init_process_group("gloo")
-    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse}[action](folder)
+    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse, "replicas": replicas}[action](folder)
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(report))

@@ -63,6 +63,17 @@ def held(path: Path) -> Iterator[None]:
         _let_go(fd)
 
 
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Wait until no other holds a folder, and hold it: for a few renamings. Where the file system knows no locks nobody waits."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(fd, wait=True)
+        yield
+    finally:
+        _let_go(fd)
+
+
 def abandoned(path: Path) -> bool:
     """Whether a file is there that no writer holds, as far as can be told."""
     try:
@@ -83,10 +94,10 @@ def _let_go(fd: int) -> None:
     os.close(fd)
 
 
-def _lock(fd: int) -> bool:
-    """Whether the file is locked now; False where the file system knows no locks. Raises BlockingIOError if another holds it."""
+def _lock(fd: int, wait: bool = False) -> bool:
+    """Whether the file is locked now; False where the file system knows no locks. Raises BlockingIOError if another holds it, or waits."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return False
