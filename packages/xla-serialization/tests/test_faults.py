@@ -270,3 +270,12 @@ def test_damage_leaves_what_is_loaded_into_as_it_was(sound: Path) -> None:
     with pytest.raises(DamagedCheckpointError, match=name):
         checkpoint.load_into(state, damaged(sound, name, (sound / name).read_bytes()[:-1]))
     assert not state["w"].any() and not state["b"][0].any()  # type: ignore[attr-defined, index]
+
+
+def test_a_file_that_is_cut_off_while_it_is_read(tmp_path: Path) -> None:
+    checkpoint.save({"w": torch.ones(1 << 20), "step": 1}, tmp_path)
+    held = Checkpoint(tmp_path)
+    (shard,) = tmp_path.glob("*.safetensors")
+    os.truncate(shard, shard.stat().st_size // 2)
+    with pytest.raises(DamagedCheckpointError, match=f"{shard.name}: was cut off while it was read"):
+        held["w"]

@@ -197,6 +197,21 @@ def test_a_checkpoint_is_a_mapping_that_later_saves_do_not_change(tmp_path: Path
         Checkpoint(tmp_path / "nowhere")
 
 
+def test_mapped_tensors_show_the_file_and_may_be_written_to(tmp_path: Path) -> None:
+    state = {"a": torch.arange(5000.0), "b": [torch.ones(3, dtype=torch.bfloat16), torch.zeros(0, 2), torch.tensor(7)]}
+    state["again"] = state["a"]
+    checkpoint.save(state, tmp_path)
+    found = checkpoint.load(tmp_path, mmap=True)
+    assert found["again"] is found["a"] and same(found["a"], torch.arange(5000.0))
+    assert all(same(one, wanted) for one, wanted in zip(found["b"], state["b"], strict=True))
+    found["a"].add_(1)
+    assert same(checkpoint.load(tmp_path)["a"], torch.arange(5000.0)), "not the file itself"
+    checkpoint.save({"a": torch.zeros(1)}, tmp_path)
+    assert same(found["a"], torch.arange(5000.0) + 1) and same(found["b"][0], state["b"][0])
+    with pytest.raises(ValueError, match="mmap=True is for tensors on the CPU, not on xla"):
+        checkpoint.load(tmp_path, device="xla", mmap=True)
+
+
 TENSOR = torch.arange(5 * 6 * 7).reshape(5, 6, 7)
 
 

@@ -60,7 +60,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return _sent(self.part(name, ()), torch.device(device))
 
     def mapped(self, name: str) -> torch.Tensor:
-        """As `[name]`, but a tensor that lies in one piece shows the file itself: it takes no memory, and must not be written to."""
+        """As `[name]`, but a tensor that lies in one piece shows the file, and takes memory only where it is written to: the file stays
+        as it is. A later save does not change it; one who writes into the file, or cuts it off, does.
+        """
         entry = self._entry(name)
         if len(entry.pieces) > 1:
             return self[name]
@@ -105,14 +107,19 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def _shard(self, piece: Piece) -> ShardReader:
         return self._shards[piece.file]
 
-    def nesting(self, device: torch.device | str = "cpu", progress: Progress = nobody) -> Any:
-        """What was saved, with its tensors on a device (NumPy arrays stay where they are); one that was saved twice is one again."""
+    def nesting(self, device: torch.device | str = "cpu", progress: Progress = nobody, mmap: bool = False) -> Any:
+        """What was saved, with its tensors on a device (NumPy arrays stay where they are); one that was saved twice is one again.
+
+        mmap: as `mapped`, on the CPU only.
+        """
+        if mmap and torch.device(device).type != "cpu":
+            raise ValueError(f"mmap=True is for tensors on the CPU, not on {device}, where one at a time goes without")
         meter = Meter(progress, self.manifest.nbytes)
         known: dict[str, torch.Tensor] = {}
 
         def find(name: str) -> torch.Tensor:
             if name not in known:
-                known[name] = self.read(name, device)
+                known[name] = self.mapped(name) if mmap else self.read(name, device)
                 meter.add(known[name].nbytes)
             return known[name]
 
@@ -143,11 +150,18 @@ def block_of(entry: TensorEntry, piece: Piece) -> Block:
     return Block(piece.name, DTYPES[entry.dtype], piece.shape)
 
 
-def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu", verify: bool = True, progress: Progress = nobody) -> Any:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: torch.device | str = "cpu",
+    verify: bool = True,
+    mmap: bool = False,
+    progress: Progress = nobody,
+) -> Any:
     """What `save` saved, in the same nesting, one tensor at a time from disk to `device`. No code from the files is run.
 
-    verify: compare each tensor's checksum. progress: called after each tensor.
-    Raises MissingCheckpointError (FileNotFoundError), DamagedCheckpointError (RuntimeError) that names file and tensor, and
-    NewerCheckpointError.
+    verify: compare each tensor's checksum. mmap: CPU tensors show the files, as `Checkpoint.mapped`. progress: called after each tensor.
+    Raises MissingCheckpointError (FileNotFoundError), DamagedCheckpointError (RuntimeError) that names file and tensor,
+    NewerCheckpointError, and ValueError for mmap on another device.
     """
-    return Checkpoint(path, verify).nesting(device, progress)
+    return Checkpoint(path, verify).nesting(device, progress, mmap)

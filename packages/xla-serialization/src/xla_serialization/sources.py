@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor of a source. files: that it lies in. read: it, on the CPU; what lies in one piece is mapped, and not to be written to."""
+    """A tensor of a source. files: that it lies in. read: it, on the CPU; what lies in one piece is mapped."""
 
     dtype: torch.dtype
     shape: Shape

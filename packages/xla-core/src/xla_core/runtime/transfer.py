@@ -39,9 +39,8 @@ _CARRIED = {
 _MOST_DIMS = 64
 _KEPT_BYTES = 1 << 16
 """What is smaller may stay on the host when it has been read."""
-_ALIGNMENT = 64
-"""Of host memory that PJRT's CPU devices use in place; they copy what begins elsewhere."""
 _WORTH_ALIGNING = 1 << 18
+"""PJRT's CPU devices use memory in place that is aligned to 64 bytes, as torch's is, and copy other."""
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -86,9 +85,7 @@ def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any
     nbytes = array.size * physical.itemsize
     if nbytes < _WORTH_ALIGNING:
         return array.astype(physical, copy=True)
-    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    found: np.ndarray[Any, Any] = memory[start : start + nbytes].view(physical).reshape(array.shape)
+    found: np.ndarray[Any, Any] = torch.empty(nbytes, dtype=torch.uint8).numpy().view(physical).reshape(array.shape)
     np.copyto(found, array, casting="unsafe")
     return found
 

@@ -26,12 +26,13 @@ from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, store
 from xla_serialization.format.files import open_file
 from xla_serialization.format.manifest import LARGEST_TEXT, Shape, checksum
 
-_ALIGNMENT = 64  # with which devices of the host use data where it is
+_ALIGNMENT = 64  # so that data may be used where it is mapped
 _LENGTH_BYTES = 8
 _WRITE_BYTES = 64 << 20
 """A single write takes at most so many: the kernel takes no more than 2 GB at once."""
 _WORTH_A_THREAD = 1 << 20
-_READ_BYTES = 1 << 20
+_READERS = min(4, os.cpu_count() or 1)
+_READ_BYTES = 1 << 22
 """Read at a time: its checksum is computed while it is in the processor's cache."""
 
 
@@ -176,48 +177,47 @@ class ShardReader:
         """A block in memory of its own. Raises DamagedCheckpointError if `wanted` is not its checksum, OSError."""
         start, end = self._place(block)
         data = _memory(end - start)
-        parts = (data.data[at : at + _READ_BYTES] for at in range(0, len(data), _READ_BYTES))
-        self._compare(block, self._filled(start, parts), wanted)
+        places = range(start, end, _READ_BYTES)
+        parts = [data.data[at - start : at - start + _READ_BYTES] for at in places]
+        with ThreadPoolExecutor(_READERS) as pool:  # threads start when there is work: of small blocks none does
+            self._compare(block, (pool.map if len(parts) > 1 else map)(self._filled, parts, places), wanted)
         return _shown(data, block.dtype, block.shape)
 
     def verify(self, block: Block, wanted: str) -> None:
         """Raise DamagedCheckpointError if `wanted` is not the block's checksum, OSError."""
         start, end = self._place(block)
         memory = memoryview(bytearray(min(end - start, _READ_BYTES)))
-        parts = (memory[: end - at] for at in range(start, end, _READ_BYTES))
-        self._compare(block, self._filled(start, parts), wanted)
+        places = range(start, end, _READ_BYTES)
+        self._compare(block, (self._filled(memory[: end - at], at) for at in places), wanted)
 
     def mapped(self, block: Block, wanted: str | None) -> torch.Tensor:
-        """A block as it is mapped, read-only. Raises DamagedCheckpointError if `wanted` is not its checksum."""
-        data = self._data(block)
-        self.bytes_read += data.nbytes
+        """A block as it is in the file, of which memory is taken only for what is written to. Raises as `read`."""
+        data = self._data(block, self._private)
         self._compare(block, [data.data], wanted)
         return _shown(data, block.dtype, block.shape)
 
-    def _filled(self, start: int, parts: Iterable[memoryview]) -> Iterator[memoryview]:
-        """Each part of memory, with what is in the file from `start` on, in their order."""
-        for part in parts:
-            at = 0
-            while at < len(part):
-                count = os.preadv(self._file.fileno(), [part[at:]], start + at)
-                if not count:
-                    raise DamagedCheckpointError(f"{self._path}: was cut off while it was read")
-                at += count
-            start += len(part)
-            self.bytes_read += len(part)
-            yield part
+    def _filled(self, part: memoryview, start: int) -> memoryview:
+        """The memory, with what is in the file from `start` on."""
+        at = 0
+        while at < len(part):
+            count = os.preadv(self._file.fileno(), [part[at:]], start + at)
+            if not count:
+                raise DamagedCheckpointError(f"{self._path}: was cut off while it was read")
+            at += count
+        return part
 
     def _compare(self, block: Block, parts: Iterable[memoryview], wanted: str | None) -> None:
         found = xxhash.xxh3_64()
         for part in parts:
+            self.bytes_read += len(part)
             if wanted is not None:
                 found.update(part)
         if wanted is not None and found.hexdigest() != wanted:
             raise DamagedCheckpointError(f"{self._path}: the data of tensor {block.name!r} has changed since it was written")
 
     def part(self, block: Block, index: tuple[slice, ...]) -> torch.Tensor:
-        """A part of a block as it is mapped, of which only that is read; not checked."""
-        found = _shown(self._data(block), block.dtype, block.shape)[index]
+        """A part of a block as it is mapped, read-only, of which only that is read; not checked."""
+        found = _shown(self._data(block, self._map), block.dtype, block.shape)[index]
         self.bytes_read += found.nbytes
         return found
 
@@ -232,9 +232,13 @@ class ShardReader:
     def _map(self) -> mmap.mmap:
         return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def _data(self, block: Block) -> np.ndarray[Any, Any]:
+    @functools.cached_property
+    def _private(self) -> mmap.mmap:
+        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def _data(self, block: Block, mapped: mmap.mmap) -> np.ndarray[Any, Any]:
         start, end = self._place(block)
-        return np.frombuffer(self._map, np.uint8, end - start, start)
+        return np.frombuffer(mapped, np.uint8, end - start, start)
 
     def _place(self, block: Block) -> tuple[int, int]:
         self.check(block)
@@ -269,10 +273,8 @@ _ITEMSIZE = {
 
 
 def _memory(nbytes: int) -> np.ndarray[Any, Any]:
-    """New memory, aligned as data in a shard is. NumPy asks for large pages, with which the first use costs less."""
-    found = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    start = -found.ctypes.data % _ALIGNMENT
-    return found[start : start + nbytes]
+    """New memory of torch: aligned, so that devices of the host can use it in place."""
+    return torch.empty(nbytes, dtype=torch.uint8).numpy()
 
 
 def new(dtype: torch.dtype, shape: Shape) -> torch.Tensor:
