@@ -19,6 +19,7 @@ import torch.optim as optim
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental as experimental
+import torch_xla.utils.serialization as xser
 from xla_core.abi import counter, snapshot
 
 
@@ -177,6 +178,16 @@ def test_w10_saved_state_loads_without_this_package(tmp_path: Path) -> None:
         for parameter in fresh.parameters():
             parameter.zero_()
     fresh.load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert all(torch.equal(mine, theirs.cpu()) for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True))
+
+
+def test_w11_w12_a_state_saved_one_tensor_at_a_time_is_restored(tmp_path: Path) -> None:
+    model = MNIST().to(xm.xla_device())
+    xser.save(model.state_dict(), tmp_path / "model.pt")
+    tensors = {file.name for file in (tmp_path / "model.pt.tensors").glob("tensor_*.pt")}
+    assert tensors == {f"tensor_{number}.pt" for number in range(len(model.state_dict()))}
+    fresh = MNIST()
+    fresh.load_state_dict(xser.load(tmp_path / "model.pt"))
     assert all(torch.equal(mine, theirs.cpu()) for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True))
 
 

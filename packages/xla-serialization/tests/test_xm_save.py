@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,15 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real/saved")
     xm.save({"array": np.ones(2)}, tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "saved").is_file()
+
+
+def test_w23_each_hosts_master_writes(run: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """Two replicas on one host, and every way of saving."""
+    pytest.importorskip("xla_distributed")
+    reports = run("replicas", tmp_path, processes=2)
+    for ordinal, report in enumerate(reports):
+        assert report["there"] == ["checkpoint", "xm", "xser", "xser.tensors"]
+        assert report["pending"] == {"xm": False, "xser": False, "checkpoint": False}, "those that write nothing compute, too"
+        own = [ordinal, *[ordinal + 1.0] * 3]
+        assert report["values"] == {name: [[0, 1.0, 1.0, 1.0], own] for name in ("xm", "xser", "checkpoint")}
+        assert report["together"] == 0
