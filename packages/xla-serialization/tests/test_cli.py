@@ -160,6 +160,31 @@ def test_convert_to_and_from_torch(saved: Path, tmp_path: Path) -> None:
     assert torch.load(tmp_path / "arrays.pt", weights_only=True)["array"].tolist() == [0, 1, 2]
 
 
+def test_what_several_processes_wrote_becomes_whole(tmp_path: Path) -> None:
+    divided = Path(__file__).parent / "data" / "version-1-divided"
+    for target in ("folder", "one.safetensors", "one.pt"):
+        good("convert", divided, tmp_path / target)
+    wanted = {name: checkpoint.load(divided)[name] for name in checkpoint.Checkpoint(divided)}
+    assert any(len(entry.pieces) > 1 for entry in checkpoint.Checkpoint(divided).manifest.tensors.values())
+    assert all(len(entry.pieces) == 1 for entry in checkpoint.Checkpoint(tmp_path / "folder").manifest.tensors.values())
+    for found in (checkpoint.load(tmp_path / "folder"), load_file(tmp_path / "one.safetensors"), torch.load(tmp_path / "one.pt")):
+        assert equal(found, wanted)
+
+
+def test_a_damaged_source_replaces_nothing(saved: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    good("convert", saved, target)
+    before = sorted(target.iterdir())
+    file = shard_of(saved, "model.body.weight")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    for name in ("target", "one.pt"):
+        assert "model.body.weight" in wrong("convert", saved, tmp_path / name)
+    assert "--tensors-only" in wrong("convert", saved, tmp_path / "one.safetensors")
+    assert "model.body.weight" in run("convert", "--tensors-only", saved, tmp_path / "one.safetensors").stderr
+    assert sorted(target.iterdir()) == before and {path.name for path in tmp_path.iterdir()} == {saved.name, "target"}
+
+
 def test_what_xm_and_xser_wrote_is_read(tmp_path: Path) -> None:
     state = {"weight": torch.arange(6.0).reshape(2, 3).to("xla"), "step": 3}
     xm.save(state, tmp_path / "xm.pt")

@@ -16,9 +16,10 @@ from xla_serialization.errors import UnsavableError
 from xla_serialization.format.leaves import Leaf
 from xla_serialization.format.shards import Block, ShardWriter, ordered
 from xla_serialization.format.tree import decode, free_name
+from xla_serialization.processes import Party
 from xla_serialization.progress import Meter, Progress, nobody
 from xla_serialization.replacing import replacing
-from xla_serialization.saving import Plan, write
+from xla_serialization.saving import Part, Plan, write_parts
 from xla_serialization.sources import Held, Source, flat_tree
 
 _SHOWN = 5
@@ -65,7 +66,11 @@ def convert(source: Source, target: Path, progress: Progress = nobody) -> None:
 
 
 def _to_checkpoint(source: Source, target: Path, progress: Progress) -> None:
-    write(Plan(source.tree, _read(source, progress)), target, progress=progress)
+    tensors = {name: torch.empty(held.shape, dtype=held.dtype, device="meta") for name, held in source.tensors.items()}
+    parts = {
+        name: Part(name, Block(name, held.dtype, held.shape), (0,) * len(held.shape), held.read) for name, held in source.tensors.items()
+    }
+    write_parts(Plan(source.tree, tensors), parts, target, Party(), progress=progress)
 
 
 def _to_safetensors(source: Source, target: Path, progress: Progress) -> None:
@@ -92,7 +97,7 @@ def _to_torch(source: Source, target: Path, progress: Progress) -> None:
 
 
 def _read(source: Source, progress: Progress) -> dict[str, torch.Tensor]:
-    """All tensors: mapped, but for those in several pieces; checksums are compared."""
+    """All tensors at once: mapped, but for those in several pieces; checksums are compared."""
     meter = Meter(progress, source.nbytes)
     found = {}
     for name, held in source.tensors.items():

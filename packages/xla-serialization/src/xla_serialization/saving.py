@@ -40,8 +40,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The block of a tensor at `offset`, as it will be stored."""
+class Part:
+    """The block of a tensor at `offset`, as it will be stored. read: it, on the CPU."""
 
     tensor: str
     block: Block
@@ -49,7 +49,7 @@ class _Part:
     read: Callable[[], torch.Tensor]
 
 
-Parts = dict[str, _Part]
+Parts = dict[str, Part]
 """By the names of their blocks."""
 
 
@@ -110,30 +110,17 @@ def save(
     shard_bytes: of a file, unless one tensor is larger. progress: called after each tensor.
     Raises UnsavableError for what a checkpoint cannot hold, OSError if it cannot be written: then nothing has changed.
     """
-    with party().agreed():
-        planned = plan(data)
-    if spread() or writes(master_only, global_master):
-        write(planned, Path(path), shard_bytes, progress)
-    else:
-        compute(planned)
-
-
-def write(planned: Plan, folder: Path, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody) -> None:
-    """`save`, of what was planned. Processes of an SPMD program call it together: each writes what lies on its devices, once."""
     together = party()
     with together.agreed():
+        planned = plan(data)
         parts = parts_of(planned, together)
-    write_parts(planned, parts, folder, together, shard_bytes, progress)
-
-
-def compute(planned: Plan) -> None:
-    """Run what is pending of the tensors, in one execution for each device."""
-    abi.computed([unwrapped(tensor) for tensor in planned.tensors.values() if tensor.device.type == "xla"])
+    if together.count > 1 or writes(master_only, global_master):
+        write_parts(planned, parts, Path(path), together, shard_bytes, progress)
 
 
 def parts_of(planned: Plan, together: Party) -> Parts:
-    """What this process will write. Computes the tensors; copies nothing until the parts are read."""
-    compute(planned)
+    """What this process will write. Computes the tensors, in one execution for each device; copies nothing until the parts are read."""
+    abi.computed([unwrapped(tensor) for tensor in planned.tensors.values() if tensor.device.type == "xla"])
     found = [part for name, tensor in planned.tensors.items() for part in _parts(name, tensor, together)]
     return {part.block.name: part for part in found}
 
@@ -141,7 +128,7 @@ def parts_of(planned: Plan, together: Party) -> Parts:
 def write_parts(
     planned: Plan, parts: Parts, folder: Path, together: Party, shard_bytes: int = SHARD_BYTES, progress: Progress = nobody
 ) -> None:
-    """`write`, of such parts. Records and runs no programs, so that it may go on beside them."""
+    """Save the parts; processes that save together all call it. Records and runs no programs, so that it may go on beside them."""
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes is {shard_bytes}, must be positive")
     shards = divided([part.block for part in parts.values()], shard_bytes)
@@ -172,7 +159,7 @@ def _numbered(shards: int, together: Party) -> tuple[list[int], str]:
     return [count for count, _ in told], told[0][1]
 
 
-def _write_shard(path: Path, parts: Sequence[_Part], files: dict[str, int], pieces: dict[str, list[Piece]], meter: Meter) -> None:
+def _write_shard(path: Path, parts: Sequence[Part], files: dict[str, int], pieces: dict[str, list[Piece]], meter: Meter) -> None:
     with ShardWriter(path, [part.block for part in parts]) as writer:
         for part in parts:
             checksum = writer.write(part.read())
@@ -197,21 +184,21 @@ def _entry(tensor: torch.Tensor, pieces: Sequence[dict[str, Any]]) -> TensorEntr
     return TensorEntry(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(Piece(**piece) for piece in pieces))
 
 
-def _parts(name: str, tensor: torch.Tensor, together: Party) -> list[_Part]:
+def _parts(name: str, tensor: torch.Tensor, together: Party) -> list[Part]:
     """What this process saves of a tensor."""
     inner = unwrapped(tensor)
     if inner.device.type == "xla" and spread():
         return [_divided_part(name, inner, part) for part in abi.owned_parts(inner)]
     if together.index:
         return []
-    return [_Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
+    return [Part(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
 
 
-def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart) -> _Part:
+def _divided_part(name: str, tensor: torch.Tensor, part: abi.OwnedPart) -> Part:
     offset = tuple(one.start for one in part.index)
     shape = tuple(one.stop - one.start for one in part.index)
     stored = name if shape == tuple(tensor.shape) else f"{name}@{','.join(map(str, offset))}"
-    return _Part(name, Block(stored, tensor.dtype, shape), offset, part.read)
+    return Part(name, Block(stored, tensor.dtype, shape), offset, part.read)
 
 
 def divided(blocks: Sequence[Block], shard_bytes: int) -> list[list[Block]]:
