@@ -152,7 +152,7 @@ class ShardReader:
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
         if length > min(LARGEST_TEXT, nbytes - _LENGTH_BYTES):
             raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
-        this = f"/proc/self/fd/{self._file.fileno()}"  # whatever its name now means
+        this = f"/dev/fd/{self._file.fileno()}"  # whatever its name now means
         try:
             self._entries = _entries(this, _LENGTH_BYTES + length)
         except (SafetensorError, OSError, ValueError) as error:
