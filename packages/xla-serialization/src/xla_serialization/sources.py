@@ -83,8 +83,8 @@ def open_source(path: Path) -> Source:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether it is a folder of safetensors files that another program wrote."""
-    return path.is_dir() and (_weights(path) is not None or not (path / INDEX).exists() and (path / _SINGLE).exists())
+    """Whether it is a file, or a folder of safetensors files that another program wrote."""
+    return path.is_file() or path.is_dir() and (_weights(path) is not None or not (path / INDEX).exists() and (path / _SINGLE).exists())
 
 
 def flat_tree(names: Mapping[str, object]) -> Tree:
