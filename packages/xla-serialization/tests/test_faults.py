@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -279,3 +282,49 @@ def test_a_file_that_is_cut_off_while_it_is_read(tmp_path: Path) -> None:
     os.truncate(shard, shard.stat().st_size // 2)
     with pytest.raises(DamagedCheckpointError, match=f"{shard.name}: was cut off while it was read"):
         held["w"]
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules of NFS and its like: only files open for writing are locked, folders are not synchronised."""
+    lock, sync = fcntl.flock, os.fsync
+
+    def flock(fd: int, operation: int) -> None:
+        if stat.S_ISREG(os.fstat(fd).st_mode) and not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_RDWR:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        lock(fd, operation)
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(fd)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+@pytest.mark.usefixtures("network")
+@pytest.mark.parametrize("save", [checkpoint.save, xm.save, xser.save], ids=["checkpoint", "xm", "xser"])
+def test_a_network_file_system(save: Callable[..., None], tmp_path: Path) -> None:
+    for step in (1, 2):
+        save({"w": torch.full((3,), float(step)).to("xla"), "step": step}, tmp_path / "saved")
+    load: dict[Any, Callable[..., Any]] = {checkpoint.save: checkpoint.load, xm.save: torch.load, xser.save: xser.load}
+    found = load[save](tmp_path / "saved")
+    assert found["step"] == 2 and found["w"].tolist() == [2.0] * 3
+    assert {path.name for path in tmp_path.iterdir()} <= {"saved", "saved.tensors"}
+
+
+def test_a_folder_whose_names_do_not_last_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(OLD, tmp_path / "saved")
+    sync = os.fsync
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output error"):
+        checkpoint.save(LARGE, tmp_path / "saved")
+    monkeypatch.undo()
+    assert is_old(tmp_path / "saved")

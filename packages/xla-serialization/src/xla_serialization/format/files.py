@@ -14,6 +14,8 @@ from typing import BinaryIO
 from xla_serialization.errors import DamagedCheckpointError
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+_NO_FOLDER_SYNC = frozenset({errno.EBADF, errno.EINVAL})
+"""What file systems say that synchronise no folders."""
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -31,8 +33,12 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last. Raises OSError, with its name."""
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the names in a folder last, where the file system can. Raises OSError, with its name."""
+    try:
+        _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def _sync(path: Path, flags: int) -> None:
@@ -52,7 +58,7 @@ def held(path: Path) -> Iterator[None]:
 
     Where the file system knows no locks it is not held. Raises BlockingIOError if another holds it, OSError.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = _lockable(path)
     try:
         try:
             _lock(fd)
@@ -66,7 +72,7 @@ def held(path: Path) -> Iterator[None]:
 @contextmanager
 def in_turn(folder: Path) -> Iterator[None]:
     """Wait until no other holds a folder, and hold it: for a few renamings. Where the file system knows no locks nobody waits."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = _lockable(folder)
     try:
         _lock(fd, wait=True)
         yield
@@ -77,8 +83,8 @@ def in_turn(folder: Path) -> Iterator[None]:
 def abandoned(path: Path) -> bool:
     """Whether a file is there that no writer holds, as far as can be told."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+        fd = _lockable(path)
+    except (FileNotFoundError, PermissionError):
         return False
     try:
         return _lock(fd)
@@ -86,6 +92,12 @@ def abandoned(path: Path) -> bool:
         return False
     finally:
         _let_go(fd)
+
+
+def _lockable(path: Path) -> int:
+    """A file or folder, open so that NFS lets it be locked: files to write, too."""
+    flags = os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
+    return os.open(path, flags | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
 
 
 def _let_go(fd: int) -> None:
