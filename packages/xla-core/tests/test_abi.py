@@ -102,7 +102,8 @@ def test_memory_that_is_aligned_is_used_in_place() -> None:
     tensor = torch.ones(1 << 20)
     assert tensor.data_ptr() % 64 == 0
     assert abi.buffer_of(abi.tensor_from_host(tensor)).unsafe_buffer_pointer() == tensor.data_ptr()
-    uploaded = tensor.to("xla")
+    with torch.device("xla"):
+        uploaded = tensor.to("xla")
     abi.sync(wait=True)
     tensor.zero_()
     assert uploaded.sum().item() == 1 << 20, "an upload is a copy"

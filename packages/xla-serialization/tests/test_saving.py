@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -195,6 +196,15 @@ def test_a_checkpoint_is_a_mapping_that_later_saves_do_not_change(tmp_path: Path
         held["missing"]
     with pytest.raises(checkpoint.MissingCheckpointError, match="no such folder"):
         Checkpoint(tmp_path / "nowhere")
+
+
+def test_a_default_device_changes_nothing(tmp_path: Path) -> None:
+    state = {"large": torch.arange(1 << 18, dtype=torch.float32), "empty": torch.zeros(0, 2), "array": np.arange(4)}
+    with torch.device("xla"):
+        checkpoint.save(state, tmp_path)
+        here, there = checkpoint.load(tmp_path), checkpoint.load(tmp_path, device="xla")
+    assert same(here["large"], state["large"]) and same(here["empty"], state["empty"]) and here["array"].tolist() == [0, 1, 2, 3]
+    assert {there[name].device.type for name in ("large", "empty")} == {"xla"} and same(there["large"].cpu(), state["large"])
 
 
 def test_mapped_tensors_show_the_file_and_may_be_written_to(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _read(source: Source, progress: Progress) -> dict[str, torch.Tensor]:
 def _check_loadable(source: Source, target: Path) -> None:
     """Try with the nesting alone: what torch.load would refuse is not written."""
     trial = io.BytesIO()
-    empty = {name: torch.empty(0, dtype=held.dtype) for name, held in source.tensors.items()}
+    empty = {name: torch.empty(0, dtype=held.dtype, device="cpu") for name, held in source.tensors.items()}
     torch.save(decode(source.tree, empty.__getitem__, str(source.path)), trial)
     trial.seek(0)
     try:

@@ -104,7 +104,7 @@ class _Loading:
     def target(self, item: ReadItem) -> torch.Tensor:
         """Where the data of an item goes."""
         if not self._parts:
-            self._parts = {spans: torch.empty(_sizes(spans), dtype=self._tensor.dtype) for spans in self._spans}
+            self._parts = {spans: torch.empty(_sizes(spans), dtype=self._tensor.dtype, device="cpu") for spans in self._spans}
         (part,) = (part for spans, part in self._parts.items() if _offsets(spans) == item.dest_index.offset)
         return part[tuple(slice(start, start + size) for start, size in zip(item.dest_offsets, item.lengths, strict=True))]
 

@@ -85,7 +85,7 @@ def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any
     nbytes = array.size * physical.itemsize
     if nbytes < _WORTH_ALIGNING:
         return array.astype(physical, copy=True)
-    found: np.ndarray[Any, Any] = torch.empty(nbytes, dtype=torch.uint8).numpy().view(physical).reshape(array.shape)
+    found: np.ndarray[Any, Any] = torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy().view(physical).reshape(array.shape)
     np.copyto(found, array, casting="unsafe")
     return found
 

@@ -274,7 +274,7 @@ _ITEMSIZE = {
 
 def _memory(nbytes: int) -> np.ndarray[Any, Any]:
     """New memory of torch: aligned, so that devices of the host can use it in place."""
-    return torch.empty(nbytes, dtype=torch.uint8).numpy()
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy()
 
 
 def new(dtype: torch.dtype, shape: Shape) -> torch.Tensor:
@@ -285,7 +285,7 @@ def new(dtype: torch.dtype, shape: Shape) -> torch.Tensor:
 def _shown(data: np.ndarray[Any, Any], dtype: torch.dtype, shape: Shape) -> torch.Tensor:
     """The tensor whose bytes, as a shard holds them, are in this memory: without a copy, where they are aligned."""
     if not data.nbytes:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to what is mapped
         raw = torch.from_numpy(data if data.ctypes.data % dtype.itemsize == 0 else data.copy())  # others may not align it
