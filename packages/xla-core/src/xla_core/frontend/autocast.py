@@ -17,6 +17,7 @@ from xla_core._compat import OpOverload, excluding_key
 from xla_core.frontend.schema import Convention, calling
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.tape import Value
+from xla_core.ops.table import overloads_of
 
 _KEY = "AutocastPrivateUse1"
 Caster = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -123,9 +124,7 @@ def _kernel(func: OpOverload, caster: Caster) -> Callable[..., Any]:
 
 def _overloads(name: str) -> list[OpOverload]:
     """The overloads of an operation that make new tensors (names of dimensions aside, which xla tensors do not carry)."""
-    packet = getattr(torch.ops.aten, name)
-    found = [getattr(packet, overload) for overload in packet.overloads()]
-    return [func for func in found if calling(func).convention is Convention.FUNCTIONAL and not _named(func)]
+    return [func for func in overloads_of(name) if calling(func).convention is Convention.FUNCTIONAL and not _named(func)]
 
 
 def _named(func: OpOverload) -> bool:

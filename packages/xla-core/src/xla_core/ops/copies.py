@@ -54,9 +54,9 @@ _WRITES = {
 
 def _in_order(name: str, skipped: int) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]]:
     """Turns a call's arguments after the tensors into positional ones, which is how view steps take them."""
-    arguments = [a for a in overload_named(f"aten::{name}")._schema.arguments[skipped:] if a.name != "implicit"]
 
     def ordered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        arguments = [a for a in overload_named(f"aten::{name}")._schema.arguments[skipped:] if a.name != "implicit"]
         return [*args, *(kwargs.get(a.name, a.default_value) for a in arguments[len(args) :])]
 
     return ordered

@@ -47,7 +47,7 @@ def repeated(value: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _register_unary(name: str) -> None:
-    @op(f"_foreach_{name}", since=(2, 13) if name == "clone" else None)
+    @op(f"_foreach_{name}")
     def lower(ctx: Context, self: Arrays, **_: Any) -> Arrays:
         return mapped(ctx, name, self)
 
@@ -161,7 +161,7 @@ def _power_sum(ctx: Context, x: jax.Array, order: float) -> jax.Array:
     return cast(lax.reduce_sum(power(size.dtype, size, order), tuple(range(x.ndim))), ctx.dtype)
 
 
-@op("_foreach_powsum.Scalar", since=(2, 13))
+@op("_foreach_powsum.Scalar")
 def _powsum(ctx: Context, self: Arrays, ord: float = 2, dtype: Any = None) -> Arrays:
     """_foreach_powsum.Scalar(Tensor[] self, Scalar ord=2, ScalarType? dtype=None) -> Tensor[]."""
     return [_power_sum(Context((promised,)), x, ord) for promised, x in zip(ctx.out, self, strict=True)]

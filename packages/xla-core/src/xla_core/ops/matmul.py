@@ -58,7 +58,7 @@ def mm(ctx: Context, a: jax.Array, b: jax.Array, out_dtype: object = None) -> ja
     return cast(matrix_product(a, b), ctx.dtype)
 
 
-@op("_foreach_mm", since=(2, 13))
+@op("_foreach_mm")
 def foreach_mm(ctx: Context, left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
     """_foreach_mm(Tensor[] self, Tensor[] mat2) -> Tensor[]"""
     return [cast(matrix_product(a, b), a.dtype) for a, b in zip(left, right, strict=True)]

@@ -1,7 +1,8 @@
 """The op table: one row per functional aten overload, with its lowering to `jax.lax` and the facts the recorder needs.
 
 An author writes the functional form only (`aten.add.Tensor`); in-place, `out=` and view forms follow from the aten schema
-(`frontend/schema.py`). Duplicates and names that torch does not know raise when the family is imported.
+(`frontend/schema.py`). Duplicates raise when the family is imported. Names that this torch does not have, because it is too old or
+because a newer one took them away, are left out; `absent_operations` lists them, and a test knows for which torch each is right.
 """
 
 from __future__ import annotations
@@ -79,20 +80,38 @@ class OpSpec:
 
 
 TABLE: dict[str, OpSpec] = {}
-_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_absent: set[str] = set()
+
+
+def absent_operations() -> list[str]:
+    """The operations of aten that this package has lowerings or rules for and this torch does not have, sorted."""
+    return sorted(_absent)
+
+
+def _find(name: str) -> Any:
+    """What torch has under `namespace::op[.overload]`, or None."""
+    qualified, _, overload = name.partition(".")
+    namespace, _, op = qualified.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), op, None), overload or "default", None)
 
 
 def overload_named(name: str) -> OpOverload:
     """The torch overload called `namespace::op[.overload]`; raises RegistrationError when torch has none."""
-    qualified, _, overload = name.partition(".")
-    namespace, _, op = qualified.partition("::")
-    try:
-        found = getattr(getattr(getattr(torch.ops, namespace), op), overload or "default")
-    except AttributeError:
-        raise RegistrationError(f"torch {torch.__version__} has no operation named {name!r}") from None
+    found = _find(name)
+    if found is None:
+        raise RegistrationError(f"torch {torch.__version__} has no operation named {name!r}")
     if not isinstance(found, OpOverload):
         raise RegistrationError(f"{name!r} names no single overload; write namespace::op.overload")
     return found
+
+
+def overloads_of(name: str) -> list[OpOverload]:
+    """All overloads of `aten::<name>`; none, and a line in `absent_operations`, where this torch has no such operation."""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        _absent.add(f"aten::{name}")
+        return []
+    return [getattr(packet, overload) for overload in packet.overloads()]
 
 
 def register(spec: OpSpec) -> OpSpec:
@@ -120,20 +139,20 @@ def op(
     scalars: tuple[str, ...] = (),
     random: bool = False,
     accepts: Callable[..., bool] | None = None,
-    since: tuple[int, int] | None = None,
     notes: str = "",
 ) -> Callable[[_F], _F]:
     """Decorator: register a lowering for aten overloads (`"add.Tensor"`, or `"relu"` for the default overload).
 
-    `scalars` is given once for all names; each row keeps those that its own schema has. `since`: the first torch that has the
-    operation, where that is newer than the oldest one supported; there is no row for it on an older torch.
+    `scalars` is given once for all names; each row keeps those that its own schema has. There is no row for a name of aten that
+    this torch does not have.
     """
 
     def add(lower: _F) -> _F:
-        if since is not None and _TORCH < since:
-            return lower
         for short in names:
             name = short if "::" in short else f"aten::{short}"
+            if name.startswith("aten::") and _find(name) is None:
+                _absent.add(name)
+                continue
             _add(OpSpec(name, lower, frozenset(scalars) & _argument_names(name), random, accepts, notes))
         return lower
 
