@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -86,6 +87,7 @@ class Row:
         return Version(self.torch.partition("+")[0]), Version(self.jax), Version(f"{major}.{minor}")
 
 
+@cache
 def parts() -> dict[str, list[str]]:
     """The paths of each part, relative to the root."""
     found = {name: sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)) for name, pattern in PARTS.items()}

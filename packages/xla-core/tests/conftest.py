@@ -14,7 +14,7 @@ import torch
 
 import torch_xla
 from xla_core import abi, metrics
-from xla_core.ops.table import TABLE
+from xla_core.ops.table import TABLE, absent_operations
 from xla_core.runtime.executor import wait_all
 
 Run = Callable[..., str]
@@ -44,6 +44,17 @@ def counts() -> Iterator[Counts]:
     torch_xla.sync()
     yield Counts()
     torch_xla.sync()
+
+
+@pytest.fixture
+def needs() -> Callable[[str], None]:
+    """Skips a test of an operation of aten that this torch does not have."""
+
+    def skip_without(name: str) -> None:
+        if f"aten::{name}" in absent_operations():
+            pytest.skip(f"torch {torch.__version__} has no {name}")
+
+    return skip_without
 
 
 @pytest.fixture

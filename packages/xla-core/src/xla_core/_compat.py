@@ -28,6 +28,8 @@ except ImportError as error:
     ) from error
 
 jaxlib_version = _jaxlib_version
+# (major, minor) of this torch, for the few places that have to know.
+torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
 # Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
 TreeSpec: TypeAlias = _pytree.TreeSpec
@@ -278,8 +280,13 @@ def describing() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
 
 
-def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device) -> list[jax.Array]:
-    """The results of a StableHLO module on the buffers of one device; jax itself only runs what it has traced."""
-    executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), xla_client.CompileOptions())
+def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device, options: dict[str, str]) -> list[jax.Array]:
+    """The results of a StableHLO module on the buffers of one device, compiled with these options of XLA.
+
+    jax itself only runs what it has traced.
+    """
+    told = xla_client.CompileOptions()
+    told.env_option_overrides = list(options.items())
+    executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), told)
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     return [result[0] for result in results]

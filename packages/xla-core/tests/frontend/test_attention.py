@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -45,7 +46,13 @@ def attended(device: str, dtype: torch.dtype, mask: Tensor | None, **options: An
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.2}], ids=str)
 @pytest.mark.parametrize("mask", list(MASKS.values()), ids=list(MASKS))
 def test_values_gradients_and_strides(mask: Tensor | None, options: dict[str, Any], dtype: torch.dtype) -> None:
-    (mine, strides), (theirs, expected_strides) = (attended(device, dtype, mask, **options) for device in ("xla", "cpu"))
+    try:
+        theirs, expected_strides = attended("cpu", dtype, mask, **options)
+    except RuntimeError as error:  # from torch 2.15 on, for a mask in what is causal anyway
+        with pytest.raises(RuntimeError, match=re.escape(str(error))):
+            attended("xla", dtype, mask, **options)
+        return
+    mine, strides = attended("xla", dtype, mask, **options)
     close = {"rtol": 2e-2, "atol": 4e-2} if dtype == torch.bfloat16 else {}
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other, **close)

@@ -15,6 +15,7 @@ from xla_core import _compat
 from xla_core.frontend import autocast
 from xla_core.frontend.schema import full_name
 from xla_core.frontend.setup import activate
+from xla_core.ops.table import absent_operations
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import step
 
@@ -290,6 +291,6 @@ def test_training(scaled: bool) -> None:
 def test_every_listed_operation_has_a_kernel() -> None:
     for names in (autocast.LOWER, autocast.FLOAT32, autocast.WIDEST):
         for name in names:
-            assert autocast._overloads(name), name
+            assert autocast._overloads(name) or f"aten::{name}" in absent_operations(), name
             for func in autocast._overloads(name):
                 assert _compat.has_kernel(full_name(func), "AutocastPrivateUse1")

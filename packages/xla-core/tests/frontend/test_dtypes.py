@@ -139,6 +139,7 @@ def test_fractions_are_cut_towards_zero(source: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.bits8], ids=str)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_dtypes_that_xla_lacks_are_named(dtype: torch.dtype) -> None:
     with pytest.raises(UnsupportedDtypeError, match=f"{dtype} has no counterpart on XLA devices; use one of") as caught:
         torch.empty(2, dtype=dtype, device="xla")

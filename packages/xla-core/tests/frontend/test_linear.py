@@ -12,7 +12,11 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 import torch_xla
+from xla_core._compat import torch_version
 from xla_core.runtime.client import current_recorder
+
+# Before, torch has no gradient of the whole for complex numbers.
+WHOLE = torch_version >= (2, 12)
 
 
 def recorded() -> list[str]:
@@ -72,6 +76,7 @@ def test_some_gradients_only() -> None:
         on_both(action, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.skipif(not WHOLE, reason="linear is split on a torch before 2.12")
 def test_one_operation_each_way() -> None:
     x, weight, bias = inputs("xla")
     assert x is not None and weight is not None
@@ -108,7 +113,7 @@ def test_forward_mode() -> None:
 
     on_both(action, rtol=1e-5, atol=1e-5)
     F.linear(*inputs("xla"))  # type: ignore[arg-type]
-    assert recorded() == ["aten.linear"]
+    assert (recorded() == ["aten.linear"]) is WHOLE
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch loads its rules of forward mode so

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -29,7 +30,8 @@ def listed_op(name: str) -> torch._ops.OpOverloadPacket:
 
 
 @pytest.mark.parametrize("name", foreach.UNARY)
-def test_unary(name: str) -> None:
+def test_unary(name: str, needs: Callable[[str], None]) -> None:
+    needs(f"_foreach_{name}")
     lists = listed(count=3) if name == "max" else listed()
     check_lowering(listed_op(name).default, lists)
     check_lowering(listed_op(name).default, [x.to(torch.bfloat16) for x in lists])
@@ -88,7 +90,8 @@ def test_norm(order: float) -> None:
     check_lowering(aten._foreach_norm.Scalar, listed(count=3), order, dtype=torch.float64)
 
 
-def test_powsum() -> None:
+def test_powsum(needs: Callable[[str], None]) -> None:
+    needs("_foreach_powsum.Scalar")
     check_lowering(aten._foreach_powsum.Scalar, listed(), 2)
     check_lowering(aten._foreach_powsum.Scalar, listed(), 3)
 

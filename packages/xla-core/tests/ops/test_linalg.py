@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 
 import xla_core.ops.linalg_decompose
 import xla_core.ops.linalg_solve  # noqa: F401 - registers the family
+from xla_core._compat import torch_version
 from xla_core.errors import UnsupportedOperationError
 from xla_core.testing.lowering import check_lowering, lower_once
 
@@ -50,6 +51,8 @@ def test_square(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @by_dtype
 def test_solve(dtype: torch.dtype) -> None:
+    if torch_version < (2, 12) and not dtype.is_complex:
+        pytest.skip("the CPU factors the transposed matrix here: see test_solve.py of the frontend for the results and gradients")
     a, b = matrices(2, 4, 4, dtype=dtype), torch.randn(2, 4, 3, dtype=dtype)
     check_lowering(aten._linalg_solve_ex.default, a, b, **CLOSE)
     check_lowering(aten._linalg_solve_ex.default, a, b.mT.contiguous(), left=False, **CLOSE)
@@ -92,10 +95,16 @@ def test_cholesky(upper: bool, dtype: torch.dtype) -> None:
     other = torch.full_like(a, 7)
     half = a.triu() + other.tril(-1) if upper else a.tril() + other.triu(1)  # the other triangle is never read
     check_lowering(aten.linalg_cholesky_ex.default, half, upper=upper, **CLOSE)
-    check_lowering(aten.cholesky.default, a, upper, **CLOSE)
     factor = torch.linalg.cholesky(a, upper=upper)
     check_lowering(aten.cholesky_solve.default, torch.randn(2, 4, 3, dtype=dtype), factor, upper, **CLOSE)
     check_lowering(aten.cholesky_inverse.default, factor, upper, **CLOSE)
+
+
+@by_dtype
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky_by_its_old_name(upper: bool, dtype: torch.dtype, needs: Callable[[str], None]) -> None:
+    needs("cholesky")
+    check_lowering(aten.cholesky.default, positive(2, 4, 4, dtype=dtype), upper, **CLOSE)
 
 
 @by_dtype

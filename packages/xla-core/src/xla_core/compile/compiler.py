@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,21 @@ from xla_core.ir.layout import layout_at, spans_devices
 from xla_core.ir.manual import form_of_parts
 
 Executable = Callable[..., Any]
+
+# For the CPU, without what miscomputes there (jaxlib 0.10.2 to 0.12.0, on processors with AVX-512; a test has the cases):
+_CPU_OPTIONS = {
+    # YNNPACK reads memory that is not its own where it fuses a broadcast, a product and a sum of many dimensions. It keeps single
+    # matrix products.
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+    # Keeps the barriers in place that `ops/axes.py` writes blocks with; from jaxlib 0.12 on they are kept by default.
+    "xla_disable_hlo_passes": "cse_barrier_expander",
+}
+
+
+def compiler_options(platform: str) -> dict[str, str]:
+    """What XLA is told when it compiles for a platform (`cpu`, `cuda`, …), where `XLA_FLAGS` does not say otherwise."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in _CPU_OPTIONS.items() if name not in flags} if platform == "cpu" else {}
 
 
 def donated_arguments(graph: Graph) -> tuple[int, ...]:
@@ -46,6 +62,7 @@ def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | No
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
         out_shardings=_result_forms(graph, home, told),
+        compiler_options=compiler_options(next(iter(home.device_set)).platform),
     )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from xla_core import config
 from xla_core._compat import run_module
-from xla_core.compile.compiler import across_replicas
+from xla_core.compile.compiler import across_replicas, compiler_options
 from xla_core.compile.emit import Constants, arrays_of, program
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
@@ -144,7 +144,7 @@ def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torc
     buffers = [buffer_of(plain(tensor)) for tensor in tensors]
     try:
         with jax.enable_x64(True):
-            results = run_module(bytecode, buffers, device)
+            results = run_module(bytecode, buffers, device, compiler_options(device.platform))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ExecutionError(f"the StableHLO module did not run on {device}: {error}") from error
     return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]

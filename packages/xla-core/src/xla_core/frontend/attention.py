@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from xla_core import _compat
 from xla_core.frontend.tensor import XLATensor
 
 _whole = torch.ops.aten.scaled_dot_product_attention.default
@@ -18,7 +19,7 @@ _DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16
 _library = torch.library.Library("aten", "IMPL")
 
 
-def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> bool:
+def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> bool:
     """Whether the fused operation gives what torch's composition would, errors included."""
     if type(query) is not XLATensor or type(key) is not XLATensor or type(value) is not XLATensor or dropout_p != 0:
         return False
@@ -31,6 +32,8 @@ def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> b
         return False
     if mask is None:
         return True
+    if is_causal and _compat.torch_version >= (2, 15):  # which refuses both at once
+        return False
     if type(mask) is not XLATensor or mask.requires_grad or mask.dtype not in (torch.bool, dtype) or mask.ndim not in (2, 4):
         return False
     full = (*shape[:3], keys[2])
@@ -49,7 +52,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """What `torch.nn.functional.scaled_dot_product_attention` gives, fused where the fused operation covers it."""
-    if _covered(query, key, value, attn_mask, dropout_p):
+    if _covered(query, key, value, attn_mask, dropout_p, is_causal):
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = attn_mask.to(query.dtype).log()  # 0 where True, else -inf
         return _fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]

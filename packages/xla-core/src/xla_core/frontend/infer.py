@@ -156,6 +156,12 @@ def _batch_norm_backward(*args: Any) -> Any:
     return tuple(one if wanted else None for one, wanted in zip(found, args[-1], strict=True))
 
 
+def _flash_attention_for_cpu(query: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """The logarithms in the query's precision; torch 2.10 promises f32 always."""
+    result, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(query, *args)
+    return result, logsumexp.to(torch.promote_types(query.dtype, torch.float32))
+
+
 def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
     """One example without a batch gives a number; torch's own promises a vector."""
     return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
@@ -169,6 +175,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
     "aten::linear_backward": _linear_backward,
     "aten::native_batch_norm_backward": _batch_norm_backward,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _flash_attention_for_cpu,
     "aten::multilabel_margin_loss_forward": _multilabel_margin_loss,
 }
 

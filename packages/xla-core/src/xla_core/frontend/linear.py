@@ -1,7 +1,8 @@
 """`linear` as one recorded operation and one in its gradient, where torch would split it into four and seven.
 
 A kernel for our own key is all it takes: torch then uses its gradient for the whole instead of splitting. That gradient knows no
-forward mode, so the kernel is taken away as long as a forward-mode level is open.
+forward mode, so the kernel is taken away as long as a forward-mode level is open; and before torch 2.12 no complex numbers: there
+it is split as ever.
 """
 
 from __future__ import annotations
@@ -27,5 +28,7 @@ def _let_split() -> None:
 
 def register() -> None:
     """Keep `linear` whole but in forward mode."""
+    if _compat.torch_version < (2, 12):
+        return
     _keep_whole()
     _compat.watch_forward_mode(_let_split, _keep_whole)

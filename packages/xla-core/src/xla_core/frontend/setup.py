@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim
+from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim, solve
 from xla_core.ops import families
 
 
@@ -17,5 +17,6 @@ def activate() -> None:
     autocast.register()
     optim.register()
     linear.register()
+    solve.register()
     loading.register()
     dynamo.register()

@@ -143,6 +143,8 @@ def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -
     if step.name == "as_strided":
         if not strided:
             raise UnsupportedOperationError("as_strided of a view that strides cannot express: call clone() first")
+        if any(stride < 0 for stride in step.args[1]):  # meta tensors of torch 2.10 take them for positive ones
+            raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(step.args[1])}")
         steps = _from_base(parent.base, meta)
     if not strided:
         return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))

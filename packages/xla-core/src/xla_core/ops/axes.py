@@ -71,6 +71,15 @@ def slice_along(x: jax.Array, dim: int, start: int, stop: int, step: int = 1) ->
     return lax.slice_in_dim(x, operator.index(start), operator.index(stop), operator.index(step), dim)
 
 
+def write_block(x: jax.Array, part: jax.Array, starts: Sequence[int]) -> jax.Array:
+    """`x` with the block that begins at `starts` replaced by `part`.
+
+    The barrier makes `part` whole before any of it is written: XLA:CPU otherwise works it out while it writes, also where it is read
+    from the very buffer, seen in another shape, that is being written to.
+    """
+    return lax.dynamic_update_slice(x, lax.optimization_barrier(part), list(starts))
+
+
 def with_size(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
     """`shape` with another size at `dim`."""
     return (*shape[:dim], size, *shape[dim + 1 :])

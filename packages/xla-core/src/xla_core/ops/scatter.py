@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
-from xla_core.ops.axes import at_least_1d, at_run_time, axis, slice_along, with_size
+from xla_core.ops.axes import at_least_1d, at_run_time, axis, slice_along, with_size, write_block
 from xla_core.ops.index import UNCHECKED, stacked, wrapped
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full, highest, is_integral, lowest
 from xla_core.ops.table import Context, op, scalar
@@ -71,7 +71,7 @@ def scatter_along(x: jax.Array, dim: int, index: jax.Array, updates: jax.Array, 
     part = _write(part, lax.expand_dims(index, (index.ndim,)), updates, numbers, kind)
     if part.shape == x.shape:
         return part
-    return lax.dynamic_update_slice(x, part, [0] * x.ndim)
+    return write_block(x, part, [0] * x.ndim)
 
 
 def place_along(x: jax.Array, dim: int, index: jax.Array) -> Place:

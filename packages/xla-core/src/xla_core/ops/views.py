@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
+from xla_core.ops.axes import write_block
 
 Read = Callable[..., jax.Array]
 Write = Callable[..., jax.Array]
@@ -108,7 +109,11 @@ def _one(base: jax.Array, dim: int, index: int) -> tuple[int, int]:
 
 def _write_select(base: jax.Array, part: jax.Array, dim: int, index: int) -> jax.Array:
     dim = _dim(base, dim)
-    return lax.dynamic_update_slice_in_dim(base, lax.expand_dims(part, (dim,)), _one(base, dim, index)[0], dim)
+    return _write_along(base, lax.expand_dims(part, (dim,)), dim, _one(base, dim, index)[0])
+
+
+def _write_along(base: jax.Array, part: jax.Array, dim: int, start: int) -> jax.Array:
+    return write_block(base, part, [start if d == dim else 0 for d in range(base.ndim)])
 
 
 def slice_bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -136,7 +141,7 @@ def _write_slice(
     if part.size == 0:
         return base
     if step == 1:
-        return lax.dynamic_update_slice_in_dim(base, part, low, dim)
+        return _write_along(base, part, dim, low)
     rows = jax.numpy.asarray(low + step * np.arange(part.shape[dim], dtype=np.int32))
     return _put_rows(base, part, rows, dim)
 
