@@ -11,7 +11,6 @@ import torch
 from jax import lax
 from torch import Tensor
 
-import torch_xla
 from xla_core import abi
 
 
@@ -59,7 +58,7 @@ def main() -> None:
     torch.manual_seed(0)
     data, scales = torch.randn(4, 8), torch.rand(8)
     found: dict[str, list[Tensor]] = {}
-    for device in (torch.device("cpu"), torch_xla.device()):
+    for device in map(torch.device, ("cpu", "xla")):
         x, weight = (tensor.to(device).requires_grad_() for tensor in (data, scales))
         out = root_mean_square(x, weight, 1e-6)
         gradients = torch.autograd.grad(out.square().sum(), (x, weight))

@@ -125,7 +125,7 @@ def open_target(kind: str, cache: Path | None) -> Target:
     try:
         if cache is not None:
             xr.initialize_cache(str(cache))
-        device = torch_xla.device()
+        device = torch.device("xla")
         torch.ones(1).to(device).cpu()  # the first use of the runtime: what is wrong with the device shows here
     except (RuntimeError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -72,7 +72,7 @@ def correct(model: nn.Module, data: Digits, device: torch.device, rank: int, cou
 def replica(index: int, options: Options) -> None:
     """What each process does."""
     start = time.perf_counter()
-    device, rank, count = torch_xla.device(), xr.global_ordinal(), xr.world_size()
+    device, rank, count = torch.device("xla"), xr.global_ordinal(), xr.world_size()
     data = read_digits(options.seed)
     model = network(options.seed).to(device)
     xm.broadcast_master_param(model)

@@ -266,7 +266,7 @@ def trainer_on_mesh(model: Gpt, sizes: dict[str, int]) -> tuple[Trainer, object]
     if count != wanted:
         raise click.UsageError(f"--mesh is over {wanted} devices, {count} are there (on the CPU, CPU_NUM_DEVICES says how many)")
     mesh = xs.Mesh(range(count), tuple(sizes.values()), tuple(sizes))
-    on_devices = model.to(torch_xla.device())
+    on_devices = model.to("xla")
     divide(on_devices, mesh)
     return Trainer(on_devices, torch_xla.sync), xs.ShardingSpec(mesh, (BATCH_AXES, None))
 

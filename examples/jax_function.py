@@ -10,7 +10,6 @@ import torch
 from jax.experimental import pallas
 from torch import Tensor
 
-import torch_xla
 import torch_xla.core.xla_builder as xb
 from torch_xla.experimental.custom_kernel import make_kernel_from_pallas
 
@@ -48,25 +47,24 @@ def added(x: jax.Array) -> jax.Array:
 
 
 def main() -> None:
-    device = torch_xla.device()
     torch.manual_seed(0)
     inputs = [torch.randn(5, 4) for _ in range(3)]
     found = []
-    for where, function in (("cpu", torch_attention), (device, lambda *qkv: xb.call_jax(attention, qkv))):
+    for where, function in (("cpu", torch_attention), ("xla", lambda *qkv: xb.call_jax(attention, qkv))):
         q, k, v = (tensor.to(where).requires_grad_() for tensor in inputs)
         out = function(q, k, v)
         found.append([one.detach().cpu() for one in (out, *torch.autograd.grad(out.sum(), (q, k, v)))])
     for theirs, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
-    x = torch.tensor([0.4, 1.6], device=device, requires_grad=True)
+    x = torch.tensor([0.4, 1.6], device="xla", requires_grad=True)
     rounded = StraightThrough.apply(x)
     rounded.sum().backward()
     torch.testing.assert_close(rounded.detach().cpu(), torch.tensor([0.0, 2.0]))
     torch.testing.assert_close(x.grad.cpu(), torch.ones(2))
 
     kernel = make_kernel_from_pallas(added, lambda x: [(x.shape, x.dtype)])
-    torch.testing.assert_close(kernel(torch.zeros(1, 8, device=device)).cpu(), torch.ones(1, 8))
+    torch.testing.assert_close(kernel(torch.zeros(1, 8, device="xla")).cpu(), torch.ones(1, 8))
     print("the JAX function, its gradients and the Pallas kernel give what they should")
 
 

@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "packages/*/*.md", "benchmarks/*.md", "examples/*.md")
+# Where the files of the repository are to be seen: what wheels show away from it links there.
+FILES = "https://torch-xla.example/blob/main/"
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
 
 
@@ -20,9 +22,10 @@ def blocks(page: Path) -> list[str]:
 
 
 def links(page: Path) -> list[Path]:
-    """The files that a page links to, without anchors and without addresses elsewhere."""
+    """The files that a page links to, by their full address too, without anchors and without addresses elsewhere."""
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    return [(page.parent / target).resolve() for target in targets if "://" not in target and not target.startswith("mailto:")]
+    here = [page.parent / target for target in targets if "://" not in target and not target.startswith("mailto:")]
+    return [file.resolve() for file in [*here, *(ROOT / target.removeprefix(FILES) for target in targets if target.startswith(FILES))]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

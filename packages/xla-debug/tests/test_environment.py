@@ -58,7 +58,7 @@ def test_a_bug_report_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAVE_GRAPH_FMT", "hlo")
     found: dict[str, Any] = json.loads(report("--json"))
     devices = abi.client().devices
-    assert set(found) == {"python", "platform", "versions", "settings", "devices"}
+    assert set(found) == {"python", "platform", "versions", "settings", "devices", "problems"}
     assert found["settings"] == {"SAVE_GRAPH_FMT": "hlo"}
     assert found["devices"] == {"kind": "CPU", "count": len(devices), "models": [devices[0].device_kind]}
 
@@ -84,5 +84,6 @@ def test_devices_that_do_not_start_are_said_and_do_not_matter(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found["devices"]) == {"error"} and "PJRT_DEVICE=NEURON" in found["devices"]["error"]
+    (problem,) = found["problems"]
+    assert found["devices"] == {} and "PJRT_DEVICE=NEURON" in problem
     assert found["versions"]["jax"] == metadata.version("jax")

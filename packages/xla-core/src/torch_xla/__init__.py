@@ -9,6 +9,7 @@ from typing import Any
 # Last on the path: modules that say which wheel is missing, found only where no wheel brings the real ones.
 __path__ = [*pkgutil.extend_path(__path__, __name__), str(Path(__file__).parent / "_absent")]
 
+from xla_core.facade.backend import register as _register_backend
 from xla_core.facade.devices import device, device_count, devices
 from xla_core.facade.devices import xla_real_devices as real_devices
 from xla_core.facade.modules import submodule as _submodule
@@ -48,6 +49,7 @@ _SUBMODULES = (
 )
 
 _activate()
+_register_backend()
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
+
+from xla_core import installation
 
 T = TypeVar("T")
 
@@ -180,5 +181,4 @@ SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().
 
 def installed_settings() -> dict[str, tuple[Setting[object], ...]]:
     """The variables that each installed distribution reads, by its name: what its entry point of group `xla_core.settings` names."""
-    found = sorted(entry_points(group="xla_core.settings"), key=lambda entry: entry.name)
-    return {entry.name: tuple(entry.load()) for entry in found}
+    return {name: tuple(rows) for name, rows in installation.load("xla_core.settings")}

@@ -13,6 +13,7 @@ XlaError (Exception)
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── AbiVersionError (ImportError)          a sibling wheel and this core do not fit
+├── InstallationError (ImportError)        the files of `torch_xla` are not ours, or not all there; names the command that mends it
 ├── SiblingMissingError (ModuleNotFoundError)  a facade name whose package is not installed
 └── InternalError (RuntimeError)           an invariant of ours is broken; please report
 """
@@ -72,6 +73,10 @@ class RegistrationError(XlaError, ValueError):
 
 class AbiVersionError(XlaError, ImportError):
     """A sibling wheel needs another version of the core's ABI."""
+
+
+class InstallationError(XlaError, ImportError):
+    """`torch_xla` is another project's, a mixture of two, or incomplete."""
 
 
 class SiblingMissingError(XlaError, ModuleNotFoundError):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from xla_core.compile import disk
 
 SCRIPT = """
 import json, sys, warnings
@@ -143,13 +147,48 @@ def test_a_damaged_entry_is_compiled_again_and_replaced(filled: Path, damage: st
     assert run(filled)["PersistentCacheHit"] == 1
 
 
+def wrap(payload: bytes) -> bytes:
+    """An entry as the cache writes it."""
+    return disk.MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+def test_programs_that_xla_refuses_are_compiled_again_with_one_warning(filled: Path) -> None:
+    """Made for another processor, they say; XLA:CPU also refuses what it compiled on this one, on some with AVX-512."""
+    run(filled, scale=7.0)
+    paths = sorted(filled.iterdir())
+    for path in paths:
+        payload = path.read_bytes()[len(disk.MAGIC) + 32 :]
+        assert payload.count(platform.machine().encode()) == 1
+        path.write_bytes(wrap(payload.replace(platform.machine().encode(), b"sparcv".ljust(len(platform.machine()), b"9"))))
+    recovered = run(filled)
+    assert (recovered["PersistentCacheHit"], recovered["PersistentCacheMiss"], recovered["UncachedCompile"]) == (0, 1, 1)
+    (warning,) = recovered["warnings"]
+    assert "sparcv" in warning and "compiled again" in warning
+    assert run(filled)["PersistentCacheHit"] == 1
+
+
+def test_another_build_of_the_native_library_has_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = []
+    assert disk._native_libraries()
+    for build in ("one", "other"):
+        site = tmp_path / build
+        (site / "jaxlib-0.10.2.dist-info").mkdir(parents=True)
+        (site / "libjax_common.so").write_bytes(build.encode())
+        (site / "jaxlib-0.10.2.dist-info" / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: jaxlib\nVersion: 0.10.2\n", encoding="utf-8"
+        )
+        for digest in ("", f"sha256={build}"):  # not recorded, and recorded
+            (site / "jaxlib-0.10.2.dist-info" / "RECORD").write_text(f"libjax_common.so,{digest},3\n", encoding="utf-8")
+            with monkeypatch.context() as patched:
+                patched.syspath_prepend(site)
+                disk._native_libraries.cache_clear()
+                digests.append(tuple(disk._native_libraries()))
+    disk._native_libraries.cache_clear()
+    assert len(set(digests)) == 4
+
+
 def test_an_intact_envelope_around_rubbish_is_compiled_again(filled: Path) -> None:
-    import hashlib
-
-    from xla_core.compile.disk import MAGIC
-
-    rubbish = b"\x80\x04]."  # a harmless pickle that is no program
-    entry(filled).write_bytes(MAGIC + hashlib.sha256(rubbish).digest() + rubbish)
+    entry(filled).write_bytes(wrap(b"\x80\x04]."))  # a harmless pickle that is no program
     recovered = run(filled)
     assert recovered["UncachedCompile"] == 1
     assert len(recovered["warnings"]) == 1

@@ -13,21 +13,23 @@ import torch
 import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_core import metrics
-from xla_core.errors import RegistrationError, SiblingMissingError
+from xla_core import installation, metrics
+from xla_core.errors import AbiVersionError, InstallationError, RegistrationError, SiblingMissingError
 from xla_core.facade import siblings
 
 Run = Callable[..., str]
 
 
 class _Plugin:
-    """An entry point that is not installed."""
+    """An entry point that is not installed. offered: names and functions, or what loading it raises."""
 
-    def __init__(self, name: str, offered: dict[str, Any]) -> None:
+    def __init__(self, name: str, offered: dict[str, Any] | Exception) -> None:
         self.name = name
         self._offered = offered
 
-    def load(self) -> Callable[[], dict[str, Any]]:
+    def load(self) -> Callable[[], Any]:
+        if isinstance(self._offered, Exception):
+            raise self._offered
         return lambda: self._offered
 
 
@@ -37,7 +39,10 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
     def install(**offered: dict[str, Any]) -> None:
         found = [_Plugin(name, names) for name, names in offered.items()]
-        monkeypatch.setattr(siblings, "entry_points", lambda group: found if group == "xla_core.plugins" else [])
+        monkeypatch.setattr(installation, "entry_points", lambda group: found if group == "xla_core.plugins" else [])
+        monkeypatch.setattr(installation, "is_installed", lambda distribution: distribution in offered)
+        monkeypatch.setattr(installation, "brought", lambda distribution, module: False)
+        monkeypatch.setattr(installation, "_unfit", {})
         siblings.implementations.cache_clear()
 
     install()
@@ -71,6 +76,31 @@ def test_two_plugins_with_one_name_are_an_error(plugins: Callable[..., None]) ->
     plugins(one={name: len}, two={name: len})
     with pytest.raises(RegistrationError, match="one and two both offer"):
         _ = xm.all_reduce
+
+
+def test_a_sibling_that_does_not_fit_is_left_out_with_one_warning(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    skew = AbiVersionError(
+        "xla-distributed needs ABI 1.9 of xla-core, version 0.2.0 has 1.6: upgrade xla-core (pip install --upgrade xla-core)"
+    )
+    plugins(**{"xla-distributed": skew, "xla-other": {"torch_xla.core.xla_model.newer": len}})
+    with pytest.warns(UserWarning, match="ABI 1.9 of xla-core.*pip install --upgrade xla-core.*xla-distributed is left out") as seen:
+        assert xm.newer is len
+        siblings.implementations.cache_clear()
+        assert xm.newer is len
+    assert len(seen) == 1
+    assert xm.all_reduce("sum", values()).tolist() == [1.0, 2.0, 3.0], "one replica needs no sibling"
+    monkeypatch.setattr(xr, "world_size", lambda: 2)
+    with pytest.raises(AbiVersionError, match="all_reduce is in xla-distributed, which is left out: .*pip install --upgrade xla-core"):
+        xm.all_reduce("sum", values())
+
+
+def test_what_an_installed_sibling_lacks_is_told_from_what_it_lost(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins(**{"xla-spmd": {}})
+    with pytest.raises(SiblingMissingError, match="not in the xla-spmd that is installed: pip install --upgrade xla-spmd"):
+        siblings.refuse_import("torch_xla.distributed.spmd")
+    monkeypatch.setattr(installation, "brought", lambda distribution, module: module == "torch_xla.distributed.spmd")
+    with pytest.raises(InstallationError, match="file is gone: pip install --force-reinstall --no-deps xla-spmd"):
+        siblings.refuse_import("torch_xla.distributed.spmd")
 
 
 def test_d01_all_reduce_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +278,8 @@ def test_with_several_replicas_the_wheel_is_named(monkeypatch: pytest.MonkeyPatc
 
 MISSING = {
     "import torch_xla.distributed.parallel_loader": "xla-distributed",
-    "from torch_xla import distributed": "xla-distributed",
+    "from torch_xla import distributed; distributed.parallel_loader": "xla-distributed",
+    "from torch_xla.distributed import spmd": "xla-spmd",
     "import torch_xla._internal.pjrt": "xla-distributed",
     "import torch_xla.experimental.pjrt": "xla-distributed",
     "import torch_xla.experimental.pjrt_backend": "xla-distributed",
@@ -259,13 +290,19 @@ MISSING = {
     "from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel": "xla-spmd",
     "import torch_xla.experimental.xla_sharding as xs": "xla-spmd",
     "from torch_xla.experimental.xla_sharded_tensor import XLAShardedTensor": "xla-spmd",
-    "import torch_xla; torch_xla.distributed": "xla-distributed",
+    "import torch_xla; torch_xla.distributed.xla_multiprocessing": "xla-distributed",
+    "import torch_xla.runtime; torch_xla.runtime.use_spmd()": "xla-spmd",
+    "import torch_xla, torch.distributed; torch.distributed.init_process_group('xla', init_method='xla://')": "xla-distributed",
+    "import torch_xla, torch.distributed as dist; dist.init_process_group('xla', store=dist.HashStore(), rank=0, world_size=1)": (
+        "xla-distributed"
+    ),
 }
 # The core as if it were installed alone.
 ALONE = """
         import importlib.metadata, sys
         sys.path = [entry for entry in sys.path if "xla-core" in entry or "packages/xla-" not in entry]
         importlib.metadata.entry_points = lambda group: []
+        importlib.metadata.Distribution.discover = lambda **wanted: iter(())
 """
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xla_core.runtime import client
 
 Run = Callable[..., str]
 
@@ -79,3 +86,41 @@ def test_each_device_has_its_own_pending_work(run: Run) -> None:
         CPU_NUM_DEVICES="2",
     )
     assert out.strip() == "[2.0, 2.0] [3.0, 3.0]"
+
+
+@pytest.mark.parametrize(
+    ("files", "wheels", "kind", "unused"),
+    [
+        ([], [], "CPU", None),
+        ([], ["libtpu"], "CPU", None),
+        (["nvidia0", "nvidiactl"], [], "CPU", r"NVIDIA GPU: pip install 'xla-core\[cuda\]' and set PJRT_DEVICE=CUDA"),
+        (["accel0"], [], "CPU", r"TPU: pip install 'xla-core\[tpu\]'"),
+        (["vfio/0"], ["libtpu"], "TPU", None),
+        (["vfio/0"], [], "CPU", None),  # many other devices are passed through so
+    ],
+)
+def test_the_default_kind_and_what_it_leaves_unused(
+    files: list[str], wheels: list[str], kind: str, unused: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in wheels else None)
+    chosen, left = client._default_kind(tmp_path)
+    assert chosen == kind
+    assert left is None if unused is None else left is not None and re.search(unused, left)
+
+
+def test_a_cpu_without_accelerators_is_not_worth_a_word(run: Run) -> None:
+    said = run(
+        """
+        import torch, torch_xla
+        from pathlib import Path
+        from xla_core.runtime import client
+        client._default_kind.__defaults__ = (Path("/nowhere"),)
+        print(torch.ones(1, device="xla").item())
+        """,
+        stderr=True,
+        PJRT_DEVICE=None,
+    )
+    assert "PJRT_DEVICE" not in said

@@ -8,5 +8,5 @@ from xla_distributed._version import __version__
 
 __all__ = ["__version__"]
 
-_require((1, 2), "xla-distributed")
+_require((1, 6), "xla-distributed")
 _pass_over(_Path(__file__).parent)

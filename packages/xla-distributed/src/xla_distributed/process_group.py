@@ -338,13 +338,3 @@ def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any)
         yield HashStore(), 0, 1
         return
     yield connection.torch_store(timeout), rank, size
-
-
-def register() -> None:
-    """Make torch know the backend and the init method."""
-    dist.Backend.register_backend("xla", create, extended_api=True, devices="xla")
-    for scheme in ("xla", "pjrt"):
-        dist.register_rendezvous_handler(scheme, rendezvous)  # type: ignore[attr-defined,no-untyped-call]
-
-
-register()

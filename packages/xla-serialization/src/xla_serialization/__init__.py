@@ -1,6 +1,7 @@
 """Checkpoints larger than host memory, never half-written: tensors in safetensors files, everything else in JSON (FORMAT.md)."""
 
 from xla_serialization._version import __version__
+from xla_serialization.core import abi as _abi
 from xla_serialization.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -14,6 +15,8 @@ from xla_serialization.loading import Checkpoint, load
 from xla_serialization.progress import progress_bar
 from xla_serialization.restoring import load_into
 from xla_serialization.saving import save
+
+del _abi  # importing it first is what counts: it checks that this core fits, and that `torch_xla` is ours
 
 __all__ = [
     "Checkpoint",

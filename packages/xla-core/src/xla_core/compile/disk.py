@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib.metadata import Distribution, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,7 @@ def _environment(device: jax.Device) -> str:
         _tree_digest(_HERE),
         jax.__version__,
         jaxlib_version,
+        *_native_libraries(),
         torch.__version__,
         device.platform,
         device.device_kind,
@@ -217,6 +219,18 @@ def _environment(device: jax.Device) -> str:
         _processor(),
     ]
     return "\n".join(parts)
+
+
+@cache
+def _native_libraries() -> list[str]:
+    """Digests of the libraries that compile and run programs: builds of one version differ. Wheels record them; others are read."""
+    brought_by = {"jaxlib", "libtpu", *(entry.dist.name for entry in entry_points(group="jax_plugins") if entry.dist is not None)}
+    digests = []
+    for name in sorted(brought_by):
+        for file in next((found.files for found in Distribution.discover(name=name)), None) or ():
+            if file.suffix == ".so":
+                digests.append(f"{name} {file} {file.hash.value if file.hash else _tree_digest(Path(str(file.locate())))}")
+    return digests
 
 
 def _processor() -> str:

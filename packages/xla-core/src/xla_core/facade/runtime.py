@@ -12,7 +12,7 @@ import torch
 
 from xla_core import config
 from xla_core.compile import disk
-from xla_core.facade import devices, tpu
+from xla_core.facade import devices, siblings, tpu
 from xla_core.facade.deprecation import warn_once
 from xla_core.facade.modules import xm, xr
 from xla_core.facade.replicas import is_replica, joined, place
@@ -163,6 +163,7 @@ def use_spmd(auto: bool | None = False) -> None:
 
     auto: without a pass that chooses shardings, tensors without annotation are replicated (one warning says so).
     """
+    siblings.demand("torch_xla.runtime.use_spmd", siblings.SPMD)
     if config.USE_SPMD.is_set() and not _Mode.ours:
         warnings.warn("XLA_USE_SPMD is already set: torch_xla.runtime.use_spmd() alone is enough", stacklevel=2)
     if not config.USE_SPMD.get() and _tensors_exist():

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
-from xla_core.errors import RegistrationError, SiblingMissingError
+from xla_core import installation
+from xla_core.errors import AbiVersionError, InstallationError, RegistrationError, SiblingMissingError
 from xla_core.facade.modules import xr
 from xla_core.facade.single import ANYWHERE, SINGLE
 from xla_core.runtime.client import before_start
@@ -93,7 +93,6 @@ MODULES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_REMARKS = {"torch_xla.distributed": f" (torch_xla.distributed.spmd: pip install {SPMD})"}
 _loading = threading.Lock()
 
 
@@ -103,18 +102,36 @@ def implementations() -> Mapping[str, Callable[..., Any]]:
     with _loading:
         offered: dict[str, Callable[..., Any]] = {}
         owner: dict[str, str] = {}
-        for plugin in sorted(entry_points(group=GROUP), key=lambda found: found.name):
-            for name, function in (plugin.load()() or {}).items():
+        for plugin, offers in installation.load(GROUP):
+            for name, function in (offers() or {}).items():
                 if name in offered:
-                    raise RegistrationError(f"plugins {owner[name]} and {plugin.name} both offer {name}: uninstall one of them")
-                offered[name], owner[name] = function, plugin.name
+                    raise RegistrationError(f"plugins {owner[name]} and {plugin} both offer {name}: uninstall one of them")
+                offered[name], owner[name] = function, plugin
         return MappingProxyType(offered)
 
 
-def missing(name: str, distribution: str) -> SiblingMissingError:
-    """The error for a user's name whose distribution is not installed. Its `name` is the package that is not there."""
+def missing(name: str, distribution: str) -> SiblingMissingError | AbiVersionError | InstallationError:
+    """The error for a user's name whose distribution is not there, or does not fit. Its `name` is the package that is meant."""
+    package = distribution.replace("-", "_")
+    skewed = installation.unfit(distribution)
+    if skewed is not None:
+        return AbiVersionError(f"{name} is in {distribution}, which is left out: {skewed}", name=package)
+    if installation.brought(distribution, name):
+        text = f"{name} was installed with {distribution}, but its file is gone"
+        return InstallationError(f"{text}: pip install --force-reinstall --no-deps {distribution}", name=package)
+    if installation.is_installed(distribution):
+        return SiblingMissingError(
+            f"{name} is not in the {distribution} that is installed: pip install --upgrade {distribution}", name=package
+        )
     text = f"{name} needs the distribution {distribution}, which is not installed: pip install {distribution}"
-    return SiblingMissingError(f"{text}{_REMARKS.get(name, '')}", name=distribution.replace("-", "_"))
+    return SiblingMissingError(text, name=package)
+
+
+def demand(name: str, distribution: str) -> None:
+    """Raise `missing` for a user's name of the core that is of no use without a sibling, unless that is there."""
+    implementations()
+    if not installation.is_installed(distribution) or installation.unfit(distribution):
+        raise missing(name, distribution)
 
 
 def find(name: str) -> Any:

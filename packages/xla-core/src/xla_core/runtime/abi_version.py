@@ -5,8 +5,9 @@ from __future__ import annotations
 from xla_core._version import __version__
 from xla_core.errors import AbiVersionError
 
-ABI_VERSION = (1, 5)
-"""(major, minor): a minor adds names, a major changes or removes some. Independent of the package's version."""
+ABI_VERSION = (1, 6)
+"""(major, minor): a minor adds names or duties of the core, a major changes or removes some. Independent of the package's version;
+a new one needs a new version, and CHANGELOG.md names both."""
 
 
 def require(version: tuple[int, int], distribution: str) -> None:
@@ -20,5 +21,5 @@ def require(version: tuple[int, int], distribution: str) -> None:
         return
     needs = f"{distribution} needs ABI {major}.{minor} of xla-core, version {__version__} has {have}"
     if ABI_VERSION < version:
-        raise AbiVersionError(f"{needs}: upgrade xla-core (pip install -U xla-core) or install an older {distribution}")
-    raise AbiVersionError(f"{needs}: upgrade {distribution} (pip install -U {distribution}) or install an older xla-core")
+        raise AbiVersionError(f"{needs}: upgrade xla-core (pip install --upgrade xla-core) or install an older {distribution}")
+    raise AbiVersionError(f"{needs}: upgrade {distribution} (pip install --upgrade {distribution}) or install an older xla-core")

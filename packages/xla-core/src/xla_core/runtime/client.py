@@ -97,16 +97,23 @@ def device_kind() -> str | None:
     if chosen is None:
         if not config.PJRT_SELECT_DEFAULT_DEVICE.get():
             return None
-        chosen = "TPU" if _tpu_present() else "CPU"
-        _logger.warning("PJRT_DEVICE is not set: using %s", chosen)
+        chosen, unused = _default_kind()
+        if unused is not None:
+            _logger.warning("PJRT_DEVICE is not set: using %s, although %s", chosen, unused)
         config.PJRT_DEVICE.set(chosen)
     return chosen.split("_")[0].upper()
 
 
-def _tpu_present() -> bool:
-    """A TPU runtime wheel and a TPU chip are both here."""
-    chips = list(Path("/dev").glob("accel*")) or list(Path("/dev/vfio").glob("[0-9]*"))
-    return bool(chips) and importlib.util.find_spec("libtpu") is not None
+def _default_kind(devices: Path = Path("/dev")) -> tuple[str, str | None]:
+    """The kind to use where the user names none, and which accelerator that leaves unused. devices: where the kernel lists them."""
+    chips = any(devices.glob("accel[0-9]*"))
+    if (chips or any(devices.glob("vfio/[0-9]*"))) and importlib.util.find_spec("libtpu") is not None:
+        return "TPU", None
+    if chips:
+        return "CPU", "there seems to be a TPU: pip install 'xla-core[tpu]'"
+    if any(devices.glob("nvidia[0-9]*")):
+        return "CPU", "there is an NVIDIA GPU: pip install 'xla-core[cuda]' and set PJRT_DEVICE=CUDA"
+    return "CPU", None
 
 
 def _start() -> Client:

@@ -8,7 +8,6 @@ from importlib import metadata
 
 from xla_debug._version import __version__
 from xla_debug.account.schema import Environment
-from xla_debug.core import abi
 
 _PACKAGES = ("xla-core", "xla-distributed", "xla-spmd", "xla-serialization", "torch_xla")
 _BELOW = ("torch", "jax", "jaxlib", "numpy", "libtpu")
@@ -22,25 +21,29 @@ def environment() -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
-        versions=_versions(),
-        settings={name: _shown(name) for name in _names_set()},
+        versions=versions(),
+        settings=settings(),
     )
 
 
-def _versions() -> dict[str, str]:
-    versions = {"xla-debug": __version__}
-    plugins = sorted({name for found in metadata.distributions() if (name := found.name or "").startswith(_PLUGINS)})
+def versions() -> dict[str, str]:
+    """The versions of our packages, and of those below, that are installed. Does not need a core that works."""
+    found = {"xla-debug": __version__}
+    plugins = sorted({name for each in metadata.distributions() if (name := each.name or "").startswith(_PLUGINS)})
     for name in (*_PACKAGES, *_BELOW, *plugins):
         try:
-            versions[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue  # is not installed
-    return versions
+    return found
 
 
-def _names_set() -> list[str]:
-    """The variables of all installed packages that have a value."""
-    return sorted({setting.name for rows in abi.installed_settings().values() for setting in rows if setting.is_set()})
+def settings() -> dict[str, str]:
+    """The variables of all installed packages that are set. Raises ImportError where the core cannot be used."""
+    from xla_debug.core import abi
+
+    names = {setting.name for rows in abi.installed_settings().values() for setting in rows if setting.is_set()}
+    return {name: _shown(name) for name in sorted(names)}
 
 
 def _shown(name: str) -> str:

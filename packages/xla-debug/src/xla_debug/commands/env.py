@@ -2,50 +2,81 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
 import json
-from collections.abc import Mapping
-from typing import Any
+import platform
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xla_debug.account.environment import environment
-from xla_debug.core import abi
+from xla_debug.account import environment
+
+_T = TypeVar("_T")
 
 
 @click.command("env")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for a bug report.")
 def command(as_json: bool) -> None:
-    """Print versions, devices and the settings that differ from their defaults."""
-    found = dataclasses.asdict(environment())  # before the devices start: that may choose the hardware, and set it
-    found["devices"] = _devices()
+    """Print versions, devices, the settings that differ from their defaults, and what is wrong with the installation."""
+    found = _found()
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
         _print(found)
 
 
+def _found() -> dict[str, Any]:
+    """What a bug report needs; whatever is wrong with an installation is part of it, not the end of it."""
+    problems: list[str] = []
+
+    def told(ask: Callable[[], _T], otherwise: _T) -> _T:
+        try:
+            return ask()
+        except Exception as error:
+            problems.append(f"{type(error).__name__}: {error}")
+            return otherwise
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        settings = told(environment.settings, {})  # before the devices start: that may choose the hardware, and set it
+        devices = told(_devices, {})
+    problems += [str(warning.message) for warning in warned]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": environment.versions(),
+        "settings": settings,
+        "devices": devices,
+        "problems": list(dict.fromkeys(problems)),
+    }
+
+
 def _devices() -> dict[str, Any]:
-    """Kind of hardware, models and their number; why there are none, where the client does not start."""
-    try:
-        client = abi.client()
-    except Exception as error:  # whatever is wrong with an installation is what the report is for
-        return {"error": f"{type(error).__name__}: {error}"}
+    """Kind of hardware, models and their number."""
+    from xla_debug.core import abi
+
+    importlib.import_module("torch_xla")  # as a program does: it finds the siblings, and which do not fit
+    client = abi.client()
     return {"kind": client.kind, "count": len(client.devices), "models": sorted({device.device_kind for device in client.devices})}
 
 
 def _print(found: Mapping[str, Any]) -> None:
     console = Console()
     devices = found["devices"]
-    shown = devices.get("error") or f"{devices['count']} × {devices['kind']} ({', '.join(devices['models'])})"
+    shown = f"{devices['count']} × {devices['kind']} ({', '.join(devices['models'])})" if devices else "none"
     for title, rows in (
         ("System", {"Python": found["python"], "platform": found["platform"], "devices": shown}),
         ("Versions", found["versions"]),
         ("Settings", found["settings"] or {"none": "all defaults"}),
+        ("Problems", {str(number): text for number, text in enumerate(found["problems"], 1)}),
     ):
+        if not rows:
+            continue
         table = Table(title=title, show_header=False, title_justify="left")
         for name, value in rows.items():
             table.add_row(Text(name), Text(value))

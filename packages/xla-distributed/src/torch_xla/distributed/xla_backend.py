@@ -1,10 +1,10 @@
-"""Importing this registers the backend `xla` and the init method `xla://` with `torch.distributed`."""
+"""What is behind backend `xla` and init method `xla://` of `torch.distributed`; importing it gives torch the functional collectives."""
 
 from __future__ import annotations
 
 from xla_distributed import functional_collectives as _functional_collectives
-from xla_distributed.process_group import ProcessGroupXla
+from xla_distributed.process_group import ProcessGroupXla, create, rendezvous
 
-__all__ = ["ProcessGroupXla"]
+__all__ = ["ProcessGroupXla", "create", "rendezvous"]
 
 del _functional_collectives  # importing it is enough: it gives torch kernels

@@ -1,4 +1,4 @@
-"""As `torch_xla.distributed.xla_backend`, which also registers the old init method `pjrt://`."""
+"""The old name of `torch_xla.distributed.xla_backend`."""
 
 from __future__ import annotations
 

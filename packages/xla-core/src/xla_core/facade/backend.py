@@ -1,0 +1,32 @@
+"""Backend `xla` of `torch.distributed` and its init methods: known as soon as torch_xla is imported, brought by xla-distributed.
+
+Both are looked up in `torch_xla.distributed.xla_backend` when they are used; without that package this says what to install.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+_MODULE = "torch_xla.distributed.xla_backend"
+
+
+def _create(options: Any, group_options: Any = None) -> Any:
+    return importlib.import_module(_MODULE).create(options, group_options)
+
+
+def _rendezvous(url: str, **options: Any) -> Any:
+    return importlib.import_module(_MODULE).rendezvous(url, **options)
+
+
+@cache
+def register() -> None:
+    """Make torch know the backend `xla` and the init methods `xla://` and, its old name, `pjrt://`; nothing in a torch without them."""
+    if not dist.is_available():
+        return
+    dist.Backend.register_backend("xla", _create, extended_api=True, devices=["xla"])
+    for scheme in ("xla", "pjrt"):
+        dist.register_rendezvous_handler(scheme, _rendezvous)  # type: ignore[attr-defined,no-untyped-call]
