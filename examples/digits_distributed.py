@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import click
 import torch
@@ -69,9 +70,17 @@ def correct(model: nn.Module, data: Digits, device: torch.device, rank: int, cou
     return int((predicted.cpu() == labels).sum())
 
 
+def own_output() -> TextIO:
+    """This process's stdout, from now on for this program alone: what Gloo says there when processes meet is dropped."""
+    mine = open(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return mine
+
+
 def replica(index: int, options: Options) -> None:
     """What each process does."""
     start = time.perf_counter()
+    console = Console(file=own_output(), highlight=False, quiet=not xm.is_master_ordinal(local=False))
     device, rank, count = torch.device("xla"), xr.global_ordinal(), xr.world_size()
     data = read_digits(options.seed)
     model = network(options.seed).to(device)
@@ -80,7 +89,6 @@ def replica(index: int, options: Options) -> None:
     loader = pl.MpDeviceLoader(shares, device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loss_of = nn.CrossEntropyLoss()
-    console = Console(highlight=False, quiet=not xm.is_master_ordinal(local=False))
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=options.epochs * len(shares))
@@ -108,6 +116,7 @@ def replica(index: int, options: Options) -> None:
 def demo(replicas: str | None, epochs: int, seed: int, weights: Path | None) -> None:
     if replicas is not None and xr.device_type() == "CPU":
         os.environ["CPU_NUM_DEVICES"] = replicas
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # of what jaxlib itself logs, errors only, in the processes that start now
     torch_xla.launch(replica, (Options(epochs, seed, weights),))
 
 

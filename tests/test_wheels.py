@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.message
 import importlib.metadata
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from xla_core.abi import ABI_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))
@@ -108,6 +112,7 @@ def test_wheels_hold_all_sources(wheels: dict[str, Wheel]) -> None:
         source = wheel.source / "src"
         kinds = (".py", ".typed", ".pyi", ".json", ".html", ".css", ".js")
         expected = {file.relative_to(source).as_posix() for file in source.rglob("*") if file.suffix in kinds}
+        expected |= {file.name for file in wheel.source.glob("damaged/*.py")}  # beside the folder of that name
         assert wheel.modules == expected
         assert f"{wheel.source.name.replace('-', '_')}/py.typed" in wheel.files
 
@@ -137,12 +142,55 @@ def test_every_wheel_says_what_it_needs(wheels: dict[str, Wheel]) -> None:
 def test_the_core_gives_tested_ranges(wheels: dict[str, Wheel]) -> None:
     core = wheels["xla-core"]
     needs = {name: requirement.specifier for name, requirement in core.requirements.items()}
-    assert needs["torch"] == SpecifierSet(">=2.10,<2.16")
-    assert needs["jax"] == needs["jaxlib"] == SpecifierSet(">=0.10.2,<0.12.1")
+    assert needs["jax"] == needs["jaxlib"]
+    for wheel in members(wheels):
+        for name in ("torch", "jax"):
+            assert wheel.requirements[name].specifier == needs[name], f"{wheel.source.name} and xla-core differ on {name}"
     assert set(needs) == {"torch", "jax", "jaxlib", "numpy", "ml-dtypes"}
     for name, allowed in needs.items():
         assert importlib.metadata.version(name) in allowed, f"{name} was tested with a version outside {allowed}"
     assert set(core.metadata.get_all("Provides-Extra", [])) == {"cuda", "tpu", "testing"}
+
+
+def abi_required(wheel: Wheel) -> str | None:
+    """The ABI that a package calls `require` with."""
+    calls = [re.search(r"require\(\((\d+), (\d+)\)", file.read_text(encoding="utf-8")) for file in wheel.source.glob("src/xla_*/*.py")]
+    (found,) = [".".join(call.groups()) for call in calls if call] or [None]
+    return found
+
+
+def test_requirements_follow_the_abi_that_is_asked_for(wheels: dict[str, Wheel]) -> None:
+    log = (ROOT / "packages/xla-core/CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## (\S+) \(.*ABI (?:\S+ to )?(\d+)\.(\d+)\)$", log, re.M)
+    have = {Version(version): (int(major), int(minor)) for version, major, minor in releases}
+    core = Version(wheels["xla-core"].metadata["Version"])
+    assert have[core] == ABI_VERSION, "the change log names the version and ABI of this core first"
+    floors = {}
+    for wheel in members(wheels):
+        asked = abi_required(wheel)
+        if asked is None:
+            assert wheel.source.name == "xla-core"
+            continue
+        major, minor = map(int, asked.split("."))
+        floors[wheel.source.name] = min(version for version, abi in have.items() if abi[0] == major and abi[1] >= minor)
+        (lower,) = [part.version for part in wheel.requirements["xla-core"].specifier if part.operator == ">="]
+        assert Version(lower) >= floors[wheel.source.name], f"{wheel.source.name} asks for ABI {asked} and takes xla-core {lower}"
+        assert core in wheel.requirements["xla-core"].specifier
+    (lower,) = [part.version for part in wheels["torch_xla"].requirements["xla-core"].specifier if part.operator == ">="]
+    assert Version(lower) >= max(floors.values()), "the root takes a core that its pieces do not"
+
+
+def test_every_wheel_says_where_it_comes_from(wheels: dict[str, Wheel]) -> None:
+    for name, wheel in wheels.items():
+        addresses = dict(text.split(", ", 1) for text in wheel.metadata.get_all("Project-URL", []))
+        assert {"Homepage", "Documentation", "Source", "Issues"} <= set(addresses)
+        assert {address.split("/")[2] for address in addresses.values()} == {"torch-xla.example"}
+        assert wheel.metadata["Author"] and wheel.metadata["Keywords"]
+        assert {f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)} <= set(wheel.metadata.get_all("Classifier", []))
+        if name != "torch_xla":
+            text = str(wheel.metadata.get_payload())
+            assert f"pip install {name}" in text and "```python" in text
+            assert not re.search(r"\]\((?!https://)", text), "a link that leads nowhere away from the repository"
 
 
 def test_the_root_wheel_is_metadata_only(wheels: dict[str, Wheel]) -> None:

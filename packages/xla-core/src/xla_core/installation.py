@@ -69,7 +69,7 @@ def _family() -> set[str]:
 
 def is_installed(distribution: str) -> bool:
     """Whether pip knows a distribution, whatever has become of its files."""
-    return next(Distribution.discover(name=distribution), None) is not None
+    return next(iter(Distribution.discover(name=distribution)), None) is not None
 
 
 def brought(distribution: str, module: str) -> bool:

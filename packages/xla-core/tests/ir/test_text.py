@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_xla
+from xla_core._compat import torch_version
 from xla_core.ir.graph import Graph
 from xla_core.ir.text import graph_hash, graph_text
 from xla_core.runtime.client import current_recorder
@@ -143,6 +144,8 @@ def shown(text: str) -> list[str]:
 
 @pytest.mark.parametrize(("make", "text"), list(GOLDEN.values()), ids=list(GOLDEN))
 def test_golden_texts(make: Callable[[], Any], text: str) -> None:
+    if make is training and torch_version < (2, 12):
+        pytest.skip("linear is split on a torch before 2.12: its own test compares values and gradients")
     assert graph_text(recorded(make), lines=False).splitlines() == shown(text)
 
 

@@ -62,7 +62,7 @@ def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | No
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
         out_shardings=_result_forms(graph, home, told),
-        compiler_options=compiler_options(next(iter(home.device_set)).platform),
+        compiler_options=compiler_options(devices_of(home)[0].platform),
     )
 
 

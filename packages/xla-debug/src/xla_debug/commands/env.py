@@ -7,7 +7,7 @@ import json
 import platform
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
@@ -15,8 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from xla_debug.account import environment
-
-_T = TypeVar("_T")
 
 
 @click.command("env")
@@ -34,17 +32,17 @@ def _found() -> dict[str, Any]:
     """What a bug report needs; whatever is wrong with an installation is part of it, not the end of it."""
     problems: list[str] = []
 
-    def told(ask: Callable[[], _T], otherwise: _T) -> _T:
+    def told(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             return ask()
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}")
-            return otherwise
+            return {}
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        settings = told(environment.settings, {})  # before the devices start: that may choose the hardware, and set it
-        devices = told(_devices, {})
+        settings = told(environment.settings)  # before the devices start: that may choose the hardware, and set it
+        devices = told(_devices)
     problems += [str(warning.message) for warning in warned]
     return {
         "python": platform.python_version(),
