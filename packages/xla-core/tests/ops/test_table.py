@@ -11,11 +11,11 @@ from xla_core.ops import families, table
 Version = tuple[int, int]
 # The first torch that has an operation, and the first that has it no more. All others are in every torch that the wheel allows.
 LIFETIMES: dict[str, tuple[Version | None, Version | None]] = {
-    "aten::_foreach_clone": ((2, 13), None),
+    "aten::_foreach_clone": ((2, 12), None),
     "aten::_foreach_mm": ((2, 13), None),
-    "aten::_foreach_powsum.Scalar": ((2, 13), None),
-    "aten::_upsample_lanczos2d_aa": ((2, 13), None),
-    "aten::_upsample_lanczos2d_aa_backward": ((2, 13), None),
+    "aten::_foreach_powsum.Scalar": ((2, 11), None),
+    "aten::_upsample_lanczos2d_aa": ((2, 12), None),
+    "aten::_upsample_lanczos2d_aa_backward": ((2, 12), None),
     "aten::cholesky": (None, (2, 14)),
     "aten::qr": (None, (2, 14)),
 }

@@ -229,7 +229,7 @@ class SGD(_SyncFree, torch.optim.SGD):
         if group["maximize"]:
             updates = list(torch._foreach_neg(updates))
         if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
-            updates = list(torch._foreach_mul(updates, 1.0))  # a copy: `_foreach_clone` came with torch 2.13
+            updates = list(torch._foreach_mul(updates, 1.0))  # a copy: `_foreach_clone` came with torch 2.12
             _add_scaled_(updates, params, group["weight_decay"])
         updates = gate.clean(updates)
         counter = bucket.counter()
