@@ -36,6 +36,7 @@ def syncs() -> Iterator[list[abi.SyncEvent]]:
         end()
 
 
+@pytest.mark.filterwarnings("ignore:builtin type event_stats has no __module__")  # of jaxlib 0.12, which aborts where that is an error
 def test_a_trace_holds_the_names_of_blocks_functions_and_steps(tmp_path: Path, names_in: Callable[[Path], Counter[str]]) -> None:
     @xp.trace_me("called_by_name")
     def doubled(x: torch.Tensor) -> torch.Tensor:

@@ -40,11 +40,11 @@ def problem() -> str | None:
         return f"{what}. Run: {_reinstall()}"
     if origin != _OURS and not _same(origin):
         what = f"`import torch_xla` finds {origin}, which is not the one of xla-core ({_OURS})"
-    elif _OURS.with_name(_THEIRS).exists():
+        return f"{what}. Take its folder off sys.path; if pip put it there, run: pip uninstall --yes torch_xla"
+    if _OURS.with_name(_THEIRS).exists():
         what = f"{_OURS.parent} holds files of PyTorch/XLA{_their_version()} and of xla-core, one over the other"
-    else:
-        return None
-    return f"{what}. Run: pip uninstall --yes torch_xla && {_reinstall()}"
+        return f"{what}. Run: pip uninstall --yes torch_xla && {_reinstall()}"
+    return None
 
 
 def _same(origin: Path) -> bool:
@@ -64,7 +64,8 @@ def _reinstall() -> str:
 
 def _family() -> set[str]:
     """The installed distributions that ship a part of `torch_xla`: those with entry points of ours."""
-    return {"xla-core", *(found.name for found in distributions() if any(each.group.startswith(_PREFIX) for each in found.entry_points))}
+    ours = (found for found in distributions() if any(each.group.startswith(_PREFIX) for each in found.entry_points))
+    return {"xla-core", *(found.name for found in ours)}
 
 
 def is_installed(distribution: str) -> bool:
