@@ -210,7 +210,7 @@ for module in {modules!r}:
     return message
 
 
-SIBLINGS = ("xla_core.abi", "xla_spmd", "xla_distributed", "xla_serialization")
+SIBLINGS = ("xla_core", "xla_core.abi", "xla_spmd", "xla_distributed", "xla_serialization")
 
 
 def test_an_upgrade_in_one_command(fresh: Environment) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core import installation
 from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim, solve
 from xla_core.ops import families
 
 
 @cache
 def activate() -> None:
-    """Register all lowerings and the device. Starts no client, prints nothing, changes no setting.
-
-    Raises InstallationError if `torch_xla` is not ours, or not whole.
-    """
-    installation.check()
+    """Register all lowerings and the device. Starts no client, prints nothing, changes no setting."""
     families.load()
     device.register()
     attention.register()
