@@ -180,7 +180,7 @@ def bytes_on(device: jax.Device) -> int:
 
 def holder_of(buffers: list[abi.LiveBuffer]) -> str | None:
     """The container that has most of the tensors of these buffers, by name where it has one: `list 'losses' (40 items)`."""
-    tensors = [tensor for buffer in buffers for tensor in buffer.tensors]
+    tensors = tuple([tensor for buffer in buffers for tensor in buffer.tensors])  # passed on as it is: no other container of them is made
     if len(tensors) < 2:
         return None
     wanted = {id(tensor) for tensor in tensors}
