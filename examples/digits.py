@@ -125,12 +125,12 @@ def open_target(kind: str, cache: Path | None) -> Target:
     try:
         if cache is not None:
             xr.initialize_cache(str(cache))
-        device = torch.device("xla")
-        torch.ones(1).to(device).cpu()  # the first use of the runtime: what is wrong with the device shows here
+        first = torch.ones(1).to("xla")
+        first.cpu()  # the first use of the runtime: what is wrong with the device shows here
     except (RuntimeError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise click.UsageError(f"--device {kind}: {reason}") from error
-    return Target(device, f"{device} ({xr.device_type()})", torch_xla.sync, read_usage)
+    return Target(first.device, f"{first.device} ({xr.device_type()})", torch_xla.sync, read_usage)
 
 
 def read_usage() -> Usage:

@@ -34,16 +34,22 @@ def test_c06_device_type(run: Run) -> None:
     assert run(code, PJRT_DEVICE=None, PJRT_SELECT_DEFAULT_DEVICE="0").strip() == "None"
 
 
-def test_c06_default_is_chosen_and_logged(run: Run) -> None:
-    code = """
+@pytest.mark.parametrize("gpu", [False, True])
+def test_c06_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_path: Path, run: Run) -> None:
+    if gpu:
+        (tmp_path / "nvidia0").touch()
+    code = f"""
         import os, sys
+        from pathlib import Path
         import torch_xla.runtime as xr
+        from xla_core.runtime import client
+        client._default_kind.__defaults__ = (Path({str(tmp_path)!r}),)
         assert "PJRT_DEVICE" not in os.environ
         print(xr.device_type(), os.environ["PJRT_DEVICE"], file=sys.stderr)
     """
-    warning, chosen = run(code, stderr=True, PJRT_DEVICE=None).splitlines()
-    assert "PJRT_DEVICE" in warning and "CPU" in warning
+    *warnings, chosen = run(code, stderr=True, PJRT_DEVICE=None).splitlines()
     assert chosen == "CPU CPU"
+    assert [("PJRT_DEVICE is not set: using CPU" in text, "xla-core[cuda]" in text) for text in warnings] == [(True, True)] * gpu
 
 
 def test_e10_an_unknown_kind_is_an_error(run: Run) -> None:

@@ -109,18 +109,3 @@ def test_the_default_kind_and_what_it_leaves_unused(
     chosen, left = client._default_kind(tmp_path)
     assert chosen == kind
     assert left is None if unused is None else left is not None and re.search(unused, left)
-
-
-def test_a_cpu_without_accelerators_is_not_worth_a_word(run: Run) -> None:
-    said = run(
-        """
-        import torch, torch_xla
-        from pathlib import Path
-        from xla_core.runtime import client
-        client._default_kind.__defaults__ = (Path("/nowhere"),)
-        print(torch.ones(1, device="xla").item())
-        """,
-        stderr=True,
-        PJRT_DEVICE=None,
-    )
-    assert "PJRT_DEVICE" not in said
