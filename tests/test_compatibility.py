@@ -46,7 +46,9 @@ def test_ranges_end_where_the_rows_end(name: str) -> None:
     assert tested[-1].release[: len(newest)] == newest, "the newest that is allowed was tested"
 
 
-@pytest.mark.parametrize("metadata", [ROOT / "pyproject.toml", *sorted(ROOT.glob("packages/*/pyproject.toml"))], ids=lambda file: file.parent.name)
+@pytest.mark.parametrize(
+    "metadata", [ROOT / "pyproject.toml", *sorted(ROOT.glob("packages/*/pyproject.toml"))], ids=lambda file: file.parent.name
+)
 def test_every_python_that_is_named_was_tested(metadata: Path) -> None:
     named = re.findall(r"Python :: (3\.\d+)", metadata.read_text(encoding="utf-8"))
     assert sorted(map(Version, named)) == sorted({row.key[2] for row in ROWS})
