@@ -32,7 +32,7 @@ def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_c
         return False
     if mask is None:
         return True
-    if is_causal and _compat.torch_version >= (2, 15):  # which refuses both at once
+    if is_causal and _compat.torch_version >= (2, 14):  # which refuses both at once
         return False
     if type(mask) is not XLATensor or mask.requires_grad or mask.dtype not in (torch.bool, dtype) or mask.ndim not in (2, 4):
         return False
