@@ -48,7 +48,7 @@ def attended(device: str, dtype: torch.dtype, mask: Tensor | None, **options: An
 def test_values_gradients_and_strides(mask: Tensor | None, options: dict[str, Any], dtype: torch.dtype) -> None:
     try:
         theirs, expected_strides = attended("cpu", dtype, mask, **options)
-    except RuntimeError as error:  # from torch 2.15 on, for a mask in what is causal anyway
+    except RuntimeError as error:  # from torch 2.14 on, for a mask in what is causal anyway
         with pytest.raises(RuntimeError, match=re.escape(str(error))):
             attended("xla", dtype, mask, **options)
         return
