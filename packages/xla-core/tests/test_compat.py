@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import weakref
 from typing import Any
@@ -30,12 +31,7 @@ def test_lazy_bits() -> None:
 
 
 def test_pickles_name_functions_that_torch_loads_safely() -> None:
-    for function in (
-        _compat.rebuild_device_tensor,
-        _compat.rebuild_subclass,
-        _compat.rebuild_parameter,
-        _compat.rebuild_parameter_with_state,
-    ):
+    for function in (_compat.rebuild_device_tensor, _compat.rebuild_subclass):
         module = __import__(function.__module__, fromlist=["name"])
         assert getattr(module, function.__name__) is function
     assert torch.equal(_compat.rebuild_device_tensor(torch.ones(2), torch.float32, "cpu", False), torch.ones(2))
@@ -81,6 +77,54 @@ def test_lists_of_types_are_those_that_torch_asks() -> None:
     for supported in _compat.foreach_types():
         assert torch.Tensor in supported and XLATensor in supported
     assert optimizer._default_to_fused_or_foreach([torch.ones(1, device="xla")], False)[1] is True
+
+
+def test_tensors_on_the_cpu_take_over_a_bridge() -> None:
+    bridge = _compat.make_bridge(XLATensor, (2, 3), (1, 2), 0, torch.float32, torch.device("xla", 0))
+    parameter = torch.nn.Parameter(torch.ones(4))
+    assert _compat.may_get_data(parameter, bridge) and _compat.may_get_data(bridge, parameter)
+    with _compat.without_torch_function():
+        _compat.set_cpp_data(parameter, bridge)
+    assert (type(parameter), parameter.shape, parameter.stride(), str(parameter.device)) == (torch.nn.Parameter, (2, 3), (1, 2), "xla:0")
+    assert parameter.untyped_storage()._cdata == torch.Tensor.untyped_storage(bridge)._cdata
+    with pytest.raises(RuntimeError, match="data pointer"):
+        parameter.data_ptr()
+
+
+def test_storages_keep_attributes_while_c_holds_them() -> None:
+    tensor = torch.ones(2)
+    tensor.untyped_storage().kept = [1]
+    other = tensor.detach()
+    del tensor
+    gc.collect()
+    assert other.untyped_storage().kept == [1]
+
+
+def test_classes_of_torchs_own_do_not_dispatch() -> None:
+    assert (
+        torch.nn.Parameter.__torch_dispatch__ is _compat.NO_TORCH_DISPATCH and XLATensor.__torch_dispatch__ is not _compat.NO_TORCH_DISPATCH
+    )
+
+
+def test_subclasses_are_made_over_the_data_of_a_tensor() -> None:
+    kind = type("Kind", (torch.Tensor,), {})
+    data = torch.ones(2, requires_grad=True)
+    assert type(_compat.as_subclass(data, kind)) is kind and _compat.as_subclass(data, kind).requires_grad
+    made = _compat.make_subclass(kind, data, False)
+    assert type(made) is kind and not made.requires_grad and made.data_ptr() == data.data_ptr()
+
+
+def test_modules_are_told_to_swap() -> None:
+    assert _compat.swaps_parameters() is False
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        assert _compat.swaps_parameters() is True
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def test_operations_have_names() -> None:
+    assert {"aten::add.Tensor", "aten::relu"} <= set(_compat.operation_names())
 
 
 def test_the_loop_of_radam_is_its_list_form_for_our_parameters() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import Any, TypeAlias
 
@@ -41,14 +41,14 @@ treespec_dumps = _pytree.treespec_dumps
 treespec_loads = _pytree.treespec_loads
 # A wrapper tensor without storage: (cls, size, strides, storage_offset, memory_format, dtype, layout, device).
 make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+# A context in which torch functions are their own again, whatever modes and subclasses are about.
+without_torch_function: Any = torch._C.DisableTorchFunction
 # Keeps torch functions from re-entering Python for our subclass.
 DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 # What torch itself pickles tensors of storage-less devices with; allowed under weights_only.
 rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
-# And with what it pickles subclasses that have attributes, and parameters; pickles name these functions.
+# And with what it pickles subclasses that have attributes; pickles name these functions.
 rebuild_subclass: Any = torch._tensor._rebuild_from_type_v2
-rebuild_parameter: Any = torch._utils._rebuild_parameter
-rebuild_parameter_with_state: Any = torch._utils._rebuild_parameter_with_state
 # The text of a CPU tensor as torch prints it.
 tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
 # The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.
@@ -56,6 +56,8 @@ set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 # Whether a dispatch key has a kernel for an operation.
 has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+# The names of all operations, with their overloads.
+operation_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
 # False inside a backward pass for chosen inputs only, which reentrant checkpoints cannot serve.
 backward_is_whole: Callable[[], bool] = torch.autograd._is_checkpoint_valid
 
@@ -181,6 +183,36 @@ def redirect_moves(default: Callable[[], torch.device]) -> None:
     _device._device_constructors()  # what a default device is given to, remembered as it is before the next line
     for place, name in ((torch.Tensor, "to"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray")):
         setattr(place, name, redirect(getattr(place, name)))
+
+
+_HOST_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+# The C++ side of a tensor: set to that of another tensor, or read without autograd history.
+set_cpp_data: Callable[[torch.Tensor, torch.Tensor], None] = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+cpp_data: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+# Whether modules swap their parameters with moved ones, instead of giving them the data.
+swaps_parameters: Callable[[], bool] = torch.__future__.get_swap_module_params_on_conversion
+# What classes have whose operations are those of C++.
+NO_TORCH_DISPATCH: Any = torch.Tensor.__torch_dispatch__
+# Whether a tensor may get the data of another: what modules ask when they move their parameters.
+may_get_data: Callable[[torch.Tensor, torch.Tensor], bool] = torch._has_compatible_shallow_copy_type
+# A tensor of a subclass over the data of another, without its history and with it.
+make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
+as_subclass: Callable[..., Any] = torch.Tensor.as_subclass
+
+
+def make_bridge(kind: type, size: Any, strides: Any, offset: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """A wrapper whose data C++ also gives to tensors on the CPU: it has the CPU's key beside our own, which outranks it."""
+    made = make_wrapper(
+        kind, size, strides, offset, None, dtype, torch.strided, device, False, False, None, False, False, _HOST_KEY
+    )  # not pinned, no gradient, nothing of it asked of Python
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    return made
+
+
+def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]]) -> None:
+    """Put what each function makes of torch's own (`(owner, name)`) in its place."""
+    for (owner, name), make in replacements.items():
+        setattr(owner, name, make(getattr(owner, name)))
 
 
 def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from xla_core.frontend.exchange import (
     tensor_from_host,
 )
 from xla_core.frontend.living import LiveBuffer, live_buffers
+from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.setup import activate
 from xla_core.frontend.spread import (
     DevicePart,
@@ -142,6 +143,7 @@ __all__ = [
     "snapshot",
     "subscribe",
     "sync",
+    "tensor_behind",
     "tensor_from_buffer",
     "tensor_from_host",
     "tensor_from_parts",

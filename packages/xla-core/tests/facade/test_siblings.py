@@ -80,7 +80,7 @@ def test_two_plugins_with_one_name_are_an_error(plugins: Callable[..., None]) ->
 
 def test_a_sibling_that_does_not_fit_is_left_out_with_one_warning(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     skew = AbiVersionError(
-        "xla-distributed needs ABI 1.9 of xla-core, version 0.2.0 has 1.6: upgrade xla-core (pip install --upgrade xla-core)"
+        "xla-distributed needs ABI 1.9 of xla-core, version 0.2.0 has 1.7: upgrade xla-core (pip install --upgrade xla-core)"
     )
     plugins(**{"xla-distributed": skew, "xla-other": {"torch_xla.core.xla_model.newer": len}})
     with pytest.warns(UserWarning, match="ABI 1.9 of xla-core.*pip install --upgrade xla-core.*xla-distributed is left out") as seen:

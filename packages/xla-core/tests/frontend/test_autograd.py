@@ -298,6 +298,12 @@ def test_a_second_backward_and_a_changed_saved_tensor_are_refused() -> None:
     square.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
+    square = x.exp()
+    total = square.square().sum()
+    with torch.no_grad():
+        torch._foreach_mul_([square], 2)  # lists count too, as their kernels do on the CPU
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
 
 
 def test_an_exception_inside_backward_reaches_the_caller() -> None:

@@ -291,11 +291,10 @@ def test_b12_a_copied_module_is_independent_and_keeps_its_ties() -> None:
     (module(torch.ones(1, 2, device="xla"))).sum().backward()
     twin = copy.deepcopy(module)
     assert twin[1].weight is twin[0].weight and isinstance(twin[0].weight, nn.Parameter) and twin[0].weight.requires_grad
-    assert twin[0].weight.grad is not None and module[0].weight.grad is not None
+    assert twin[0].weight.grad is None and module[0].weight.grad is not None  # as on the CPU: parameters are copied without
     with torch.no_grad():
         twin[0].weight.zero_()
-        twin[0].weight.grad.zero_()
-    assert module[0].weight.abs().sum().item() > 0 and module[0].weight.grad.abs().sum().item() > 0
+    assert module[0].weight.abs().sum().item() > 0
 
 
 def test_b12_a_copy_of_a_view_is_that_view_alone() -> None:

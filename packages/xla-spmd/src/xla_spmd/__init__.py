@@ -8,5 +8,5 @@ from xla_spmd._version import __version__
 
 __all__ = ["__version__"]
 
-_require((1, 2), "xla-spmd")
+_require((1, 7), "xla-spmd")
 _pass_over(_Path(__file__).parent)

@@ -75,6 +75,6 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
 
 def wrap_if_sharded(x: Any) -> Any:
     """A wrapper of a tensor on `xla` of which a sharding was told; anything else as it is."""
-    if type(x) is not abi.XLATensor or annotation_of(x) is None:
+    if abi.tensor_behind(x) is None or annotation_of(x) is None:
         return x
     return wrap_as_sharded_tensor(x)

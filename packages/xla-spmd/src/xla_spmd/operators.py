@@ -23,6 +23,11 @@ _LINEAR = "einsum_linear_forward"
 _LINEAR_GRADIENTS = "einsum_linear_backward"
 
 
+def _has_data(t: torch.Tensor) -> bool:
+    """Whether `t` is on a device; False for what stands for it while a graph is traced."""
+    return isinstance(t, abi.XLATensor) or abi.tensor_behind(t) is not None
+
+
 def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
     """A new tensor with the data of `t`, plain and without history, that lies so. Raises AnnotationError outside SPMD mode."""
     check_mode("dividing a tensor")
@@ -33,7 +38,7 @@ def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
 
 def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     """A new tensor that lies so; a copy where there is no data to divide: while a graph is traced."""
-    if not isinstance(t, abi.XLATensor):
+    if not _has_data(t):
         return t.clone()
     found = Mesh.from_str(mesh)
     if found is None:
@@ -54,7 +59,7 @@ def _mark_in_place(
 ) -> torch.Tensor:
     """`t`, annotated. In a graph that is traced, `t` is written to with the operator above, which makes no difference to autograd."""
     mesh = Mesh(device_ids, mesh_shape, ast.literal_eval(axis_names))
-    if isinstance(t, abi.XLATensor):
+    if _has_data(t):
         mark_sharding(t, mesh, ast.literal_eval(partition_spec))
         return t
     with torch.no_grad(), same_version(t):
@@ -64,7 +69,7 @@ def _mark_in_place(
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """The core records `linear` as one product over the last dimension; torch's own flattens the others."""
-    if isinstance(x, abi.XLATensor):
+    if _has_data(x):
         return torch.nn.functional.linear(x, weight, bias)
     product = torch.einsum("...n,mn->...m", x, weight)
     return product if bias is None else product + bias
@@ -72,7 +77,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 def _linear_gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: Sequence[bool]) -> list[torch.Tensor]:
     """The wanted gradients, of input, weight and bias."""
-    if isinstance(x, abi.XLATensor):
+    if _has_data(x):
         return [found for found in torch.ops.aten.linear_backward(x, grad, weight, list(wanted)) if found is not None]
     found = []
     if wanted[0]:

@@ -44,9 +44,9 @@ class XLAShardedTensor(abi.XLATensor):
         cls, elem: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None, **_: Any
     ) -> XLAShardedTensor:
         inner = unwrap_sharded_tensor(elem)
-        if not isinstance(inner, abi.XLATensor):
+        if abi.tensor_behind(inner) is None:
             raise AnnotationError(f"only tensors on an xla device are divided, got one on {inner.device}: move it with .to('xla') first")
-        found = _around(inner.detach() if inner.requires_grad else inner)
+        found = _around(inner if type(inner) is abi.XLATensor and not inner.requires_grad else _without_history(inner))
         found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
         found.partition_spec = partition_spec
         return found.requires_grad_(inner.requires_grad)  # type: ignore[return-value]
@@ -87,6 +87,13 @@ class XLAShardedTensor(abi.XLATensor):
         fresh: XLAShardedTensor = super().__deepcopy__(memo)  # type: ignore[assignment]
         fresh.mesh_shape, fresh.partition_spec = self.mesh_shape, self.partition_spec
         return fresh
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled plain, as a parameter if it is one."""
+        plain = self.global_tensor.detach().requires_grad_(self.requires_grad)
+        if isinstance(self, torch.nn.Parameter):
+            plain = torch.nn.Parameter(plain, self.requires_grad)
+        return plain.__reduce_ex__(protocol)
 
     @property
     def sharding_spec(self) -> str:
@@ -141,6 +148,12 @@ class XLAShardedTensor(abi.XLATensor):
         return f"XLAShardedTensor({self.global_tensor!r}, sharding={self.sharding_spec!r})"
 
 
+def _without_history(tensor: torch.Tensor) -> Any:
+    """An xla tensor with the same data: of a parameter, what is behind it."""
+    found = abi.tensor_behind(tensor)
+    return (tensor if found is None else found).detach()
+
+
 def _around(inner: Any) -> XLAShardedTensor:
     """A wrapper without autograd of its own, that shares all with the tensor inside."""
     strides = torch.Tensor.stride(inner)
@@ -174,7 +187,7 @@ class _Wrapping(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> XLAShardedTensor:
         """The wrapper."""
-        return _around(tensor.detach())
+        return _around(_without_history(tensor))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
@@ -189,7 +202,7 @@ def wrap_as_sharded_tensor(
     """A wrapper of `t`, which is `t` itself if it is one. Gradients flow through it. Raises as XLAShardedTensor."""
     if isinstance(t, XLAShardedTensor):
         return t
-    if t.requires_grad and torch.is_grad_enabled() and isinstance(t, abi.XLATensor):
+    if t.requires_grad and torch.is_grad_enabled() and abi.tensor_behind(t) is not None:
         found: XLAShardedTensor = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
     else:
         found = XLAShardedTensor(t)

@@ -11,6 +11,7 @@ from xla_core.facade.arena import ToXlaTensorArena
 from xla_core.facade.modules import xr
 from xla_core.facade.nesting import Survey
 from xla_core.frontend.exchange import shown_key
+from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import cpu_copies, materialize
 
@@ -22,8 +23,8 @@ def is_xla(value: Any) -> bool:
 
 def plain(tensor: torch.Tensor) -> XLATensor:
     """The tensor itself, or the one that a wrapper (XLAShardedTensor) stands for. Raises TypeError for other subclasses."""
-    inner = tensor if type(tensor) is XLATensor else getattr(tensor, "global_tensor", None)
-    if type(inner) is not XLATensor:
+    inner = tensor_behind(getattr(tensor, "global_tensor", tensor))
+    if inner is None:
         raise TypeError(f"{type(tensor).__name__} is on device xla, but neither an xla tensor nor a wrapper with `global_tensor`")
     return inner
 

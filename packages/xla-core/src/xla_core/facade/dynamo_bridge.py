@@ -20,7 +20,7 @@ from xla_core import config
 from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import GraphBreakError
 from xla_core.facade.dynamo_capture import Captured, NotOneProgram, Recording, StandIns, capture, on_a_tape_of_its_own
-from xla_core.frontend.tensor import XLATensor
+from xla_core.frontend.plain import tensor_behind
 from xla_core.ir.text import graph_text
 
 _logger = logging.getLogger("torch_xla.core.dynamo_bridge")
@@ -37,10 +37,11 @@ def _layout(args: Sequence[Any]) -> tuple[Any, ...] | None:
     storages: dict[int, int] = {}
     key: list[Any] = []
     for arg in args:
-        if type(arg) is XLATensor:
-            storage = arg._storage
+        tensor = tensor_behind(arg)
+        if tensor is not None:
+            storage = tensor._storage
             value = storage.value
-            key.append((value.recorder.index, value.aval, arg._view, storages.setdefault(id(storage), len(storages))))
+            key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
         elif isinstance(arg, float):
             key.append((float, struct.pack("d", arg)))
         elif isinstance(arg, _PLAIN):

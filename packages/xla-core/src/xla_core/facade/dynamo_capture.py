@@ -19,6 +19,7 @@ from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_unflatten
 from xla_core.errors import ExecutionError, GraphBreakError
 from xla_core.facade import dynamo_config
 from xla_core.facade.step_closures import stand_in_by
+from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.tensor import Storage, XLATensor, view_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
@@ -56,7 +57,7 @@ class StandIns:
         self.storages: list[Storage] = []
         self.leaves: list[Value] = []
         self._numbers: dict[int, int] = {}
-        self.args = [self._of(arg, place) if type(arg) is XLATensor else arg for place, arg in enumerate(args)]
+        self.args = [arg if tensor_behind(arg) is None else self._of(ours(arg), place) for place, arg in enumerate(args)]
 
     def of(self, tensor: XLATensor) -> XLATensor:
         """The stand-in for a tensor that the graph holds itself."""
@@ -98,13 +99,14 @@ class Recording(fx.Interpreter):
         found = self.fetch_attr(target)
         if isinstance(found, torch.nn.Module):
             raise NotOneProgram(f"the graph hands the module {target} to an operation")
-        return self.stand_ins.of(found) if type(found) is XLATensor else found
+        return found if tensor_behind(found) is None else self.stand_ins.of(ours(found))
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A module of the graph, called with stand-ins for its parameters and buffers."""
         module = self.fetch_attr(target)
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        swapped: dict[str, torch.Tensor] = {name: self.stand_ins.of(tensor) for name, tensor in held.items() if type(tensor) is XLATensor}
+        ours_of = {name: tensor_behind(tensor) for name, tensor in held.items()}
+        swapped: dict[str, torch.Tensor] = {name: self.stand_ins.of(tensor) for name, tensor in ours_of.items() if tensor is not None}
         return torch.func.functional_call(module, swapped, args, kwargs)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -133,8 +135,9 @@ def _constant(node: fx.Node) -> bool:
 def recorder_among(args: Sequence[Any]) -> Recorder:
     """The recorder of the first xla tensor, or the default device's."""
     for arg in args:
-        if type(arg) is XLATensor:
-            return arg._storage.value.recorder
+        found = tensor_behind(arg)
+        if found is not None:
+            return found._storage.value.recorder
     return current_recorder()
 
 
@@ -210,7 +213,7 @@ class Captured:
 
     def run(self, args: Sequence[Any]) -> Any:
         """The graph's results for arguments with the layout that it was recorded with."""
-        storages = [(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
+        storages = [ours(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
         with self.recorder.lock:
             before = [storage.value for storage in storages]
             computed = self._execute(before)

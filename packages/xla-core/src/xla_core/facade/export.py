@@ -26,7 +26,7 @@ from xla_core.facade.export_bundle import (
 )
 from xla_core.facade.stablehlo import Program, bytes_of, lower, pending_program, text_of
 from xla_core.facade.step_closures import stand_in_by
-from xla_core.frontend.tensor import XLATensor
+from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.tape import Tape
@@ -208,7 +208,7 @@ def _function(
     found: Program, traced: _Traced, options: StableHLOExportOptions, input_spec: str, output_spec: str | None
 ) -> tuple[StableHLOFunc, list[np.ndarray[Any, Any]]]:
     """The lowered function, and the constants that it takes."""
-    known = {id(value_of(tensor).buffer): location for location, tensor in traced.inputs if type(tensor) is XLATensor}
+    known = {id(value_of(ours(tensor)).buffer): location for location, tensor in traced.inputs if tensor_behind(tensor) is not None}
     avals = [entry for entry in found.graph.entries if type(entry) is Aval]
     constants: list[np.ndarray[Any, Any]] = []
     locations: list[InputLocation] = []

@@ -9,8 +9,8 @@ import torch
 from jax import lax
 
 from xla_core.frontend.dispatch import register_op
+from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.record import write
-from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import value_of
 from xla_core.ops.table import Context, OpSpec
 
@@ -41,7 +41,7 @@ def _barrier(context: Context, tensors: list[Any]) -> list[Any]:
 def optimization_barrier_(tensors: list[torch.Tensor]) -> None:
     """In place: the values stay, but the compiler may not move or merge computation across this point."""
     xla_library()
-    targets = [tensor for tensor in tensors if type(tensor) is XLATensor]
+    targets = [tensor for tensor in tensors if tensor_behind(tensor) is not None]
     if not targets:
         return
     with torch.no_grad():

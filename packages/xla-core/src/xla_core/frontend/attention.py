@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from xla_core import _compat
-from xla_core.frontend.tensor import XLATensor
+from xla_core.frontend.plain import tensor_behind
 
 _whole = torch.ops.aten.scaled_dot_product_attention.default
 _fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -21,7 +21,7 @@ _library = torch.library.Library("aten", "IMPL")
 
 def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> bool:
     """Whether the fused operation gives what torch's composition would, errors included."""
-    if type(query) is not XLATensor or type(key) is not XLATensor or type(value) is not XLATensor or dropout_p != 0:
+    if dropout_p != 0 or any(tensor_behind(one) is None for one in (query, key, value)):
         return False
     dtype, shape, keys = query.dtype, query.shape, key.shape
     if not (len(shape) == len(keys) == len(value.shape) == 4 and dtype is key.dtype is value.dtype and dtype in _DTYPES):
@@ -34,7 +34,7 @@ def _covered(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_c
         return True
     if is_causal and _compat.torch_version >= (2, 14):  # which refuses both at once
         return False
-    if type(mask) is not XLATensor or mask.requires_grad or mask.dtype not in (torch.bool, dtype) or mask.ndim not in (2, 4):
+    if tensor_behind(mask) is None or mask.requires_grad or mask.dtype not in (torch.bool, dtype) or mask.ndim not in (2, 4):
         return False
     full = (*shape[:3], keys[2])
     return all(have in (1, want) for have, want in zip(reversed(mask.shape), reversed(full), strict=False))

@@ -14,8 +14,8 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from xla_core._compat import OpOverload, excluding_key
+from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import Convention, calling
-from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.tape import Value
 from xla_core.ops.table import overloads_of
 
@@ -52,9 +52,12 @@ class _Casts:
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
 
-    def get(self, weight: XLATensor, dtype: torch.dtype) -> torch.Tensor:
+    def get(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`weight` in `dtype`."""
-        now = weight._storage.value
+        shown = tensor_behind(weight)
+        if shown is None or shown._view is not None:
+            return weight.to(dtype)
+        now = shown._storage.value
         grad = torch.is_grad_enabled()
         known: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
         if known is not None and known[0] is now and known[1] is grad:
@@ -81,8 +84,7 @@ def _cast(item: Any, dtype: torch.dtype) -> Any:
         return type(item)([_cast(one, dtype) for one in item])
     if not _eligible(item) or item.dtype is dtype:
         return item
-    keep = type(item) is XLATensor and item._view is None and item.is_leaf and item.requires_grad
-    if keep and item.dtype is torch.float32 and torch.is_autocast_cache_enabled():
+    if item.is_leaf and item.requires_grad and item.dtype is torch.float32 and torch.is_autocast_cache_enabled():
         return _casts.get(item, dtype)
     return item.to(dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ import torch
 from xla_core import _compat
 from xla_core._compat import OpOverload
 from xla_core.frontend import dispatch, streams
+from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import is_factory
 from xla_core.frontend.streams import Stream
-from xla_core.frontend.tensor import XLATensor
 from xla_core.ops.table import TABLE, overload_named
 from xla_core.runtime import client, rng
 from xla_core.runtime.executor import wait, wait_all
@@ -125,12 +126,37 @@ def direct(func: OpOverload) -> Any:
     return kernel
 
 
+_PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch runs such kernels rather than a fallback
+_RIGHT = ("aten::detach", "aten::alias")  # and does well: the result shares the storage object, where the data is found
+
+
+def _late(name: str) -> Any:
+    """`direct` for the overload of this name, looked up at its first call."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return _fallback(overload_named(name), *args, **kwargs)
+
+    return kernel
+
+
+@cache
+def serve_plain_tensors() -> None:
+    """Give operations a kernel for the backend key where torch would run its own, on memory of the host, for tensors of its own types."""
+    kernels: Any = torch.library.Library("aten", "IMPL")
+    for name in _compat.operation_names():
+        if not name.startswith("aten::") or name in _RIGHT or _compat.has_kernel(name, "PrivateUse1"):
+            continue
+        if any(_compat.has_kernel(name, key) for key in _PREFERRED):
+            kernels.impl(name.removeprefix("aten::"), _late(name), "PrivateUse1")
+    _libraries.append(kernels)
+
+
 def register() -> None:
     """Add device `xla` to torch. Starts no client."""
     module = _DeviceModule("torch.xla")
     _compat.register_device("xla", module)
     client.when_default_moves(lambda: _compat.redirect_moves(lambda: torch.device("xla", client.current_index())))
-    _compat.guard_engine(lambda output: type(output) is XLATensor)
+    _compat.guard_engine(lambda output: tensor_behind(output) is not None)
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(_fallback, "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")

@@ -9,7 +9,8 @@ from typing import Any
 from xla_core import config
 from xla_core._compat import OpOverload, call_kernel, has_kernel
 from xla_core.frontend import accounting, ctc, data_dependent, fallback, special, views
-from xla_core.frontend.encode import Call, mixed, recorder_among, remember
+from xla_core.frontend.encode import Call, recorder_among, remember
+from xla_core.frontend.plain import ours, plainly
 from xla_core.frontend.record import Plan, factory, functional, mutating
 from xla_core.frontend.schema import Convention, calling, full_name, functional_of, is_factory, short_name
 from xla_core.frontend.tensor import XLATensor, view_of
@@ -30,7 +31,7 @@ def view(func: OpOverload) -> Plan:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
         if type(tensor) is not XLATensor:
-            raise mixed(tensor)
+            tensor = ours(tensor)
         storage = tensor._storage
         parent = tensor._view or storage.value.aval.root or root(storage.value.aval)
         key = (parent, *[tuple(arg) if type(arg) is list else arg for arg in args[1:]])
@@ -50,7 +51,7 @@ def make_plan(func: OpOverload) -> Plan:
     """How `func` is served: by hand, as a view, natively, or on the CPU."""
     handler = _BY_HAND.get(short_name(func))
     if handler is not None:
-        return handler
+        return plainly(handler)
     if full_name(func) not in TABLE and has_kernel(str(func.name()), "CompositeImplicitAutograd"):
         # Only inference mode lets composites through to here.
         return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
@@ -85,7 +86,7 @@ def recording_plan(func: OpOverload) -> Plan:
         decomposed = special.decomposition(func)
         if decomposed is None:
             _on_cpu.add(func)
-        return decomposed or (lambda args, kwargs: fallback.run(func, args, kwargs))
+        return plainly(decomposed or partial(fallback.run, func))
     call = _COUNTS.setdefault(full_name(func), Call(func, functional_form, spec, _otherwise(func)))  # it may have counted already
     if is_factory(func):
         plan = factory(call)
@@ -93,20 +94,21 @@ def recording_plan(func: OpOverload) -> Plan:
         plan = functional(call)
     else:
         plan = mutating(call)
-    return special.elsewhere(func, special.imaging(func, special.noting(func, special.filling(func, functional_form, plan))))
+    wrapped = special.elsewhere(func, special.imaging(func, special.noting(func, special.filling(func, functional_form, plan))))
+    return plan if wrapped is plan else plainly(wrapped)
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:
     """What serves calls of an operation that its row refuses: a read of how large the result is, or the CPU."""
     by_data = data_dependent.REFUSED.get(short_name(func))
     if by_data is None:
-        return partial(fallback.run, func)
+        return plainly(partial(fallback.run, func))
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _COUNTS[full_name(func)].count += 1
         return by_data(*args, **kwargs)
 
-    return run
+    return plainly(run)
 
 
 _planned: set[OpOverload] = set()

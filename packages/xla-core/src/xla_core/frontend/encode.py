@@ -11,6 +11,7 @@ import torch
 from xla_core import config
 from xla_core._compat import OpOverload
 from xla_core.errors import DeviceMismatchError
+from xla_core.frontend.plain import PLAIN, mixed, storage_of, tensor_behind
 from xla_core.frontend.schema import calling, dotted_name
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.aval import aval_of
@@ -22,7 +23,6 @@ from xla_core.runtime.transfer import upload
 # Arguments that say where a result lives, not what it is.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 _NO_CONSTANTS = config.NO_SPECIAL_SCALARS.get()
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _FLOAT = FeedKind.FLOAT
 
 
@@ -75,7 +75,7 @@ class Call:
     def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise what torch raises for the numbers of this call: a known signature says nothing about their values."""
         numbers = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
-        self.func(*[torch.empty(0, dtype=arg.dtype, device="cpu") if type(arg) is XLATensor else arg for arg in args], **numbers)
+        self.func(*[torch.empty(0, dtype=arg.dtype, device="cpu") if isinstance(arg, torch.Tensor) else arg for arg in args], **numbers)
 
 
 _REMEMBERED = 8192
@@ -95,13 +95,6 @@ def remember(known: dict[Any, Any], key: Any, found: _Found) -> _Found:
     return kept
 
 
-def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
-    """The error for an operand on the CPU (api.md B08)."""
-    return DeviceMismatchError(
-        f"Input tensor is not an XLA tensor: {tensor.type()} of shape {tuple(tensor.shape)}. Move it first, with .to('xla')"
-    )
-
-
 def two_devices(first: Recorder, second: Recorder) -> DeviceMismatchError:
     """The error for operands on two xla devices."""
     return DeviceMismatchError(
@@ -114,12 +107,14 @@ def recorder_among(args: Any) -> Recorder | None:
     """The recorder of the first xla tensor in `args`, looking into lists."""
     for arg in args:
         kind = type(arg)
-        if kind is XLATensor:
-            return arg._storage.value.recorder  # type: ignore[no-any-return]
         if kind is list or kind is tuple:
-            found = recorder_among(arg)
+            recorder = recorder_among(arg)
+            if recorder is not None:
+                return recorder
+        else:
+            found = tensor_behind(arg)
             if found is not None:
-                return found
+                return found._storage.value.recorder
     return None
 
 
@@ -155,7 +150,7 @@ class _Encoder:
         elif kind is complex:
             key.append((complex, struct.pack("dd", arg.real, arg.imag)))
         elif isinstance(arg, torch.Tensor):
-            self.host_tensor(arg)
+            self.other_tensor(arg)
         else:
             key.append((kind, arg))
 
@@ -163,6 +158,8 @@ class _Encoder:
         """The items of a list, tensors inline."""
         tape, recorder, key, slots = self.tape, self.recorder, self.key, self.slots
         for item in items:
+            if type(item) in PLAIN and not item.is_cpu:
+                item = getattr(storage_of(item), "_behind", item)
             if type(item) is XLATensor:
                 value = item._storage.value
                 if value.tape is not tape:
@@ -185,9 +182,13 @@ class _Encoder:
         self.key.append(feed.kind)
         self.slots.append(self.tape.feed(feed, number))
 
-    def host_tensor(self, tensor: torch.Tensor) -> None:
-        """A 0-d CPU tensor is a number with a dtype; a larger one is an error."""
-        if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.dim():
+    def other_tensor(self, tensor: torch.Tensor) -> None:
+        """One of a type of torch's users; or on the CPU: of no dimensions it is a number with a dtype, a larger one is an error."""
+        found = tensor_behind(tensor)
+        if found is not None:
+            self.items((found,), False)
+            return
+        if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.dim():
             raise mixed(tensor)
         if tensor.dtype.is_complex:
             value = upload(tensor, self.recorder)
@@ -210,7 +211,11 @@ def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kw
     encoder: _Encoder | None = None
     scalars = call.scalars
     for place, arg in enumerate(args):
-        if type(arg) is XLATensor:
+        kind = type(arg)
+        if kind is not XLATensor and kind in PLAIN and not arg.is_cpu:
+            arg = getattr(storage_of(arg), "_behind", arg)
+            kind = type(arg)
+        if kind is XLATensor:
             value = arg._storage.value
             if value.tape is not tape:
                 if value.recorder is not recorder:
@@ -223,7 +228,7 @@ def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kw
             else:
                 key.append(spec.aval)
                 slots.append(tape.read(value.slot, spec))
-        elif type(arg) is float and place in scalars:
+        elif kind is float and place in scalars:
             feed = FLOAT_INPUT if call.eager_inputs else FLOAT_FIXED
             key.append(_FLOAT)
             slots.append(tape.feed(feed, arg))

@@ -10,7 +10,8 @@ import torch
 
 from xla_core.dtypes import device_dtype, torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError, UnsupportedDtypeError
-from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.plain import ours
+from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.graph import Graph, ancestors, extract, live_slots, renamed_lines
@@ -23,20 +24,13 @@ from xla_core.runtime.sync import compute, user_step
 from xla_core.runtime.transfer import local, settled, upload
 
 
-def checked(tensor: torch.Tensor) -> XLATensor:
-    """The tensor, if it is on an xla device. Raises DeviceMismatchError."""
-    if type(tensor) is not XLATensor:
-        raise DeviceMismatchError(f"Input tensor is not an XLA tensor: {tensor.type()}. Move it first, with .to('xla')")
-    return tensor
-
-
 def buffer_of(tensor: torch.Tensor) -> jax.Array:
     """The device buffer of what `tensor` shows, computed if it is pending; perhaps still being computed.
 
     The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away.
     Raises DeviceMismatchError for a tensor that is not on `xla`.
     """
-    found = checked(tensor)
+    found = ours(tensor)
     layouts.settle_one(found._storage)
     value = value_of(found)
     with value.recorder.lock:
@@ -91,7 +85,7 @@ def _recorder_holding(buffer: jax.Array) -> Recorder:
 
 def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
     """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
-    storage = checked(tensor)._storage
+    storage = ours(tensor)._storage
     if storage.annotations is None:
         storage.annotations = {}
     if value is None:
@@ -102,13 +96,13 @@ def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
 
 def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
     """What `annotate` attached under `key`, or None."""
-    annotations = checked(tensor)._storage.annotations
+    annotations = ours(tensor)._storage.annotations
     return None if annotations is None else annotations.get(key)
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
     """Whether what `tensor` shows is recorded and not computed."""
-    return value_of(checked(tensor)).buffer is None
+    return value_of(ours(tensor)).buffer is None
 
 
 def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
@@ -117,7 +111,7 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
     Tensors that are already computed enter as inputs and are no results. Raises DeviceMismatchError for tensors not on one device.
     """
     if tensors:
-        values = [value_of(checked(tensor)) for tensor in tensors]
+        values = [value_of(ours(tensor)) for tensor in tensors]
         recorder = values[0].recorder
         if any(value.recorder is not recorder for value in values):
             raise DeviceMismatchError("graph_of needs tensors of one device")
@@ -141,15 +135,15 @@ def sync(device: torch.device | str | None = None, wait: bool = False, cause: Ca
 
 def alias_key(tensor: torch.Tensor) -> int:
     """Equal exactly for tensors that share data: a tensor, its views and its detached forms."""
-    return id(checked(tensor)._storage)
+    return id(ours(tensor)._storage)
 
 
 def shown_key(tensor: torch.Tensor) -> Hashable:
     """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
-    found = checked(tensor)
+    found = ours(tensor)
     return id(found._storage), found._view
 
 
 def computed(tensors: Iterable[torch.Tensor]) -> None:
     """Compute what `tensors` show, each device in one execution, without reading it."""
-    compute([value_of(checked(tensor)) for tensor in tensors])
+    compute([value_of(ours(tensor)) for tensor in tensors])

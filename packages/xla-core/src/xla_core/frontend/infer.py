@@ -11,6 +11,7 @@ from torch import Tensor
 
 from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.errors import InternalError, internal
+from xla_core.frontend.plain import as_xla
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
@@ -33,6 +34,7 @@ def signature(
 
     Raises whatever stock torch raises on the CPU for these arguments, with the same text.
     """
+    args, kwargs, targets = tree_map(as_xla, (args, kwargs, targets))
     accepts = call.spec.accepts
     kwargs = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
     if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name != "device"}):

@@ -14,9 +14,10 @@ from jax.extend.core import jaxpr_as_fun
 
 from xla_core import metrics
 from xla_core.dtypes import torch_dtype
-from xla_core.frontend.encode import mixed, recorder_among, remember, two_devices
+from xla_core.frontend.encode import recorder_among, remember, two_devices
+from xla_core.frontend.plain import mixed, ours, tensor_behind
 from xla_core.frontend.record import define
-from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
@@ -87,7 +88,7 @@ def call_jax(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            if type(leaf) is not XLATensor and not isinstance(leaf, torch.nn.Parameter):
+            if tensor_behind(leaf) is None:
                 raise mixed(leaf)
         elif not isinstance(leaf, Hashable):
             raise TypeError(f"call_jax cannot take a {type(leaf).__name__} as a constant: pass it as an xla tensor, or close over it")
@@ -108,7 +109,7 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
 
 
 def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
-    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, tensor._storage.value.aval.manual) for tensor in tensors)
+    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual) for tensor in tensors)
     users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
     key = (call.key, avals, users)
     found = _traced.get(key)
@@ -156,7 +157,7 @@ def _listed(values: list[Any]) -> list[torch.Tensor]:
 def _record(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
     recorder = recorder_among(tensors) or current_recorder()
     with recorder.lock:
-        values = [value_of(tensor) for tensor in tensors]
+        values = [value_of(ours(tensor)) for tensor in tensors]
         for value in values:
             if value.recorder is not recorder:
                 raise two_devices(recorder, value.recorder)

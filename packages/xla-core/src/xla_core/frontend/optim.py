@@ -17,4 +17,4 @@ def register() -> None:
     for supported in _compat.foreach_types():
         if XLATensor not in supported:
             supported.append(XLATensor)
-    _compat.radam_in_lists(lambda parameter: type(parameter) is XLATensor)  # another branch would be another program
+    _compat.radam_in_lists(lambda parameter: parameter.device.type == "xla")  # another branch would be another program

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from xla_core._compat import make_wrapper
 from xla_core.frontend import infer
-from xla_core.frontend.encode import Call, encode, mixed, recorder_among, remember, two_devices
-from xla_core.frontend.tensor import Storage, XLATensor, set_data, wrap
+from xla_core.frontend.encode import Call, encode, recorder_among, remember, two_devices
+from xla_core.frontend.plain import mixed, ours
+from xla_core.frontend.tensor import Storage, XLATensor, wrap
 from xla_core.ir.aval import Aval
 from xla_core.ir.signature import Signature
 from xla_core.ir.tape import Recorder, Tape, Value
@@ -114,16 +116,16 @@ def in_place(call: Call) -> Plan:
     fills = call.functional._schema.name in ("aten::fill", "aten::zero")
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        target = args[0]
+        given = target = args[0]
         if type(target) is not XLATensor:
-            raise mixed(target)
+            target = ours(target)
         recorder = target._storage.value.recorder
         with recorder.lock:
             tape = recorder.tape
             key, slots = encode(call, recorder, tape, args, kwargs)
             signature = signatures.get(tuple(key))
             if signature is None:
-                signature = infer.signature(call, args, kwargs, [target])
+                signature = infer.signature(call, args, kwargs, [given])
                 if signature is None:
                     return call.otherwise(args, kwargs)
                 signature = remember(signatures, tuple(key), signature)
@@ -142,10 +144,10 @@ def in_place(call: Call) -> Plan:
             if target._view is None:
                 target._storage.value = value
             else:
-                write(target, value, fills)
+                write(given, value, fills)
         if recorder.eager:
             compute((value,), None)
-        return target
+        return given
 
     return run
 
@@ -159,9 +161,12 @@ def mutating(call: Call) -> Plan:
     if places == [0] and not outs and call.fresh == 0 and str(arguments[0].type) == "Tensor":
         return in_place(call)
     signatures = call.signatures
+    lists = call.func._schema.name.startswith("aten::_foreach_")  # torch leaves it to their kernels to count that they write
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        targets = [args[place] if place < len(args) else kwargs.get(name) for place, name in zip(places, call.mutated, strict=True)]
+        targets: list[Any] = [
+            args[place] if place < len(args) else kwargs.get(name) for place, name in zip(places, call.mutated, strict=True)
+        ]
         inputs = {name: arg for name, arg in kwargs.items() if name not in outs} if outs else kwargs
         recorder = recorder_among(targets) or recorder_among((args, tuple(kwargs.values())))
         if recorder is None:
@@ -184,6 +189,8 @@ def mutating(call: Call) -> Plan:
             fresh = len(values) - _assign_all(targets, values)
         if recorder.eager:
             compute([value for value in values if value is not None], None)
+        if lists:
+            increment_version([target for target in targets[0] if not target.is_inference()])
         return _returned(call, values[:fresh], targets)
 
     return run
@@ -193,10 +200,8 @@ def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
     """The out= tensors are not among the operands, so that encoding does not see where they live."""
     for target in targets:
         for tensor in target if isinstance(target, (list, tuple)) else (target,):
-            if tensor is not None and type(tensor) is not XLATensor:
-                raise mixed(tensor)
-            if tensor is not None and tensor._storage.value.recorder is not recorder:
-                raise two_devices(recorder, tensor._storage.value.recorder)
+            if tensor is not None and ours(tensor)._storage.value.recorder is not recorder:
+                raise two_devices(recorder, ours(tensor)._storage.value.recorder)
 
 
 def define(recorder: Recorder, tape: Tape, signature: Signature, slots: list[int]) -> list[Value | None]:
@@ -217,18 +222,20 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
             flat.append(target)
     for target, value in zip(reversed(flat), reversed(values), strict=False):
         if target is not None and value is not None:
-            if target._view is None and target._storage.value.aval is value.aval:
-                target._storage.value = value
+            shown = target if type(target) is XLATensor else ours(target)
+            if shown._view is None and shown._storage.value.aval is value.aval:
+                shown._storage.value = value
             else:
                 write(target, value)
     return len(flat)
 
 
-def write(target: XLATensor, value: Value, uniform: bool = False) -> None:
+def write(tensor: torch.Tensor, value: Value, uniform: bool = False) -> None:
     """`assign` with torch's checks: no overlapping view, unless the value is `uniform`; an out= tensor of another shape is resized."""
-    if tuple(target.shape) != value.aval.shape:
-        set_data(target, wrap(value))
+    if tuple(tensor.shape) != value.aval.shape:
+        tensor.data = wrap(value)
         return
+    target = ours(tensor)
     if target._view is not None and target._view.overlaps and not uniform:
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim, solve
+from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim, plain, solve
 from xla_core.ops import families
 
 
@@ -13,6 +13,7 @@ def activate() -> None:
     """Register all lowerings and the device. Starts no client, prints nothing, changes no setting."""
     families.load()
     device.register()
+    plain.register()
     attention.register()
     autocast.register()
     optim.register()

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from xla_core import metrics
 from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import DeviceMismatchError, UnsupportedOperationError
-from xla_core.frontend import attention, infer, loading, uninitialized
-from xla_core.frontend.encode import mixed
+from xla_core.frontend import attention, infer, loading
+from xla_core.frontend.plain import mixed
 from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
 from xla_core.frontend.values import cpu_copies, value_of
 from xla_core.ir.aval import aval_of
@@ -108,15 +109,19 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     recorder = target._storage.value.recorder
     if type(source) is XLATensor:
         value = moved(value_of(source), recorder)
-    elif isinstance(source, uninitialized.UNINITIALIZED):
-        return uninitialized.become(target, type(source))
     else:
+        source = _with_shape(source)
         fits = source.shape == target.shape
         value = upload(source.to("cpu", target.dtype if fits else source.dtype), recorder)
     if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
         write(target, value)
         return target
     return _recorded_copy((target, wrap(value)), {})
+
+
+def _with_shape(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor; no elements for a parameter of a lazy module, which must not be asked for its shape."""
+    return torch.empty(0, dtype=tensor.dtype, device="cpu") if is_lazy(tensor) else tensor
 
 
 def _warn_of_lost_parts(source: torch.dtype, target: torch.dtype) -> None:
@@ -136,7 +141,7 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     target = None if device is None else torch.device(device)
     if type(tensor) is not XLATensor:
-        return wrap(upload(tensor.to("cpu", dtype), recorder_of(target)))
+        return wrap(upload(_with_shape(tensor).to("cpu", dtype), recorder_of(target)))
     if target is not None and target.type != "xla":
         if target.type == "meta":
             return torch.empty(tensor.shape, dtype=dtype, device="meta")

@@ -12,8 +12,9 @@ import torch
 from jax.sharding import NamedSharding, Sharding
 
 from xla_core.errors import ExecutionError
-from xla_core.frontend.exchange import annotate, annotation, buffer_of, checked
+from xla_core.frontend.exchange import annotate, annotation, buffer_of
 from xla_core.frontend.living import live_tensors
+from xla_core.frontend.plain import ours
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
@@ -39,7 +40,7 @@ def lay_out(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = No
     sharding: over the devices in the order of `client().homes[0]`. note: what `layout` gives back beside it.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
     """
-    found = checked(tensor)
+    found = ours(tensor)
     recorder = found._storage.value.recorder
     if sharding is not None:
         _check_devices(sharding, home(recorder))
@@ -78,7 +79,7 @@ def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
 
 def layout(tensor: torch.Tensor) -> Layout | None:
     """How the data of `tensor` was told to lie by `lay_out`; None if it was not."""
-    found = checked(tensor)
+    found = ours(tensor)
     kept: Layout | None = layouts.layout_of(found._storage) if found._view is None else annotation(found, _key_of_view(found))
     return kept
 
@@ -118,7 +119,7 @@ def owned_parts(tensor: torch.Tensor) -> list[OwnedPart]:
     Computes it if it is pending; copies nothing until a part is read, which must be before the tensor is written to.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
     """
-    found = checked(tensor)
+    found = ours(tensor)
     layouts.settle_one(found._storage)
     value = value_of(found)
     compute([value])
@@ -177,16 +178,16 @@ def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
     Parts are of one shape; zeros fill up the last ones. Reading such a tensor gives the part of this process's first device.
     No autograd. Raises as `lay_out`.
     """
-    return _recorded(tensor, sharding, enter(value_of(checked(tensor)).aval, Layout(sharding)))
+    return _recorded(tensor, sharding, enter(value_of(ours(tensor)).aval, Layout(sharding)))
 
 
 def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
     """The tensor of `shape` whose parts, lying so, the devices have; of equal copies, one. No autograd. Raises as `lay_out`."""
-    return _recorded(tensor, sharding, leave(value_of(checked(tensor)).aval, Layout(sharding), tuple(shape)))
+    return _recorded(tensor, sharding, leave(value_of(ours(tensor)).aval, Layout(sharding), tuple(shape)))
 
 
 def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
-    value = value_of(checked(tensor))
+    value = value_of(ours(tensor))
     recorder = value.recorder
     _check_devices(sharding, home(recorder))
     with recorder.lock:
@@ -195,7 +196,7 @@ def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signatur
 
 def is_manual(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is one device's part, in a manual region."""
-    inner = tensor if isinstance(tensor, XLATensor) else checked(tensor)  # a subclass of a sibling's may be asked for, too
+    inner = tensor if isinstance(tensor, XLATensor) else ours(tensor)  # a subclass of a sibling's may be asked for, too
     return bool(inner._storage.value.aval.manual)
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from xla_core._compat import (
     DISABLED_TORCH_FUNCTION,
+    cpp_data,
     describing,
     make_wrapper,
     rebuild_device_tensor,
-    rebuild_parameter,
-    rebuild_parameter_with_state,
     rebuild_subclass,
     set_conj,
+    set_cpp_data,
     set_neg,
     tensor_text,
 )
@@ -72,7 +71,7 @@ class XLATensor(torch.Tensor):
     @property
     def data(self) -> torch.Tensor:
         """The same data without autograd history."""
-        return _C_DATA.__get__(self)  # type: ignore[no-any-return]
+        return cpp_data(self)
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
@@ -142,31 +141,15 @@ class XLATensor(torch.Tensor):
             return memo[id(self)]  # type: ignore[no-any-return]
         fresh = clone_tensor(self)
         fresh.requires_grad_(self.requires_grad)
-        if getattr(self, "_is_param", False):
-            fresh._is_param = True
-        memo[id(self)] = fresh
-        if self.grad is not None:
-            fresh.grad = copy.deepcopy(self.grad, memo)
-        for name, attribute in self.__dict__.items():
-            if name not in ("_is_param",):
-                setattr(fresh, name, copy.deepcopy(attribute, memo))
-        return fresh
+        return copy_into(fresh, self, memo)
 
     def __copy__(self) -> XLATensor:
         return copy.deepcopy(self) if self.is_leaf else clone_tensor(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        state = {name: value for name, value in self.__dict__.items() if name != "_is_param"}
-        is_param = getattr(self, "_is_param", False)
-        parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad and not is_param)
-        if not is_param:
-            rebuild = (rebuild_device_tensor, parts)
-            return (rebuild_subclass, (rebuild[0], XLATensor, parts, state)) if state else rebuild
-        # The device tensor inside is pickled as a plain one: it would find itself a parameter again.
-        inner = _Rebuilt(parts)
-        if state:
-            return (rebuild_parameter_with_state, (inner, self.requires_grad, OrderedDict(), state))
-        return (rebuild_parameter, (inner, self.requires_grad, OrderedDict()))
+        parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad)
+        state = dict(self.__dict__)
+        return (rebuild_subclass, (rebuild_device_tensor, XLATensor, parts, state)) if state else (rebuild_device_tensor, parts)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return render(self)
@@ -183,22 +166,11 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-class _Rebuilt:
-    """Pickles as the plain device tensor inside a parameter."""
-
-    def __init__(self, parts: tuple[torch.Tensor, torch.dtype, str, bool]) -> None:
-        self._parts = parts
-
-    def __reduce__(self) -> Any:
-        return (rebuild_device_tensor, self._parts)
-
-
 class UnsupportedStorageError(UnsupportedOperationError):
     """The data of an xla tensor has no host address."""
 
 
 _NO_STORAGE = "an xla tensor has no storage that the host could address; use .cpu(), or xla_core.abi.buffer_of for its device buffer"
-_C_DATA: Any = torch.Tensor.data
 _STRIDED = torch.strided
 
 
@@ -244,6 +216,19 @@ def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLA
     return tensor
 
 
+_Copied = TypeVar("_Copied", bound=torch.Tensor)
+
+
+def copy_into(fresh: _Copied, tensor: torch.Tensor, memo: dict[int, Any]) -> _Copied:
+    """`fresh`, a copy of `tensor`, once it also has copies of its gradient and its attributes."""
+    memo[id(tensor)] = fresh
+    if tensor.grad is not None:
+        fresh.grad = copy.deepcopy(tensor.grad, memo)
+    for name, attribute in tensor.__dict__.items():
+        setattr(fresh, name, copy.deepcopy(attribute, memo))
+    return fresh
+
+
 def base_aval(tensor: XLATensor) -> Aval:
     """Shape and dtype of the whole storage."""
     return tensor._storage.value.aval
@@ -257,10 +242,12 @@ def is_view(tensor: XLATensor) -> bool:
 def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
     if not isinstance(other, XLATensor):
+        other = getattr(torch.Tensor.untyped_storage(other), "_behind", other) if other.device.type == "xla" else other
+    if not isinstance(other, XLATensor):
         raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
     set_conj(tensor, other.is_conj())  # torch wants the same kind of tensor on both sides
     set_neg(tensor, other.is_neg())
-    _C_DATA.__set__(tensor, other)
+    set_cpp_data(tensor, other)
     tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
 
 
@@ -290,8 +277,7 @@ def render(tensor: XLATensor) -> str:
     elif tensor.requires_grad:
         parts.append(", requires_grad=True")
     head, dtype = _split_dtype(body)
-    prefix = "Parameter containing:\n" if getattr(tensor, "_is_param", False) else ""
-    return f"{prefix}{head}{parts[0]}{dtype}{''.join(parts[1:])})"
+    return f"{head}{parts[0]}{dtype}{''.join(parts[1:])})"
 
 
 def _split_dtype(body: str) -> tuple[str, str]:
