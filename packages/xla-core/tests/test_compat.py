@@ -123,6 +123,32 @@ def test_modules_are_told_to_swap() -> None:
         torch.__future__.set_swap_module_params_on_conversion(False)
 
 
+def test_classes_make_things_of_the_device_they_are_told() -> None:
+    for kind, own in ((torch.Generator, _compat.CppGenerator), (torch.Stream, _compat.CppStream), (torch.Event, _compat.CppEvent)):
+        assert issubclass(kind, own) and isinstance(kind(device="xla"), own) and type(kind(device="xla")) is not own
+    assert type(torch.Generator()) is _compat.CppGenerator
+    made = _compat.CppStream(stream_id=0, device_index=2, device_type=_compat.CppStream("xla").device_type)
+    assert made.device == torch.device("xla:2")
+    generator = torch.Generator("xla")
+    assert generator._cdata == _compat.CppGenerator._cdata.__get__(generator) != torch.Generator("xla")._cdata
+
+
+def test_torch_asks_for_its_accelerator_where_we_answer() -> None:
+    asked: list[str] = []
+    before = torch._C._accelerator_synchronizeDevice
+    try:
+        _compat.serve_accelerator({"synchronizeDevice": lambda index: asked.append(f"device {index}"), "noSuchThing": lambda: None})
+        torch.accelerator.synchronize()
+    finally:
+        torch._C._accelerator_synchronizeDevice = before
+    assert asked == ["device 0"] and not hasattr(torch._C, "_accelerator_noSuchThing")
+
+
+def test_pinning_is_for_others_where_there_are_any() -> None:
+    assert _compat.pins_for_others("xla") is None
+    assert (_compat.pins_for_others(None) is None) is not torch.cuda.is_available()
+
+
 def test_operations_have_names() -> None:
     assert {"aten::add.Tensor", "aten::relu"} <= set(_compat.operation_names())
 

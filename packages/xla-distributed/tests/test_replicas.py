@@ -19,6 +19,10 @@ def reports(start: Callable[..., Any]) -> Reports:
     return found
 
 
+def test_a_process_that_has_used_its_devices_can_spawn(start: Callable[..., Any]) -> None:
+    assert start("used", 2).reports() == [3.0, 3.0]
+
+
 def test_d29_each_replica_has_one_device(reports: Reports) -> None:
     for rank, report in enumerate(reports):
         place = report["place"]

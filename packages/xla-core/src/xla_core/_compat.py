@@ -215,6 +215,51 @@ def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]
         setattr(owner, name, make(getattr(owner, name)))
 
 
+CppGenerator: Any = torch._C.Generator
+CppStream: Any = torch.Stream
+CppEvent: Any = torch.Event
+
+
+def class_by_device(own: type, ours: Callable[..., Any], by_default: bool = False) -> type:
+    """A class that stands for torch's `own`: calls for our device make one of `ours`, all others one of torch's.
+
+    by_default: whether a call that names no device is for ours, as it is where torch means its accelerator.
+    """
+
+    class ByDevice(type(own)):  # type: ignore[misc]
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is not stand_in:
+                return super().__call__(*args, **kwargs)
+            device = kwargs.get("device", args[0] if args else None)
+            kind = None if device is None or isinstance(device, int) else torch.device(device).type
+            for_us = by_default if kind is None else kind == torch._C._get_privateuse1_backend_name()
+            return (ours if for_us else own)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, own) if cls is stand_in else super().__instancecheck__(instance)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, own) if cls is stand_in else super().__subclasscheck__(kind)
+
+    stand_in = ByDevice(own.__name__, (own,), {"__module__": "torch", "__doc__": own.__doc__})
+    return stand_in
+
+
+def pins_for_others(device: Any) -> torch.device | None:
+    """The device of torch's own for which memory of the host is pinned; None if that is ours or nobody's."""
+    kind = None if device is None else torch.device(device).type
+    return torch.device("cuda") if kind in (None, "cuda") and torch.cuda.is_available() else None
+
+
+def serve_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer what `torch.accelerator` asks C++, which has no way to ask a device that was added from Python."""
+    for name, function in functions.items():
+        private = f"_accelerator_{name}"
+        if hasattr(torch._C, private):
+            never_trace(getattr(function, "__func__", function).__code__)  # torch.compile asks for streams while it runs
+            setattr(torch._C, private, function)
+
+
 def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -> None:
     """Call `opened` before forward-mode differentiation begins and `closed` after it has ended."""
     from torch.autograd import forward_ad

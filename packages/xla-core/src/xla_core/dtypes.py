@@ -36,6 +36,7 @@ _NATURAL: Mapping[torch.dtype, np.dtype] = {
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
+DTYPES = tuple(_NATURAL)  # those that tensors on xla devices may have
 _TORCH: Mapping[np.dtype, torch.dtype] = {physical: logical for logical, physical in _NATURAL.items()}
 
 

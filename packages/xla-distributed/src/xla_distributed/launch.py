@@ -80,7 +80,8 @@ def spawn(
 
     nprocs: how many, at most the devices; None: all devices; 1: call in this process.
     join: wait for them; without it, what was started is returned.
-    Raises ValueError for an impossible `nprocs`, RuntimeError if this process already used its devices or is itself a replica, and
+    Raises ValueError for an impossible `nprocs`, RuntimeError if this process already used its devices (but on the
+    CPU, unless it forks) or is itself a replica, and
     torch's ProcessRaisedException or ProcessExitedException if a replica fails.
     """
     if nprocs == 1:
@@ -99,9 +100,10 @@ def spawn(
     if size == 1:
         fn(0, *args)
         return None
-    if _XLAC._xla_runtime_is_initialized():
+    if _XLAC._xla_runtime_is_initialized() and (start_method == "fork" or xr.device_type() != "CPU"):
         raise RuntimeError(
             "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"
+            " (on the CPU, start_method='spawn' works)"
         )
     started = _start(fn, args, size, daemon, start_method)
     if not join:

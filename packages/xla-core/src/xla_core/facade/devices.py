@@ -21,9 +21,8 @@ _XLA = re.compile(r"xla:(\d+)")
 
 
 def devices() -> list[torch.device]:
-    """All devices that this process addresses, in order; one under SPMD."""
-    recorders = client.client().recorders
-    return [recorder.device for recorder in (recorders[:1] if xr().is_spmd() else recorders)]
+    """All devices that this process addresses, in order; one under SPMD. On the CPU, no client is started for it."""
+    return [torch.device("xla", index) for index in range(1 if xr().is_spmd() else client.device_count())]
 
 
 def device_count() -> int:
@@ -37,10 +36,10 @@ def device(index: int | None = None) -> torch.device:
     Raises IndexError past the last. Under SPMD it is always `xla:0`.
     """
     if xr().is_spmd():
-        return recorder_at(0).device
+        return torch.device("xla", 0)
     if index is not None:
         client.set_current_index(index)
-    return client.current_recorder().device
+    return torch.device("xla", client.current_index())
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
@@ -146,7 +145,7 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
     if devkind is not None:
         warn_once("get_xla_supported_devices(devkind)", "get_xla_supported_devices: devkind is deprecated, use PJRT_DEVICE instead.")
         kinds = [devkind] if isinstance(devkind, str) else list(devkind)
-        if client.client().kind not in kinds:
+        if client.device_kind() not in kinds:
             return None
     return [str(one) for one in devices()[:max_devices]]
 

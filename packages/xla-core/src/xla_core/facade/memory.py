@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import TypedDict
 
-import jax
 import torch
 
 from xla_core.runtime import client
+from xla_core.runtime.memory import memory_use
 
 
 class MemoryInfo(TypedDict):
@@ -25,31 +23,13 @@ class MemoryInfo(TypedDict):
     kb_total: int
 
 
-_peaks: dict[int, int] = {}
-
-
 def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
     """What a device holds and can hold. On CPU: live buffers, and the physical memory as limit."""
-    recorder = client.recorder_of(device)
-    home = client.jax_device(recorder)
-    stats = home.memory_stats() or {}
-    used = int(stats.get("bytes_in_use", 0)) if stats else _live_bytes(home)
-    limit = int(stats.get("bytes_limit", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    peak = _peaks[recorder.index] = max(used, _peaks.get(recorder.index, 0), int(stats.get("peak_bytes_in_use", 0)))
+    use = memory_use(client.recorder_of(device))
     return MemoryInfo(
-        bytes_used=used,
-        bytes_limit=limit,
-        peak_bytes_used=peak,
-        kb_free=max(0, limit - used) // 1024,
-        kb_total=limit // 1024,
+        bytes_used=use.used,
+        bytes_limit=use.limit,
+        peak_bytes_used=use.peak,
+        kb_free=max(0, use.limit - use.used) // 1024,
+        kb_total=use.limit // 1024,
     )
-
-
-def _live_bytes(device: jax.Device) -> int:
-    """Bytes of the buffers on a device that are not freed; those that share memory count each."""
-    live: Callable[[str], list[jax.Array]] = jax.live_arrays
-    total = 0
-    for array in live(device.platform):
-        if not array.is_deleted():
-            total += sum(shard.data.nbytes for shard in array.addressable_shards if shard.device == device)
-    return total

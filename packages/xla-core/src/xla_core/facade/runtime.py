@@ -69,8 +69,8 @@ def host_index() -> int:
 
 
 def addressable_runtime_device_count() -> int:
-    """Physical devices that this process sees, also under SPMD."""
-    return len(client.client().devices)
+    """Physical devices that this process sees, also under SPMD. On the CPU, no client is started for it."""
+    return client.physical_device_count()
 
 
 def addressable_device_count() -> int:

@@ -1,10 +1,7 @@
-"""Device `xla` in torch: the renamed backend key, the device module, and kernels for calls that carry no xla tensor."""
+"""Device `xla` in torch: the renamed backend key, and kernels for calls that carry no xla tensor."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -12,100 +9,16 @@ import torch
 
 from xla_core import _compat
 from xla_core._compat import OpOverload
-from xla_core.frontend import dispatch, streams
+from xla_core.frontend import accelerator, dispatch, generator, pinned, streams
+from xla_core.frontend.device_module import DeviceModule
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import is_factory
-from xla_core.frontend.streams import Stream
 from xla_core.ops.table import TABLE, overload_named
-from xla_core.runtime import client, rng
-from xla_core.runtime.executor import wait, wait_all
+from xla_core.runtime import client
 
 # Reached with xla tensors although subclass dispatch is excluded (torch.tensor moves its data so).
 _WITHOUT_SUBCLASS = ("aten::_copy_from", "aten::_copy_from_and_resize")
 _libraries: list[torch.library.Library] = []
-
-
-class _DeviceModule(types.ModuleType):
-    """`torch.xla`: what torch asks of a device module."""
-
-    def is_available(self) -> bool:
-        """Whether there is a device; starts the client."""
-        return client.client().devices != ()
-
-    def is_initialized(self) -> bool:
-        """Whether the client runs."""
-        return client.started()
-
-    @property
-    def _initialized(self) -> bool:
-        """Asked by `torch.utils.checkpoint` before it keeps random states; without it, dropout would differ in the repetition."""
-        return client.started()
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def device_count(self) -> int:
-        """Devices of this process."""
-        return len(client.client().devices)
-
-    def current_device(self) -> int:
-        """Index of this thread's default device."""
-        return client.current_index()
-
-    def set_device(self, device: Any) -> None:
-        """Make `device` this thread's default."""
-        client.set_current_index(client.recorder_of(device).index)
-
-    @contextmanager
-    def device(self, device: Any) -> Iterator[None]:
-        """Make `device` this thread's default inside the block."""
-        before = client.current_index()
-        client.set_current_index(client.recorder_of(device).index)
-        try:
-            yield
-        finally:
-            client.set_current_index(before)
-
-    def synchronize(self, device: Any = None) -> None:
-        """Wait for what was launched."""
-        if not client.started():
-            return
-        if device is None:
-            wait_all()
-        else:
-            wait(client.recorder_of(device))
-
-    def current_stream(self, device: Any = None) -> Stream:
-        """The only one there is."""
-        return streams.ONLY
-
-    def stream(self, stream: Stream | None) -> AbstractContextManager[None]:
-        """A block whose work goes to the only stream."""
-        return nullcontext()
-
-    def manual_seed(self, seed: int) -> None:
-        """Set the random state of the default device."""
-        rng.set_seed(seed, client.current_recorder())
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Set the random state of all devices (torch.manual_seed calls this)."""
-        rng.set_seed_everywhere(seed)
-
-    def get_rng_state(self, device: Any = "xla") -> torch.Tensor:
-        """The random state as 8 bytes, for torch's own save and restore."""
-        return rng.state_bytes(client.recorder_of(device))
-
-    def set_rng_state(self, state: torch.Tensor, device: Any = "xla") -> None:
-        """Restore what `get_rng_state` gave."""
-        rng.set_state_bytes(state, client.recorder_of(device))
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """Dtypes that `torch.autocast('xla')` takes."""
-        return [torch.bfloat16, torch.float16]
-
-    def is_bf16_supported(self) -> bool:
-        """True: XLA computes bfloat16 everywhere."""
-        return True
 
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -153,8 +66,12 @@ def serve_plain_tensors() -> None:
 
 def register() -> None:
     """Add device `xla` to torch. Starts no client."""
-    module = _DeviceModule("torch.xla")
+    module = DeviceModule("torch.xla")
     _compat.register_device("xla", module)
+    accelerator.register(module)
+    generator.register()
+    pinned.register()
+    streams.register()
     client.when_default_moves(lambda: _compat.redirect_moves(lambda: torch.device("xla", client.current_index())))
     _compat.guard_engine(lambda output: tensor_behind(output) is not None)
     boxed = torch.library.Library("_", "IMPL")

@@ -94,7 +94,8 @@ def recording_plan(func: OpOverload) -> Plan:
         plan = functional(call)
     else:
         plan = mutating(call)
-    wrapped = special.elsewhere(func, special.imaging(func, special.noting(func, special.filling(func, functional_form, plan))))
+    wrapped = special.imaging(func, special.noting(func, special.filling(func, functional_form, plan)))
+    wrapped = special.elsewhere(func, special.generating(func, wrapped))
     return plan if wrapped is plan else plainly(wrapped)
 
 

@@ -11,6 +11,7 @@ import torch
 from xla_core import config
 from xla_core._compat import OpOverload
 from xla_core.errors import DeviceMismatchError
+from xla_core.frontend.generator import generator_for
 from xla_core.frontend.plain import PLAIN, mixed, storage_of, tensor_behind
 from xla_core.frontend.schema import calling, dotted_name
 from xla_core.frontend.tensor import XLATensor
@@ -246,5 +247,6 @@ def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kw
     if call.spec.random:
         if call.checked:
             call.check_numbers(args, kwargs)
-        slots.append(tape.feed(SEED, recorder.draw()))
+        given = kwargs.get("generator")
+        slots.append(tape.feed(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
     return key, slots

@@ -247,6 +247,8 @@ def _refusal(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], st
 def _placed(func: OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
     """kwargs with the inferring device where the schema takes one: factories and `*_like` must not come back to xla."""
     kwargs.pop("device", None)
+    if any(argument.name == "generator" and argument.kwarg_only for argument in func._schema.arguments):
+        kwargs["generator"] = None  # some overloads must be given one
     if any(argument.name == "device" for argument in func._schema.arguments):
         kwargs["device"] = torch.device(device)
     return kwargs

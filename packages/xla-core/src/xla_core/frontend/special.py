@@ -77,6 +77,11 @@ def linalg_check_errors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     aten._linalg_check_errors(cpu_copies(args[:1])[0], *args[1:], **kwargs)
 
 
+def pin_memory(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_pin_memory` of a tensor on the device: torch's own error."""
+    raise RuntimeError(f"cannot pin '{args[0].type()}' only dense CPU tensors can be pinned")
+
+
 def is_same_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether two tensors have the same shape."""
     return bool(args[0].shape == args[1].shape)
@@ -184,25 +189,27 @@ def resize_as_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return resize_((args[0], args[1].shape), {})
 
 
-def refuse_generator(kwargs: dict[str, Any]) -> None:
-    """xla devices draw from their own state: a generator of another device is an error, as in stock torch."""
-    generator = kwargs.get("generator")
-    if generator is not None:
-        raise RuntimeError(
-            f"Expected a 'xla' device type for generator but found '{generator.device.type}': xla devices keep one random state each; "
-            "set it with torch.manual_seed or torch_xla.core.xla_model.set_rng_state"
-        )
+def generating(func: OpOverload, plan: Plan) -> Plan:
+    """`plan`, given a generator by name where `func` takes it by position."""
+    places = [place for place, argument in enumerate(func._schema.arguments) if argument.name == "generator" and not argument.kwarg_only]
+    if not places:
+        return plan
+    [place] = places
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if place < len(args) and args[place] is not None:
+            return plan((*args[:place], None, *args[place + 1 :]), {**kwargs, "generator": args[place]})
+        return plan(args, kwargs)
+
+    return run
 
 
 def elsewhere(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, unless a `device=` argument asks for a result on another device, or a generator is given."""
-    names = {argument.name for argument in func._schema.arguments}
-    if not names & {"device", "generator"}:
+    """`plan`, unless a `device=` argument asks for a result on another device."""
+    if not any(argument.name == "device" for argument in func._schema.arguments):
         return plan
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("generator") is not None:
-            refuse_generator(kwargs)
         device = kwargs.get("device")
         if device is not None:
             target = torch.device(device)
@@ -359,6 +366,8 @@ HANDLERS: dict[str, Plan] = {
     "_linalg_check_errors": linalg_check_errors,
     "equal": equal,
     "is_same_size": is_same_size,
+    "is_pinned": lambda args, kwargs: False,
+    "_pin_memory": pin_memory,
     "_has_same_storage_numel": has_same_storage_numel,
     "allclose": allclose,
     "copy_": copy_,

@@ -202,7 +202,14 @@ class Tape:
         return value
 
 
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
+
+
+def moved_on(seed: int) -> int:
+    """The random state after one random operation (api.md C47)."""
+    return (seed * 214013 + 2531011) & MASK
+
+
 initial_seed = 101  # of devices that start later; torch.manual_seed moves it
 
 
@@ -225,9 +232,9 @@ class Recorder:
     def draw(self) -> int:
         """The seed of one random operation; the state moves on."""
         seed = self.seed
-        self.seed = (seed * 214013 + 2531011) & _MASK
+        self.seed = moved_on(seed)
         return seed
 
     def end_step(self) -> None:
         """Move the random state past a step."""
-        self.seed = (self.seed * 7012063 + 1012031) & _MASK
+        self.seed = (self.seed * 7012063 + 1012031) & MASK

@@ -193,6 +193,18 @@ def _request_cpu_devices(count: int) -> None:
             ) from None
 
 
+def physical_device_count() -> int:
+    """How many devices this process has, also in SPMD mode. Where the client does not run, it is started to know, but on the CPU."""
+    if _client is None and device_kind() == "CPU":
+        return config.CPU_NUM_DEVICES.get()
+    return len(client().devices)
+
+
+def device_count() -> int:
+    """How many devices this process addresses: in SPMD mode one. Starts the client as `physical_device_count` does."""
+    return 1 if config.USE_SPMD.get() else physical_device_count()
+
+
 def recorder_at(index: int) -> Recorder:
     """The recorder of device `xla:index`; raises DeviceIndexError past the last device."""
     recorders = client().recorders
@@ -227,6 +239,8 @@ def when_default_moves(action: Callable[[], None]) -> None:
 
 def set_current_index(index: int) -> None:
     """Make `xla:index` this thread's default device; raises DeviceIndexError past the last."""
+    if index == _current.index:
+        return
     _current.index = recorder_at(index).index
     while index and _when_default_moves:
         _when_default_moves.pop()()

@@ -251,6 +251,11 @@ def _waiter() -> queue.SimpleQueue[_Launched | None]:
     return launched
 
 
+def last_launched(recorder: Recorder) -> jax.Array | None:
+    """A result of the last program that was launched on the device: ready when that program and all before it have run."""
+    return _last_token.get(recorder.index)
+
+
 def wait(recorder: Recorder) -> None:
     """Block until all that was launched on the device has finished; raises ExecutionError if the last of it failed."""
     token = _last_token.get(recorder.index)
