@@ -8,7 +8,7 @@ from typing import Any
 
 from xla_core import config
 from xla_core._compat import OpOverload, call_kernel, has_kernel
-from xla_core.frontend import accounting, ctc, data_dependent, fallback, special, views
+from xla_core.frontend import accounting, ctc, data_dependent, fallback, host_indices, special, views
 from xla_core.frontend.encode import Call, recorder_among, remember
 from xla_core.frontend.plain import ours, plainly
 from xla_core.frontend.record import Plan, factory, functional, mutating
@@ -95,7 +95,7 @@ def recording_plan(func: OpOverload) -> Plan:
     else:
         plan = mutating(call)
     wrapped = special.imaging(func, special.noting(func, special.filling(func, functional_form, plan)))
-    wrapped = special.elsewhere(func, special.generating(func, wrapped))
+    wrapped = host_indices.moving(func, special.elsewhere(func, special.generating(func, wrapped)))
     return plan if wrapped is plan else plainly(wrapped)
 
 
