@@ -107,7 +107,8 @@ def test_xf_gradients(reports: Reports) -> None:
             ]
         product = [math.prod(pair) for pair in zip(*values, strict=True)]
         assert found["mul"] == [product, [1.0 * product[0] / values[rank][0], 2.0 * product[1] / values[rank][1], 0.0]]
-        assert found["all_gather"] == [[[1.0, 2.0], [2.0, 2.0]], [[4.0 * rank + 1, 4.0 * rank + 3]]]
+        assert found["all_gather"] == [[[1.0, 2.0], [2.0, 2.0]], [[3.0 * rank, 3.0 * rank + 1]]]  # of its own loss alone
+        assert found["all_gather_summed"] == [[[1.0, 2.0], [2.0, 2.0]], [[4.0 * rank + 1, 4.0 * rank + 3]]]  # of both losses
 
 
 def test_xf_distributed_mm(reports: Reports) -> None:

@@ -82,7 +82,7 @@ def expected(ordinal: int) -> dict[str, Any]:
         "scatter": (2 * (a + b))[:, ordinal : ordinal + 1],
         "exchange": torch.cat([mine[ordinal : ordinal + 1] for mine in MINE], 1),
         "permute": a if ordinal else torch.zeros(2, 2),
-        "gradient": 4 * MINE[ordinal],
+        "gradient": 2 * MINE[ordinal],
     }
     return {name: tensor.tolist() for name, tensor in tensors.items()} | {
         "same list": True,

@@ -81,7 +81,8 @@ divided.invalidate_spec_cache()
 found["spec again"] = [divided._spec is spec, divided._spec == spec]
 both = xs.xla_distribute_tensor(t.clone().requires_grad_(), square, [Shard(-1), Shard(1)])
 (both * 2).sum().backward()
-found["both axes"] = [both.is_leaf, both.requires_grad, str(both.placements), held(both), far(both.grad, torch.full((16, 8), 2.0))]
+found["wanted inside"] = [both.global_tensor.requires_grad, both.requires_grad_(False).global_tensor.requires_grad]
+found["both axes"] = [both.is_leaf, both.requires_grad_().requires_grad, str(both.placements), held(both), far(both.grad, torch.full((16, 8), 2.0))]
 on_xla = t.to("xla")
 found["in place"] = [text(distribute_tensor(on_xla, flat)), text(on_xla), text(xs.xla_distribute_tensor(t.to("xla"), flat, [Shard(0)]))]
 moved = divided.redistribute(flat, [Shard(1)])
@@ -254,6 +255,7 @@ def refused(why: list[str], kind: str, *words: str) -> bool:
 def test_a_device_mesh_divides_tensors(report: dict[str, Any]) -> None:
     assert report["tensor"] == ["XLAShardedTensor", ROWS, [4, 8], 0.0, [4, 2], [0, None]]
     assert report["both axes"] == [True, True, "(Shard(dim=1), Shard(dim=1))", [16, 1], 0.0]
+    assert report["wanted inside"] == [True, False]
     assert report["in place"] == ["{replicated}", "{replicated}", WHOLE]
 
 

@@ -235,3 +235,27 @@ def test_manual_seed() -> None:
     assert xm.get_rng_state("xla:0") == 8
     with pytest.raises(ValueError):
         torch_xla.manual_seed(-1)
+
+
+def test_entering_a_region_is_a_step_only_if_something_runs() -> None:
+    steps: list[metrics.SyncEvent] = []
+    torch_xla.sync()
+    end = metrics.subscribe(lambda event: steps.append(event) if event.kind is metrics.SyncKind.STEP else None, metrics.SyncEvent)
+    try:
+        x = data(1.0)
+        for _ in range(3):
+            with torch_xla.step():
+                x = x + 1
+        assert len(steps) == 3
+        x = x + 1
+        with torch_xla.step():  # here there was something to run
+            x = x + 1
+        assert len(steps) == 5
+        double = torch_xla.compile(lambda x: x * 2)
+        for _ in range(2):
+            x = double(x)
+        assert len(steps) == 7 and x.item() == 24
+        torch_xla.sync()
+        assert len(steps) == 8  # asked for by name, it is one
+    finally:
+        end()

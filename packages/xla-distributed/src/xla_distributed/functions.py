@@ -42,7 +42,23 @@ class AllReduce(torch.autograd.Function):
 
 
 class AllGather(torch.autograd.Function):
-    """`all_gather` with a gradient: the sum over all replicas of the gradients of this one's part."""
+    """`all_gather` with the gradient of PyTorch/XLA: this replica's own slice of the gradient that it has of the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
+        """As `all_gather`."""
+        ctx.dim, ctx.size = dim, value.shape[dim]
+        result: torch.Tensor = xm.all_gather(value, dim=dim)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """As the class says."""
+        return gradients[0].narrow(ctx.dim, int(xr.global_ordinal()) * ctx.size, ctx.size), None
+
+
+class AllGatherSummed(torch.autograd.Function):
+    """`all_gather_summed` with its gradient: the sum over all replicas of the gradients of this one's part."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
@@ -81,8 +97,18 @@ def all_reduce(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups
 
 
 def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
-    """The tensors of all replicas joined along `dim`, with the gradient of `AllGather`."""
+    """The tensors of all replicas joined along `dim`, with the gradient of `AllGather`: this replica's slice of its own.
+
+    That is the gradient of a loss of which each replica computes the same from the whole. Where the losses of replicas differ and their
+    sum is meant, what the others have of this replica's part is missing: `all_gather_summed` has it.
+    """
     result: torch.Tensor = AllGather.apply(value, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
+def all_gather_summed(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """As `all_gather`, with the gradient of the sum of all replicas' losses: a reduce-scatter of the gradients."""
+    result: torch.Tensor = AllGatherSummed.apply(value, dim)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -97,7 +123,9 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
     if split < 1 or w.shape[1] % split:
         raise ValueError(f"distributed_mm: split is {split}, which does not divide the {w.shape[1]} columns of w")
     width = w.shape[1] // split
-    parts = [all_gather(w[:, place * width : (place + 1) * width]) @ x[place * width : (place + 1) * width] for place in range(split)]
+    parts = [
+        all_gather_summed(w[:, place * width : (place + 1) * width]) @ x[place * width : (place + 1) * width] for place in range(split)
+    ]
     return torch.stack(parts).sum(0) if split > 1 else parts[0]
 
 

@@ -20,6 +20,7 @@ def offered() -> Mapping[str, Callable[..., Any]]:
         f"{xf}AllReduceSumLayer": functions.AllReduceSumLayer,
         f"{xf}SyncBatchNorm": functions.SyncBatchNorm,
         f"{xf}all_gather": functions.all_gather,
+        f"{xf}all_gather_summed": functions.all_gather_summed,
         f"{xf}all_reduce": functions.all_reduce,
         f"{xf}distributed_mm": functions.distributed_mm,
         "torch_xla.launch": launch.launch,

@@ -92,10 +92,11 @@ def gradients(rank: int, count: int) -> dict[str, Any]:
         result = xf.all_reduce(kind, value, scale=2.0 if kind == "sum" else 1.0)
         (result * torch.tensor([1.0, 2.0, 3.0], device="xla")).sum().backward()
         found[kind] = [result.tolist(), value.grad.tolist() if value.grad is not None else None]
-    value = torch.tensor([[1.0 + rank, 2.0]], device="xla", requires_grad=True)
-    result = xf.all_gather(value, 0)
-    (result * (torch.arange(2.0 * count, device="xla").reshape(count, 2) + rank)).sum().backward()
-    found["all_gather"] = [result.tolist(), value.grad.tolist() if value.grad is not None else None]
+    for gather in (xf.all_gather, xf.all_gather_summed):
+        value = torch.tensor([[1.0 + rank, 2.0]], device="xla", requires_grad=True)
+        result = gather(value, 0)
+        (result * (torch.arange(2.0 * count, device="xla").reshape(count, 2) + rank)).sum().backward()
+        found[gather.__name__] = [result.tolist(), value.grad.tolist() if value.grad is not None else None]
     flag = torch.tensor([True], device="xla")
     found["or"] = raised(lambda: xm.all_reduce("or", flag.float()))
     full_w, full_x = torch.arange(12.0).reshape(4, 3), torch.arange(12.0).reshape(3, 4)

@@ -49,7 +49,7 @@ class XLAShardedTensor(abi.XLATensor):
         found = _around(inner if type(inner) is abi.XLATensor and not inner.requires_grad else _without_history(inner))
         found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
         found.partition_spec = partition_spec
-        return found.requires_grad_(inner.requires_grad)  # type: ignore[return-value]
+        return found.requires_grad_(inner.requires_grad)
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """`__new__` has done it."""
@@ -82,6 +82,13 @@ class XLAShardedTensor(abi.XLATensor):
     def data(self, other: torch.Tensor) -> None:
         self.global_tensor.data = unwrap_sharded_tensor(other)
         _show(self)
+
+    def requires_grad_(self, requires_grad: bool = True) -> XLAShardedTensor:
+        """Whether gradients of a leaf are wanted; the tensor inside says the same."""
+        super().requires_grad_(requires_grad)
+        if self.global_tensor.is_leaf:
+            self.global_tensor.requires_grad_(requires_grad)
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XLAShardedTensor:
         fresh: XLAShardedTensor = super().__deepcopy__(memo)  # type: ignore[assignment]

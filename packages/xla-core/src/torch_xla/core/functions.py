@@ -13,10 +13,20 @@ AllReduce: type[Any]
 AllReduceSumLayer: type[Any]
 SyncBatchNorm: type[Any]
 all_gather: Callable[..., Any]
+all_gather_summed: Callable[..., Any]
 all_reduce: Callable[..., Any]
 distributed_mm: Callable[..., Any]
 
-__all__ = ["AllGather", "AllReduce", "AllReduceSumLayer", "SyncBatchNorm", "all_gather", "all_reduce", "distributed_mm"]
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllReduceSumLayer",
+    "SyncBatchNorm",
+    "all_gather",
+    "all_gather_summed",
+    "all_reduce",
+    "distributed_mm",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,7 +42,7 @@ def _table() -> dict[str, str]:
     add(
         DISTRIBUTED,
         "torch_xla.core.functions",
-        "all_reduce all_gather distributed_mm SyncBatchNorm AllReduce AllGather AllReduceSumLayer",
+        "all_reduce all_gather all_gather_summed distributed_mm SyncBatchNorm AllReduce AllGather AllReduceSumLayer",
     )
     add(DISTRIBUTED, "torch_xla", "launch")
     add(

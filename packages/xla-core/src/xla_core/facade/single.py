@@ -263,7 +263,7 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 
 
 def differentiable_all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
-    """`torch_xla.core.functions.all_gather`: the input."""
+    """`torch_xla.core.functions.all_gather` and `all_gather_summed`: the input."""
     return value.clone()
 
 
@@ -315,6 +315,7 @@ SINGLE: Mapping[str, Callable[..., Any]] = {
     "torch_xla.core.xla_model.save": save,
     "torch_xla.core.functions.all_reduce": differentiable_all_reduce,
     "torch_xla.core.functions.all_gather": differentiable_all_gather,
+    "torch_xla.core.functions.all_gather_summed": differentiable_all_gather,
     "torch_xla.core.functions.distributed_mm": distributed_mm,
     "torch_xla.launch": launch,
 }

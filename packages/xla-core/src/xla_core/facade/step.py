@@ -47,7 +47,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 @contextmanager
 def step() -> Iterator[None]:
     """A sync on entry and on exit, also when the body raises."""
-    sync()
+    _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
     try:
         yield
     finally:

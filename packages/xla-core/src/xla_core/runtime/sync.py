@@ -78,6 +78,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
     _take_lock(recorder)
+    plan = None
     try:
         tape = recorder.tape
         if tape.entries:
@@ -100,7 +101,8 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     launched = time.perf_counter_ns()
     if wait:
         executor.wait(recorder)
-    if metrics.has_subscribers(SyncEvent):
+    # On entering a region, a sync that finds nothing is no step of the user's.
+    if (plan is not None or cause is not Cause.CLEAR_PENDING) and metrics.has_subscribers(SyncEvent):
         now = time.perf_counter_ns()
         _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
 
