@@ -82,7 +82,8 @@ found["spec again"] = [divided._spec is spec, divided._spec == spec]
 both = xs.xla_distribute_tensor(t.clone().requires_grad_(), square, [Shard(-1), Shard(1)])
 (both * 2).sum().backward()
 found["wanted inside"] = [both.global_tensor.requires_grad, both.requires_grad_(False).global_tensor.requires_grad]
-found["both axes"] = [both.is_leaf, both.requires_grad_().requires_grad, str(both.placements), held(both), far(both.grad, torch.full((16, 8), 2.0))]
+both.requires_grad_()
+found["both axes"] = [both.is_leaf, both.requires_grad, str(both.placements), held(both), far(both.grad, torch.full((16, 8), 2.0))]
 on_xla = t.to("xla")
 found["in place"] = [text(distribute_tensor(on_xla, flat)), text(on_xla), text(xs.xla_distribute_tensor(t.to("xla"), flat, [Shard(0)]))]
 moved = divided.redistribute(flat, [Shard(1)])

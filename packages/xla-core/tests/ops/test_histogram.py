@@ -63,3 +63,12 @@ def test_histogramdd(dtype: torch.dtype, density: bool) -> None:
     check_lowering(A._histogramdd_from_bin_cts.default, x, [3, 4], range=bounds, density=density)
     edges = [torch.tensor([0.0, 0.1, 0.5], dtype=dtype), torch.tensor([0.2, 0.9], dtype=dtype)]
     check_lowering(A._histogramdd_from_bin_tensors.default, x, edges, weight=weight, density=density)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("arguments", [{}, {"bins": 4}, {"bins": 7, "min": 1, "max": 9}], ids=str)
+def test_histc_of_integers(dtype: torch.dtype, arguments: dict[str, int]) -> None:
+    """As other accelerators have it; the CPU refuses it."""
+    x = torch.randint(0, 100, (50,), dtype=dtype)
+    found = torch.histc(x.to("xla"), **arguments)
+    assert found.dtype == dtype and torch.equal(found.cpu().double(), torch.histc(x.double(), **arguments))

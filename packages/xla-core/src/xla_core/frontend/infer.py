@@ -212,7 +212,7 @@ _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8
 def _ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Raise what the CPU raises for a small call that meta tensors let pass: they check less, dtypes in particular."""
     sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
-    if not sizes or sum(sizes) > _SMALL:
+    if not sizes or sum(sizes) > _SMALL or _beyond_the_cpu(func, args):
         return
     refused = _refusal(func, args, kwargs, _host)
     # More opinions: the first may be about the zeros (a singular matrix, a division), not about the call.
@@ -220,6 +220,20 @@ def _ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], re
         return
     if all(_refusal(func, args, kwargs, other) for other in (_host_real_ones, _host_ones)):
         raise refused
+
+
+# What torch computes on accelerators but not on the CPU: programs choose by `device.type != "cpu"`. (Half precision: see _UNWRITTEN.)
+_BEYOND_THE_CPU: dict[str, tuple[torch.dtype, ...]] = {
+    "aten::abs": (torch.bool,),
+    "aten::histc": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    "aten::nansum": (torch.complex64, torch.complex128),
+    "aten::trace": (torch.bool,),
+}
+
+
+def _beyond_the_cpu(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    dtypes = _BEYOND_THE_CPU.get(func._schema.name.removesuffix("_"), ())
+    return bool(dtypes) and bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
 
 
 def _has_masks(args: tuple[Any, ...]) -> bool:

@@ -31,6 +31,7 @@ def _range(x: jax.Array, low: Number, high: Number) -> tuple[jax.Array, jax.Arra
 def _histc(ctx: Context, x: jax.Array, bins: int = 100, min: Number = 0, max: Number = 0) -> jax.Array:
     """histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor; elements outside the range count nowhere."""
     x = lax.reshape(x, (x.size,))
+    x = x if np.issubdtype(ctx.dtype, np.inexact) or x.dtype.kind == "V" else cast(x, _INT64)  # products of integers need room
     left, right = (lax.broadcast(edge, x.shape) for edge in _range(x, min, max))
     inside = lax.bitwise_and(lax.ge(x, left), lax.le(x, right))
     steps = lax.mul(lax.sub(x, left), lax.full_like(x, bins))
