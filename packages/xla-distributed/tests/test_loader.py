@@ -222,3 +222,44 @@ def test_wrong_arguments(kwargs: dict[str, Any]) -> None:
         pl.ParallelLoader([], **kwargs)
     with pytest.raises(TypeError, match="needs a loader"):
         pl.ParallelLoader(devices=["xla"])
+
+
+class LoaderThatSaysWhereItIs:
+    """As accelerate's loaders: it looks one batch ahead, and says of the batch that was just given whether it is the last."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.end_of_dataloader = False
+        self.active = False
+        self.threads: set[int] = set()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.active, self.end_of_dataloader = True, False
+        for number in range(self.count):
+            self.threads.add(threading.get_ident())
+            self.end_of_dataloader = number == self.count - 1
+            yield torch.full((2,), float(number))
+        self.active = False
+
+
+@pytest.mark.parametrize(("every", "syncs"), [(1, 7), (2, 4)])
+def test_a_loader_that_says_where_it_is_is_not_read_ahead(every: int, syncs: int) -> None:
+    source = LoaderThatSaysWhereItIs(5)
+    loader = pl.MpDeviceLoader(source, torch_xla.device(), batches_per_execution=every)
+    for _ in range(2):
+        before, seen = marks(), []
+        for batch in loader:
+            assert batch.device.type == "xla" and loader.active
+            seen.append((batch.tolist(), loader.end_of_dataloader))
+        assert seen == [([number, number], number == 4) for number in range(5)] and not loader.active
+        assert marks() - before == syncs
+    assert source.threads == {threading.get_ident()} and threads() == [] and len(iter(loader)) == 5  # type: ignore[arg-type]
+
+
+def test_on_the_cpu_the_loader_is_itself() -> None:
+    before = marks()
+    assert [batch["x"].device.type for batch in pl.MpDeviceLoader(BATCHES, "cpu")] == ["cpu"] * 5
+    assert marks() == before and threads() == []

@@ -47,7 +47,7 @@ def _sync_unless_traced(device: torch.device) -> None:
 class PerDeviceLoader:
     """D24, D25: the batches for one device. Each `next` first makes a step sync, every `batches_per_execution` batches."""
 
-    def __init__(self, loader: ParallelLoader, device: torch.device) -> None:
+    def __init__(self, loader: ParallelLoader | _InStep, device: torch.device) -> None:
         self._loader = loader
         self._device = device
         self._count = 0
@@ -177,10 +177,34 @@ def _read(source: Iterable[Any], lanes: list[Lane]) -> None:
         lane.end(error)
 
 
+class _InStep:
+    """Stands for a ParallelLoader of one device where the loader must be read in the consumer's thread: only the transfer is ahead."""
+
+    def __init__(self, loader: Any, batches_per_execution: int = 1, input_sharding: Any = None, **_: Any) -> None:
+        self.batches_per_execution = batches_per_execution
+        self._sharding = input_sharding
+        self._cpu_loader = loader
+        self._source = iter(loader)
+
+    def per_device_samples(self) -> int:
+        """Batches of a pass."""
+        return len(self._cpu_loader)
+
+    def next_item(self, device: torch.device) -> tuple[Any] | None:
+        """The next batch on the device, in a tuple; None behind the last."""
+        for batch in self._source:
+            return (_uploaded(batch, device, self._sharding),)
+        return None
+
+    def close(self) -> None:
+        """Nothing: there are no threads."""
+
+
 class MpDeviceLoader:
     """D26: the batches of a loader on one device; each `iter` starts a new pass and ends the one before.
 
-    kwargs: as for ParallelLoader. Attributes that this class has not are the loader's.
+    kwargs: as for ParallelLoader. Attributes that this class has not are the loader's. A loader with `end_of_dataloader`, as those of
+    accelerate, is not read ahead: programs ask it whether the batch that they have is the last. On the CPU it is the loader itself.
     """
 
     def __init__(self, loader: Any, device: Device, **kwargs: Any) -> None:
@@ -191,6 +215,10 @@ class MpDeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self.close()
+        if torch.device(self._device).type == "cpu":
+            return iter(self._loader)
+        if hasattr(self._loader, "end_of_dataloader"):
+            return PerDeviceLoader(_InStep(self._loader, **self._parallel_loader_kwargs), torch.empty(0, device=self._device).device)
         loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
         self._pass = weakref.ref(loader)
         return loader.per_device_loader(self._device)
