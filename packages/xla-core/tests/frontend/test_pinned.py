@@ -11,6 +11,9 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
+# torch 2.10's own loaders and storages name the device.
+pytestmark = pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor:DeprecationWarning")
+
 
 def test_a_pinned_copy() -> None:
     plain = torch.arange(6.0).view(2, 3).t()

@@ -214,7 +214,6 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "list": lambda xla, cpu: torch.cat([xla, cpu]),
     "list_other": lambda xla, cpu: torch.stack([cpu, xla]),
     "where": lambda xla, cpu: torch.where(cpu > 0, xla, xla),
-    "index": lambda xla, cpu: xla[cpu.long()],
     "out": lambda xla, cpu: torch.add(xla, 1, out=cpu),
     "out_of_cpu": lambda xla, cpu: torch.add(cpu, 1, out=xla),
     "foreach": lambda xla, cpu: torch._foreach_add([xla], [cpu]),
