@@ -192,6 +192,30 @@ def test_a_pass_sees_every_graph() -> None:
     assert "aten.mul.Tensor" in graph_text(seen[0])
 
 
+def test_a_pass_that_does_not_work_is_named() -> None:
+    def without_a_result(graph: abi.Graph) -> Any:
+        return None
+
+    def raising(graph: abi.Graph) -> abi.Graph:
+        raise KeyError("missing")
+
+    def on_purpose(graph: abi.Graph) -> abi.Graph:
+        raise errors.TooManyGraphsError("enough")
+
+    for graph_pass, error, text in (
+        (without_a_result, errors.PluginError, r"test_abi\..*without_a_result gave None: a pass returns a graph"),
+        (raising, RuntimeError, r"test_abi\..*raising raised KeyError: 'missing'"),
+        (on_purpose, errors.TooManyGraphsError, "enough"),
+    ):
+        remove = abi.register_pass(graph_pass)
+        try:
+            with pytest.raises(error, match=text):
+                (torch.ones(3, device="xla") * 5).tolist()
+        finally:
+            remove()
+    assert (torch.ones(3, device="xla") * 5).tolist() == [5, 5, 5]
+
+
 def test_topology_is_checked_and_restored() -> None:
     with pytest.raises(ValueError, match="process 2 is not one of 2"):
         abi.Topology(process_index=2, process_count=2)

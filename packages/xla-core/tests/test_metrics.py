@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from xla_core import config, metrics
+from xla_core.errors import ExecutionError
 from xla_core.metrics import (
     CompileEvent,
     Direction,
@@ -141,11 +143,26 @@ def test_each_subscription_ends_alone_and_ending_twice_is_harmless(registry: Reg
 
 def test_a_subscriber_may_stop_the_run(registry: Registry) -> None:
     def refuse(event: SyncEvent) -> None:
-        raise RuntimeError(f"no {event.kind.value} here")
+        raise ExecutionError(f"no {event.kind.value} here")
 
     registry.subscribe(refuse, SyncEvent)
-    with pytest.raises(RuntimeError, match="no step here"):
+    with pytest.raises(ExecutionError, match="no step here"):
         registry.emit(SYNC)
+
+
+def test_a_subscriber_that_fails_is_named_and_left_out(registry: Registry) -> None:
+    heard: list[Any] = []
+
+    def broken_listener(event: SyncEvent) -> None:
+        heard.append("broken")
+        raise KeyError("missing")
+
+    registry.subscribe(broken_listener)
+    registry.subscribe(heard.append, SyncEvent)
+    with pytest.warns(RuntimeWarning, match=r"test_metrics\..*broken_listener, raised KeyError: 'missing'\. It is told of no more"):
+        registry.emit(SYNC)
+    registry.emit(SYNC)
+    assert heard == ["broken", SYNC, SYNC]
 
 
 def test_unknown_event_types_are_refused(registry: Registry) -> None:

@@ -12,6 +12,7 @@ XlaError (Exception)
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
+├── PluginError (RuntimeError)             a graph pass of somebody else's raised, or gave no graph
 ├── AbiVersionError (ImportError)          a sibling wheel and this core do not fit
 ├── InstallationError (ImportError)        the files of `torch_xla` are not ours, or not all there; names the command that mends it
 ├── SiblingMissingError (ModuleNotFoundError)  a facade name whose package is not installed
@@ -69,6 +70,16 @@ class TooManyGraphsError(XlaError, RuntimeError):
 
 class RegistrationError(XlaError, ValueError):
     """An operation, pass or plugin was registered wrongly or twice."""
+
+
+class PluginError(XlaError, RuntimeError):
+    """A graph pass that a plugin registered does not work."""
+
+
+def described(function: Callable[..., object]) -> str:
+    """A function as messages name it: its module and name."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or '?'}.{name}"
 
 
 class AbiVersionError(XlaError, ImportError):

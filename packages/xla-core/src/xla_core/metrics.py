@@ -1,7 +1,8 @@
 """What the core counts, measures and announces: counters, metrics and typed events. Nothing is named or rendered here.
 
 Counters and metrics are read as a `Snapshot` (api.md §5, M03–M11); events go to subscribers at once, in the thread where
-they happen. A subscriber's exception propagates to the operation that caused the event, so that a subscriber can stop a run.
+they happen. A subscriber that raises is named in a warning and hears no more; only an XlaError propagates to the operation that caused
+the event, so that a subscriber can stop a run on purpose.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import enum
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from xla_core import config
+from xla_core.errors import XlaError, described
 
 Collector = Callable[[], Mapping[str, int]]
 
@@ -268,7 +271,17 @@ class Registry:
                 raise ValueError(f"no such event: {event_type!r}; choose from {', '.join(known.__name__ for known in EVENT_TYPES)}")
 
         def call(event: Event) -> None:
-            fn(event)
+            try:
+                fn(event)
+            except XlaError:
+                raise
+            except Exception as error:  # the user's step is not the listener's to end
+                unsubscribe()
+                warnings.warn(
+                    f"a listener to xla's events, {described(fn)}, raised {type(error).__name__}: {error}. It is told of no more events",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
         with self._lock:
             for event_type in chosen:
@@ -290,7 +303,7 @@ class Registry:
         return any(self._subscribers.values())
 
     def emit(self, event: Event) -> None:
-        """Hand `event` to the subscribers of its type, in the order of their subscription."""
+        """Hand `event` to the subscribers of its type, in the order of their subscription. Raises XlaError if one of them does."""
         for subscriber in self._subscribers.get(type(event), ()):
             subscriber(event)
 

@@ -19,7 +19,7 @@ from xla_core.compile import disk
 from xla_core.compile.cache import Program, ProgramCache
 from xla_core.compile.compiler import Executable, devices_of, donated_arguments, jitted
 from xla_core.compile.emit import arrays_of
-from xla_core.errors import ExecutionError, LoweringError, XlaError
+from xla_core.errors import ExecutionError, LoweringError, PluginError, XlaError, described
 from xla_core.ir.graph import Graph, Inputs
 from xla_core.ir.layout import sharding_text, spans_devices
 from xla_core.ir.tape import Recorder
@@ -40,6 +40,24 @@ def register_pass(graph_pass: GraphPass) -> Callable[[], None]:
     """Run `graph_pass` on every graph before its look-up; returns a function that removes it."""
     _passes.append(graph_pass)
     return lambda: _passes.remove(graph_pass)
+
+
+def _passed(graph_pass: GraphPass, graph: Graph) -> Graph:
+    """What a pass makes of a graph. Raises PluginError, which names the pass, if it fails; errors of ours are left as they are."""
+    try:
+        found = graph_pass(graph)
+    except XlaError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"the graph pass {described(graph_pass)} raised {type(error).__name__}: {error}. Mend it, or remove it with the function that "
+            "register_pass gave"
+        ) from error
+    if not isinstance(found, Graph):
+        raise PluginError(
+            f"the graph pass {described(graph_pass)} gave {found!r}: a pass returns a graph, that which it was given if it changes nothing"
+        )
+    return found
 
 
 # Makes of an executable what is called in its place at each execution of that program; the executable itself to stay out of the way.
@@ -79,7 +97,7 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
     Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
     """
     for graph_pass in _passes:
-        graph = graph_pass(graph)
+        graph = _passed(graph_pass, graph)
     key: tuple[Any, ...] = (recorder.index, precision.get(), graph.key)
     spans = spans_devices(home(recorder))
     if spans:
