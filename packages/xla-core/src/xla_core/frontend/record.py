@@ -190,10 +190,18 @@ def mutating(call: Call) -> Plan:
         if recorder.eager:
             compute([value for value in values if value is not None], None)
         if lists:
-            increment_version([target for target in targets[0] if not target.is_inference()])
+            _count_writes(targets[0])
         return _returned(call, values[:fresh], targets)
 
     return run
+
+
+def _count_writes(tensors: list[torch.Tensor]) -> None:
+    """Let backward passes that saved the tensors know that they were written to; those of inference mode keep no count."""
+    try:
+        increment_version(tensors)
+    except RuntimeError:
+        increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
