@@ -75,26 +75,26 @@ def plainly(plan: Plan) -> Plan:
 
 
 def _replaced(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    stand_ins: dict[int, tuple[XLATensor, torch.Tensor, tuple[Any, Any]]] = {}
+    stand_ins: dict[int, tuple[XLATensor, torch.Tensor, XLATensor]] = {}
 
     def stand_in(item: Any) -> Any:
         found = None if type(item) is XLATensor else tensor_behind(item)
         if found is None:
             return item
         alias = view_of(found._storage, found._view)  # not `found`: its shape may be changed in place, and others share it
-        stand_ins[id(alias)] = alias, item, (alias._storage, alias._view)
+        stand_ins[id(alias)] = alias, item, found
         return alias
 
     result = plan(*tree_map(stand_in, (args, kwargs)))
     if not stand_ins:
         return result
     for alias, tensor, before in stand_ins.values():
-        if alias._storage is not before[0] or alias._view is not before[1]:
+        if alias._storage is not before._storage or alias._view is not before._view:
             give_data(tensor, alias)
     return tree_map(lambda item: stand_ins[id(item)][1] if id(item) in stand_ins else item, result)
 
 
-def _bridge(source: XLATensor) -> torch.Tensor:
+def _bridge(source: Any) -> torch.Tensor:
     """A tensor like `source`, whose C++ side any dense tensor can take over."""
     made: Any = _compat.make_bridge(
         XLATensor, source.shape, torch.Tensor.stride(source), source.storage_offset(), source.dtype, source.device
@@ -107,7 +107,7 @@ def _bridge(source: XLATensor) -> torch.Tensor:
 
 def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """`tensor.data = source`: what torch does, also if `source` is on an xla device and `tensor` is not."""
-    if type(source) is XLATensor and not isinstance(tensor, XLATensor) and not _dispatches(tensor):
+    if _needs_bridge(tensor, source):
         _serve()
         with _compat.without_torch_function():  # modes shall not see the bridge
             _compat.set_cpp_data(tensor, _bridge(source))
@@ -115,9 +115,9 @@ def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
         _compat.set_cpp_data(tensor, source)
 
 
-def _dispatches(tensor: torch.Tensor) -> bool:
-    """Whether operations on `tensor` go to a Python class of somebody else."""
-    return type(tensor).__torch_dispatch__ is not _compat.NO_TORCH_DISPATCH
+def _needs_bridge(tensor: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether `source` is an xla tensor, and operations on `tensor` go to no Python class, ours or somebody else's."""
+    return type(source) is XLATensor and type(tensor).__torch_dispatch__ is _compat.NO_TORCH_DISPATCH
 
 
 def _serve() -> None:
@@ -130,9 +130,7 @@ def _serve() -> None:
 def _may_get_data(*tensors: torch.Tensor) -> bool:
     """Whether `tensor.data = source` works. (Any other signature would be one too many for dynamo, which has its own of this function.)"""
     tensor, source = tensors
-    if type(source) is XLATensor and not isinstance(tensor, XLATensor) and not _dispatches(tensor):
-        source = _bridge(source)
-    return _compat.may_get_data(tensor, source)
+    return _compat.may_get_data(tensor, _bridge(source) if _needs_bridge(tensor, source) else source)
 
 
 def _instance(kind: type, source: XLATensor, requires_grad: bool = False) -> Any:
