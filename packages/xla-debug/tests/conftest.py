@@ -124,7 +124,11 @@ def make_full(ordinal: int = 0, **fields: Any) -> Replica:
             Sync("/work/app/train.py:41", "read", "value read before sync", 100, 100, 388.0),
         ],
         fallbacks=[Fallback("aten::median", "/work/app/model.py:12", 100, 409_600, 80.0)],
-        transfers=[Transfer("to_device", "/work/app/train.py:25", 200, 20_070_400, 30.0)],
+        transfers=[
+            Transfer("to_device", "/work/app/train.py:25", 200, 20_070_400, 30.0),
+            Transfer("from_device", "/work/app/train.py:41", 100, 400, 1.0),
+            Transfer("from_device", "/work/app/model.py:12", 100, 204_800, 9.0),
+        ],
         memory=Memory(
             [DeviceMemory("CPU:0", 50 << 20, 64 << 20, 0)],
             [(START, 0), (START + 0.5, 64 << 20), (START + 1.0, 50 << 20)],

@@ -103,13 +103,19 @@ def summary(name: str, account: Account) -> Run:
         device=mean(busy),
         compiles=mean(lambda replica: len(replica.compiles)),
         compile_ms=mean(lambda replica: sum(row.ms for row in replica.compiles)),
-        reads_per_step=per_step(lambda replica: sum(row.count for row in replica.syncs if row.kind == "read")),
+        reads_per_step=per_step(_reads),
         blocked_ms_per_step=per_step(lambda replica: sum(row.blocked_ms for row in replica.syncs)),
         fallbacks_per_step=per_step(lambda replica: sum(row.count for row in replica.fallbacks)),
         moved_per_step=per_step(lambda replica: sum(row.nbytes for row in replica.transfers)),
         peak=max((device.peak for replica in replicas for device in replica.memory.devices), default=0),
         findings=len(account.findings),
     )
+
+
+def _reads(replica: Replica) -> int:
+    """Copies to the host that the program asked for, not those for operators on the CPU."""
+    on_cpu = {row.line for row in replica.fallbacks}
+    return sum(row.count for row in replica.transfers if row.direction == "from_device" and row.line not in on_cpu)
 
 
 def compared(before: tuple[str, Account], after: tuple[str, Account]) -> Comparison:

@@ -12,7 +12,7 @@ _RECOMPILES = 3
 _FEWEST_STEPS = 5
 _FALLBACKS = 3
 _WAIT_SHARE = 0.05
-"""Of the run, spent waiting for values that one line reads."""
+"""Of the run without compilations, spent waiting for values that one line reads."""
 _LOADER_SHARE = 0.2
 """Of the run without compilations, in loaders."""
 
@@ -28,6 +28,11 @@ def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> l
     """The findings of one replica, the costliest first. waits: line → steps in which it waited for a value, and how long in ms."""
     rules = (_recompiles(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica))
     return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
+
+
+def _without_compilations(replica: Replica) -> float:
+    """Milliseconds of the measured steps, in which compilations may have taken any time."""
+    return sum(replica.phases_ms.values()) - replica.phases_ms.get(Phase.COMPILE.value, 0.0)
 
 
 def _recompiles(replica: Replica) -> Iterator[Finding]:
@@ -51,7 +56,7 @@ def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator
     turns = max((sync.count for sync in replica.syncs if sync.kind == "step"), default=0)
     if turns < _FEWEST_STEPS:
         return
-    run_ms = sum(replica.phases_ms.values())
+    run_ms = _without_compilations(replica)
     fallback_lines = {fallback.line for fallback in replica.fallbacks}
     blocked = {sync.line: (sync.steps, sync.blocked_ms) for sync in replica.syncs if sync.kind == "read" and sync.line is not None}
     for line in dict.fromkeys((*blocked, *waits)):
@@ -87,7 +92,7 @@ def _fallbacks(replica: Replica) -> Iterator[Finding]:
 
 def _loaders(replica: Replica) -> Iterator[Finding]:
     """The devices wait for batches."""
-    run_ms = sum(replica.phases_ms.values()) - replica.phases_ms.get(Phase.COMPILE.value, 0.0)
+    run_ms = _without_compilations(replica)
     loading_ms = replica.phases_ms.get(Phase.LOADER.value, 0.0)
     hidden = replica.verdict is Verdict.DEVICE
     if replica.measured_steps >= _FEWEST_STEPS and loading_ms >= _LOADER_SHARE * run_ms and not hidden:
