@@ -82,18 +82,34 @@ def test_a_number_that_is_only_a_value(reasons: list[Difference]) -> None:
         run(step, factor)
     assert len(reasons) == 2, "the third value is an input"
     assert (reasons[1].change, reasons[1].line) == (Change.CONSTANT, line_of(step, 1))
-    assert reasons[1].text == "constant 0.1 became 0.01 in aten.mul.Tensor" and "input from now on" in reasons[1].advice
+    assert reasons[1].text == "a constant became an input: 0.1, now 0.01, in aten.mul.Tensor" and reasons[1].advice.startswith("nothing")
+
+
+def test_a_number_that_changes_while_shapes_do(reasons: list[Difference]) -> None:
+    inputs = [torch.ones(size).to(DEVICE) for size in (60, 61, 62)]
+
+    def step(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x.acosh() * factor
+
+    for turn in range(9):
+        run(step, inputs[turn % 3], 0.1 * turn)
+    assert [reason.change for reason in reasons] == [Change.FIRST, Change.INPUT_SHAPE, Change.INPUT_SHAPE, Change.CONSTANT]
+    assert reasons[3].text.startswith("a constant became an input: 0.0, now 0.3")
 
 
 def test_a_number_that_shapes_the_program(reasons: list[Difference]) -> None:
     x = torch.ones(78).to(DEVICE)
 
     def step(by: int) -> torch.Tensor:
-        return torch.roll(x.atanh(), by)
+        return x.atanh() ** by
 
     for by in (1, 2):
         run(step, by)
-    assert (reasons[1].change, reasons[1].text, reasons[1].line) == (Change.ARGUMENT, "1 became 2 in aten.roll", line_of(step, 1))
+    assert (reasons[1].change, reasons[1].text, reasons[1].line) == (
+        Change.ARGUMENT,
+        "1 became 2 in aten.pow.Tensor_Scalar",
+        line_of(step, 1),
+    )
 
 
 def test_an_index_of_a_view(reasons: list[Difference]) -> None:
@@ -104,7 +120,7 @@ def test_an_index_of_a_view(reasons: list[Difference]) -> None:
 
     for row in (1, 2):
         run(step, row)
-    assert (reasons[1].change, reasons[1].text) == (Change.ARGUMENT, "1 became 2 in xla.read.select.int")
+    assert (reasons[1].change, reasons[1].text) == (Change.CONSTANT, "a constant became an input: 1, now 2, in xla.read.select.int")
     assert reasons[1].line == line_of(step, 1)
 
 

@@ -106,6 +106,23 @@ def test_the_same_body_with_other_shapes_is_another_program(counts: Counts) -> N
     assert (counts.UncachedCompile, counts.CachedCompile) == (3, 1)
 
 
+def test_a_number_that_changed_for_one_shape_is_an_input_for_the_others(counts: Counts) -> None:
+    executor.programs().clear()
+    for turn in range(10):
+        x = torch.full((3 + turn % 5,), 2.0)
+        torch.testing.assert_close((x.to("xla") * (0.5 + turn)).cpu(), x * (0.5 + turn))
+    assert counts.UncachedCompile == 6  # five shapes; the first one began with a constant
+
+
+def test_whole_numbers_that_follow_from_shapes_stay_constants(counts: Counts) -> None:
+    executor.programs().clear()
+    for size in (4, 6, 8, 4, 6, 8):
+        x = torch.arange(float(size))
+        torch.testing.assert_close((x.to("xla")[size // 2 :] * 2).cpu(), x[size // 2 :] * 2)
+    assert counts.UncachedCompile == 3
+    assert all(not program.varying for program in executor.programs()._programs.values())
+
+
 def test_two_devices_have_programs_of_their_own(run: Any) -> None:
     output = run(
         """

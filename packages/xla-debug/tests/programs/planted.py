@@ -44,7 +44,7 @@ for step, (inputs, labels) in enumerate(DataLoader(Slow(), batch_size=8)):
     mean = padded.mean(1)  # PLANTED shapes
     torch_xla.sync()
 
-    rolled = torch.roll(mean, step)  # PLANTED numbers
+    power = mean**step  # PLANTED numbers
     torch_xla.sync()
 
     if loss.sum().item() > 1e6:  # PLANTED reads

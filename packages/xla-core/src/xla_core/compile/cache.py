@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 import threading
 from array import array
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from xla_core.compile.compiler import Executable
 from xla_core.compile.emit import Constants
-from xla_core.ir.graph import Inputs
+from xla_core.ir.graph import Graph, Inputs, NumberPlace
 
 
 def _bits(numbers: list[float]) -> bytes:
@@ -19,12 +18,21 @@ def _bits(numbers: list[float]) -> bytes:
     return array("d", numbers).tobytes()
 
 
+def _replaced(numbers: list[Any], places: tuple[int, ...], others: list[Any]) -> list[Any]:
+    """`numbers`, at `places` those of `others`."""
+    if places:
+        numbers = numbers.copy()
+        for place in places:
+            numbers[place] = others[place]
+    return numbers
+
+
 @dataclass(slots=True, eq=False)
 class Program:
     """All that is compiled for one graph key on one device.
 
     floats, ints: the fixed numbers it was compiled with; a number that is later seen with another value moves for good to
-    `varying_floats`/`varying_ints` (design: at most one more compile) and becomes an input. described: the same fields of all events
+    `varying_floats`/`varying_ints` (at most one more compile) and becomes an input. described: the same fields of all events
     about it.
     """
 
@@ -41,20 +49,27 @@ class Program:
 
     def matches(self, inputs: Inputs) -> bool:
         """Whether the compiled constants are those of `inputs`; if not, what differs becomes an input and a compile is due."""
-        if self.bits == _bits(inputs.fixed_floats) and self.ints == inputs.fixed_ints:
+        floats = _replaced(inputs.fixed_floats, self.varying_floats, self.floats)
+        ints = _replaced(inputs.fixed_ints, self.varying_ints, self.ints)
+        if self.bits == _bits(floats) and self.ints == ints:
             return True
-        floats = {
-            number
-            for number, (old, new) in enumerate(zip(self.floats, inputs.fixed_floats, strict=True))
-            if struct.pack("d", old) != struct.pack("d", new)
-        }
-        ints = {number for number, (old, new) in enumerate(zip(self.ints, inputs.fixed_ints, strict=True)) if old != new}
-        known = floats <= set(self.varying_floats) and ints <= set(self.varying_ints)
-        if not known:
-            self.varying_floats = tuple(sorted(floats.union(self.varying_floats)))
-            self.varying_ints = tuple(sorted(ints.union(self.varying_ints)))
-            self.executable = None
-        return known
+        new = {number for number, (old, value) in enumerate(zip(self.floats, floats, strict=True)) if _bits([old]) != _bits([value])}
+        count = len(floats)
+        new.update(count + number for number, (old, value) in enumerate(zip(self.ints, ints, strict=True)) if old != value)
+        self.vary(self.varying | new)
+        self.executable = None
+        return False
+
+    @property
+    def varying(self) -> set[int]:
+        """Which of `Graph.numbers()` are inputs."""
+        return {*self.varying_floats, *[len(self.floats) + number for number in self.varying_ints]}
+
+    def vary(self, numbers: set[int]) -> None:
+        """Make those of `Graph.numbers()`, and no others, inputs when it is compiled next."""
+        count = len(self.floats)
+        self.varying_floats = tuple(sorted(number for number in numbers if number < count))
+        self.varying_ints = tuple(sorted(number - count for number in numbers if number >= count))
 
     @property
     def constants(self) -> Constants:
@@ -81,6 +96,8 @@ class ProgramCache:
         self._size = size
         self._lock = threading.Lock()
         self._programs: dict[Any, Program] = {}
+        self._varying: set[NumberPlace] = set()
+        self._floats: dict[NumberPlace, float] = {}  # as the first program with one there was compiled
         self._uses = itertools.count(1)
 
     def __len__(self) -> int:
@@ -97,7 +114,24 @@ class ProgramCache:
             found.last_use = next(self._uses)
             return found
 
+    def learn(self, program: Program, graph: Graph) -> None:
+        """Make inputs of those numbers of a program, which is about to be compiled, that are known to change.
+
+        What a number has done in one program, it does in all programs of the same lines, which may differ in shapes: a schedule
+        need not compile each of them twice. A float has changed, too, if two programs have different ones. Not so whole numbers,
+        which follow from shapes: where the second half of a tensor begins.
+        """
+        places = graph.places()
+        with self._lock:
+            self._varying.update(place for number in program.varying if (place := places[number]) is not None)
+            for place, value in zip(places, program.floats, strict=False):
+                if place is not None and self._floats.setdefault(place, value) != value:
+                    self._varying.add(place)
+            program.vary(program.varying | {number for number, place in enumerate(places) if place in self._varying})
+
     def clear(self) -> None:
-        """Forget all programs."""
+        """Forget all programs, and what was learned from them."""
         with self._lock:
             self._programs.clear()
+            self._varying.clear()
+            self._floats.clear()

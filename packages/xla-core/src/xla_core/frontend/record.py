@@ -104,7 +104,7 @@ def assign(tensor: XLATensor, value: Value) -> None:
     with recorder.lock:
         tape = recorder.tape
         base = storage.value
-        slot = tape.append(spec.write, [tape.adopt(base), tape.adopt(value)])
+        slot = tape.write(tape.adopt(base), spec, tape.adopt(value))
         storage.value = tape.define(recorder, slot, base.aval)
     if recorder.eager:
         compute((storage.value,), None)

@@ -17,7 +17,7 @@ from xla_core.errors import InternalError, UnsupportedOperationError
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
 from xla_core.ops.table import Context
-from xla_core.ops.views import VIEWS, ViewStep, read_view, write_view
+from xla_core.ops.views import VIEWS, ViewStep, followed, read_view, select_step, slice_step, write_view
 from xla_core.runtime.origin import user_line
 
 
@@ -25,13 +25,28 @@ class ViewSpec:
     """A view of any base of one Aval.
 
     aval: shape and dtype of the view; strides: torch's own, in elements; meta: a meta tensor with exactly that layout.
-    read, write: recorded operations `base -> view` and `(base, new view) -> new base`; a write may take other steps (`writes`).
+    read, write: recorded operations `(base, *offsets) -> view` and `(base, new view, *write_offsets) -> new base`, the same for all
+    views that differ in where their slices begin; a write may take other steps (`writes`).
     strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
     lazy: torch's conjugate or negative bit is set on it.
     overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
     """
 
-    __slots__ = ("__weakref__", "aval", "base", "lazy", "meta", "overlaps", "read", "steps", "strided", "strides", "write")
+    __slots__ = (
+        "__weakref__",
+        "aval",
+        "base",
+        "lazy",
+        "meta",
+        "offsets",
+        "overlaps",
+        "read",
+        "steps",
+        "strided",
+        "strides",
+        "write",
+        "write_offsets",
+    )
 
     def __init__(
         self,
@@ -51,20 +66,47 @@ class ViewSpec:
         self.overlaps = meta.numel() > 0 and any(size > 1 and stride == 0 for size, stride in zip(meta.shape, meta.stride(), strict=True))
         self.lazy = meta.is_conj() or meta.is_neg()
 
-        def read(context: Context, array: Any) -> Any:
-            return read_view(array, steps)
+        self.offsets = _offsets(steps)
+        self.write_offsets = _offsets(writes)
+        self.read = _once(base, steps, False, self.aval)
+        self.write = _once(base, writes, True, base)
 
-        def write(context: Context, array: Any, part: Any) -> Any:
-            return write_view(array, part, writes)
 
-        # The chain itself is part of the operations' text, which is their identity on disk.
-        line = user_line()
-        self.read = Signature(f"xla.read{_chain(steps)}", read, (HOLE,), {}, (self.aval,), line=line)
-        self.write = Signature(f"xla.write{_chain(writes)}", write, (HOLE, HOLE), {}, (base,), line=line)
+def _offsets(steps: tuple[ViewStep, ...]) -> tuple[int, ...]:
+    return tuple(step.offset for step in steps if step.offset is not None)
+
+
+# Reads and writes by base, steps without their offsets, and which of the two.
+_OPERATIONS: weakref.WeakValueDictionary[tuple[Any, ...], Signature] = weakref.WeakValueDictionary()
+
+
+def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -> Signature:
+    """The one operation that reads, or writes, through such steps, wherever their slices begin."""
+    chain = _chain(steps)
+    known = (base, chain, writes, result)
+    found = _OPERATIONS.get(known)
+    if found is not None:
+        return found
+
+    def read(context: Context, array: Any, *offsets: Any) -> Any:
+        return read_view(array, steps, offsets)
+
+    def write(context: Context, array: Any, part: Any, *offsets: Any) -> Any:
+        return write_view(array, part, steps, offsets)
+
+    # The chain itself is part of the operations' text, which is their identity on disk.
+    name, lower, operands = (f"xla.write{chain}", write, 2) if writes else (f"xla.read{chain}", read, 1)
+    made = Signature(name, lower, (HOLE,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
+    return _OPERATIONS.setdefault(known, made)
 
 
 def _chain(steps: tuple[ViewStep, ...]) -> str:
-    return "".join(f".{step.name}{list(step.args)}" for step in steps)
+    return "".join(f".{step.name}{[*step.args, *_length(step)]}" for step in steps)
+
+
+def _length(step: ViewStep) -> tuple[int, ...]:
+    """How many elements a slice has: unlike in the arguments of other steps, it is not in its own."""
+    return (step.shape[step.args[0]],) if step.name == "slice.Tensor" else ()
 
 
 # One spec for each layout: t().t() is the base again, whatever the way there. Who makes views keeps the specs that it needs often.
@@ -118,26 +160,33 @@ def _derive(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...]) -> ViewSp
         metas = func(parent.aval.meta, *args)
         strided = False
     if isinstance(metas, torch.Tensor):
-        return _spec(parent, ViewStep(name, args, tuple(metas.shape)), metas, strided)
-    return [_spec(parent, _part(name, args, number, metas), meta, strided) for number, meta in enumerate(metas)]
+        return _spec(parent, _step(parent, name, args, metas), metas, strided)
+    return [_spec(parent, _part(parent, name, args, number, metas), meta, strided) for number, meta in enumerate(metas)]
 
 
-def _part(name: str, args: tuple[Any, ...], number: int, metas: Any) -> ViewStep:
+def _step(parent: ViewSpec, name: str, args: tuple[Any, ...], meta: torch.Tensor) -> ViewStep:
+    if name == "select.int":
+        return select_step(parent.aval.shape, *args)
+    if name == "slice.Tensor":
+        return slice_step(parent.aval.shape, *args)
+    return ViewStep(name, args, tuple(meta.shape))
+
+
+def _part(parent: ViewSpec, name: str, args: tuple[Any, ...], number: int, metas: Any) -> ViewStep:
     """Result `number` of a view with several results, as a view with one."""
-    shape = tuple(metas[number].shape)
     if name == "unbind.int":
-        return ViewStep("select.int", (args[0] if args else 0, number), shape)
+        return select_step(parent.aval.shape, args[0] if args else 0, number)
     if name not in ("split.Tensor", "split_with_sizes"):
         raise InternalError(f"no single view stands for a result of {name}")
     dim = args[1] if len(args) > 1 else 0
     start = sum(meta.shape[dim] for meta in metas[:number])
-    return ViewStep("slice.Tensor", (dim, start, start + shape[dim]), shape)
+    return slice_step(parent.aval.shape, dim, start, start + metas[number].shape[dim])
 
 
 def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -> ViewSpec:
     if step.name not in VIEWS:
         raise InternalError(f"no way to read and write the view {step.name}")
-    steps = (*parent.steps, step)
+    steps = followed(parent.base.shape, parent.steps, step)
     if step.name in ("alias", "detach", "lift_fresh"):
         return parent
     if step.name == "as_strided":
@@ -164,8 +213,9 @@ def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
     if meta.dtype != base.dtype:
         count = math.prod(base.shape) * base.dtype.itemsize // meta.dtype.itemsize
         kept = count * meta.dtype.itemsize // base.dtype.itemsize
-        steps.append(ViewStep("view", ((math.prod(base.shape),),), (math.prod(base.shape),)))
-        steps.append(ViewStep("slice.Tensor", (0, 0, kept), (kept,)))
+        flat = (math.prod(base.shape),)
+        steps.append(ViewStep("view", (flat,), flat))
+        steps.append(slice_step(flat, 0, 0, kept))
         steps.append(ViewStep("view.dtype", (meta.dtype,), (count,)))
     shape = tuple(meta.shape)
     steps.append(ViewStep("as_strided", (shape, tuple(meta.stride()), meta.storage_offset()), shape))

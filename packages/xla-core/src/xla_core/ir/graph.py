@@ -6,6 +6,8 @@ ancestors of what is asked for, renumbered, so that equal computations have equa
 
 from __future__ import annotations
 
+import string
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,6 +35,21 @@ class Input(NamedTuple):
 
     slot: int
     text: str
+
+
+_NO_DIGITS = str.maketrans("", "", string.digits)  # names of views have sizes in them
+
+
+class NumberPlace(NamedTuple):
+    """A number in the user's code, whatever the shapes there.
+
+    name: of the operation at that line that takes the number as its `operand`; turn: counts how often the program came by.
+    """
+
+    line: str
+    name: str
+    operand: int
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,20 @@ class Graph:
         """The slots of the Python numbers that it was compiled with, floats before integers, as `CompileEvent.constants` has them."""
         fixed = [(slot, entry.kind) for slot, entry in enumerate(self.entries) if isinstance(entry, Feed) and entry.fixed]
         return [slot for wanted in (FeedKind.FLOAT, FeedKind.INT) for slot, kind in fixed if kind is wanted]
+
+    def places(self) -> list[NumberPlace | None]:
+        """For each of `numbers()`, where in the user's code it is; None where no line is known."""
+        users: dict[int, NumberPlace] = {}
+        seen: Counter[NumberPlace] = Counter()
+        for slot, entry in enumerate(self.entries):
+            line = self.line(slot)
+            if type(entry) is tuple and line is not None:
+                for operand, taken in enumerate(entry[1:]):
+                    if type(self.entries[taken]) is Feed:
+                        place = NumberPlace(line, entry[0].name.translate(_NO_DIGITS), operand)
+                        users[taken] = place._replace(turn=seen[place])
+                        seen[place] += 1
+        return [users.get(slot) for slot in self.numbers()]
 
     def results(self) -> Iterator[Operation | None]:
         """What computes each of its results, in order; None for an input that is handed through."""

@@ -32,7 +32,7 @@ class Signature:
     once: must not run twice.
     """
 
-    __slots__ = ("args", "kwargs", "line", "lower", "name", "once", "outs", "pack", "promised", "random")
+    __slots__ = ("__weakref__", "args", "kwargs", "line", "lower", "name", "once", "outs", "pack", "promised", "random")
 
     def __init__(
         self,

@@ -37,6 +37,8 @@ class FeedKind(Enum):
     INT = "i64"
     SEED = "seed"
 
+    __hash__ = object.__hash__  # an enum's own runs Python code, for each number of a program's key
+
 
 class Feed(NamedTuple):
     """A number that enters a program from the host.
@@ -186,8 +188,12 @@ class Tape:
         key = (slot, spec)
         found = self.reads.get(key)
         if found is None:
-            found = self.reads[key] = self.append(spec.read, [slot])
+            found = self.reads[key] = self.append(spec.read, [slot, *[self.feed(INT_FIXED, offset) for offset in spec.offsets]])
         return found
+
+    def write(self, slot: int, spec: Any, part: int) -> int:
+        """The slot of the value at `slot` after the value at `part` was written through view `spec`."""
+        return self.append(spec.write, [slot, part, *[self.feed(INT_FIXED, offset) for offset in spec.write_offsets]])
 
     def define(self, recorder: Recorder, slot: int, aval: Aval) -> Value:
         """The value at `slot`, to be held by a storage."""

@@ -71,13 +71,30 @@ def slice_along(x: jax.Array, dim: int, start: int, stop: int, step: int = 1) ->
     return lax.slice_in_dim(x, operator.index(start), operator.index(stop), operator.index(step), dim)
 
 
-def write_block(x: jax.Array, part: jax.Array, starts: Sequence[int]) -> jax.Array:
+def write_block(x: jax.Array, part: jax.Array, starts: Sequence[int | jax.Array]) -> jax.Array:
     """`x` with the block that begins at `starts` replaced by `part`.
 
     The barrier makes `part` whole before any of it is written: XLA:CPU otherwise works it out while it writes, also where it is read
     from the very buffer, seen in another shape, that is being written to.
     """
     return lax.dynamic_update_slice(x, lax.optimization_barrier(part), list(starts))
+
+
+def write_along(x: jax.Array, part: jax.Array, dim: int, start: int | jax.Array) -> jax.Array:
+    """`x` with what begins at `start` of dimension `dim` replaced by `part`, as long as that is."""
+    return write_block(x, part, [start if d == dim else 0 for d in range(x.ndim)])
+
+
+def block_along(x: jax.Array, dim: int, start: int | jax.Array, size: int) -> jax.Array:
+    """`size` elements of dimension `dim` from `start`, which is in range: a number, or an input of the program."""
+    if isinstance(start, int):
+        return lax.slice_in_dim(x, start, start + size, axis=dim)
+    return lax.dynamic_slice_in_dim(x, start, size, dim)
+
+
+def covered(count: int, step: int) -> int:
+    """How many elements lie from the first to the last of `count` that are `step` apart."""
+    return (count - 1) * step + 1 if count else 0
 
 
 def with_size(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:

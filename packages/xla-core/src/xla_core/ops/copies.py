@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import axis
+from xla_core.ops.axes import axis, covered, write_along
 from xla_core.ops.promote import cast, full
 from xla_core.ops.scatter import scatter_at
 from xla_core.ops.table import Context, op, overload_named
-from xla_core.ops.views import VIEWS, slice_bounds
+from xla_core.ops.views import VIEWS, Offset, select_step, slice_step
 
 # aten name of the copy -> name of the view that it copies
 _READS = {
@@ -26,8 +26,6 @@ _READS = {
     "permute_copy": "permute",
     "transpose_copy.int": "transpose.int",
     "expand_copy": "expand",
-    "select_copy.int": "select.int",
-    "slice_copy.Tensor": "slice.Tensor",
     "as_strided_copy": "as_strided",
     "unsqueeze_copy": "unsqueeze",
     "squeeze_copy": "squeeze",
@@ -45,8 +43,6 @@ _READS = {
     "_neg_view_copy": "_neg_view",
 }
 _WRITES = {
-    "select_scatter": "select.int",
-    "slice_scatter": "slice.Tensor",
     "diagonal_scatter": "diagonal",
     "as_strided_scatter": "as_strided",
 }
@@ -86,25 +82,61 @@ for _name, _view in _WRITES.items():
     _register_write(_name, _view)
 
 
-def _padded(ctx: Context, grad: jax.Array, dim: int, start: int, step: int) -> jax.Array:
+@op("select_copy.int")
+def _select_copy(ctx: Context, x: jax.Array, dim: int, index: int) -> jax.Array:
+    """select_copy.int(Tensor self, int dim, SymInt index) -> Tensor"""
+    return select_step(x.shape, dim, index).read(x)
+
+
+@op("slice_copy.Tensor")
+def _slice_copy(ctx: Context, x: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> jax.Array:
+    """slice_copy.Tensor(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""
+    return slice_step(x.shape, dim, start, end, step).read(x)
+
+
+@op("select_scatter")
+def _select_scatter(ctx: Context, x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
+    """select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"""
+    return select_step(x.shape, dim, index).write(x, cast(src, x.dtype))
+
+
+@op("slice_scatter")
+def _slice_scatter(
+    ctx: Context, x: jax.Array, src: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> jax.Array:
+    """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""
+    return slice_step(x.shape, dim, start, end, step).write(x, cast(src, x.dtype))
+
+
+def _counted_from_0(index: Offset, size: int) -> Offset:
+    """An index or a bound, which may count from the end, as a slice clamps it."""
+    if isinstance(index, int):
+        return min(max(index + size if index < 0 else index, 0), size)
+    return lax.clamp(np.int64(0), lax.select(index < 0, index + size, index), np.int64(size))
+
+
+def _spread(ctx: Context, grad: jax.Array, dim: int, start: Offset, step: int) -> jax.Array:
     """`grad` spread along `dim` from `start` in steps of `step`, zeros elsewhere."""
-    covered = (grad.shape[dim] - 1) * step + 1 if grad.shape[dim] else 0
-    widths = [(start, ctx.shape[dim] - start - covered, step - 1) if d == dim else (0, 0, 0) for d in range(grad.ndim)]
-    return lax.pad(grad, full(0, (), grad.dtype), widths)
+    zero, length = full(0, (), grad.dtype), covered(grad.shape[dim], step)
+    low, high = (start, ctx.shape[dim] - start - length) if isinstance(start, int) else (0, 0)
+    block = lax.pad(grad, zero, [(low, high, step - 1) if d == dim else (0, 0, 0) for d in range(grad.ndim)])
+    return block if isinstance(start, int) else write_along(full(0, ctx.shape, grad.dtype), block, dim, start)
 
 
-@op("select_backward")
-def _select_backward(ctx: Context, grad: jax.Array, input_sizes: Sequence[int], dim: int, index: int) -> jax.Array:
+@op("select_backward", scalars=("index",))
+def _select_backward(ctx: Context, grad: jax.Array, input_sizes: Sequence[int], dim: int, index: Offset) -> jax.Array:
     """select_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt index) -> Tensor"""
     dim = axis(dim, len(ctx.shape))
-    return _padded(ctx, lax.expand_dims(grad, (dim,)), dim, index + ctx.shape[dim] if index < 0 else index, 1)
+    return _spread(ctx, lax.expand_dims(grad, (dim,)), dim, _counted_from_0(index, ctx.shape[dim]), 1)
 
 
-@op("slice_backward")
-def _slice_backward(ctx: Context, grad: jax.Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> jax.Array:
+@op("slice_backward", scalars=("start", "end"))
+def _slice_backward(
+    ctx: Context, grad: jax.Array, input_sizes: Sequence[int], dim: int, start: Offset, end: Offset, step: int
+) -> jax.Array:
     """slice_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt start, SymInt end, SymInt step) -> Tensor"""
     dim = axis(dim, len(ctx.shape))
-    return _padded(ctx, grad, dim, slice_bounds(ctx.shape[dim], start, end)[0] if grad.size else 0, step)
+    return _spread(ctx, grad, dim, _counted_from_0(start, ctx.shape[dim]) if grad.size else 0, step)
 
 
 @op("diagonal_backward")

@@ -67,13 +67,13 @@ def _triangle(keep: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[...
         """tril(Tensor self, SymInt diagonal=0) -> Tensor"""
         rows, columns = (iota_along(x.shape, x.ndim - 2 + k, _INT64) for k in (0, 1))
         offset = lax.sub(columns, rows)
-        return lax.select(keep(offset, lax.full_like(offset, diagonal)), x, lax.full_like(x, 0))
+        return lax.select(keep(offset, full(diagonal, offset.shape, _INT64)), x, lax.full_like(x, 0))
 
     return lower
 
 
-op("tril")(_triangle(lax.le))
-op("triu")(_triangle(lax.ge))
+op("tril", scalars=("diagonal",))(_triangle(lax.le))
+op("triu", scalars=("diagonal",))(_triangle(lax.ge))
 
 
 @op("nonzero_static", notes="the elements found first, then fill_value")

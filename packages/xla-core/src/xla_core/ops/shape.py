@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import axis, moved, slice_along
+from xla_core.ops.axes import axis, block_along, moved, slice_along
 from xla_core.ops.promote import broadcast, cast, compute_dtype, full
 from xla_core.ops.search import insertion_points
 from xla_core.ops.table import Context, op
@@ -70,19 +71,21 @@ def _flip(ctx: Context, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     return lax.rev(x, [axis(dim, x.ndim) for dim in dims]) if x.ndim else x
 
 
-def rolled(x: jax.Array, shift: int, dim: int) -> jax.Array:
+def rolled(x: jax.Array, shift: int | jax.Array, dim: int) -> jax.Array:
     """`x` moved by `shift` places along `dim`, in a circle."""
     size = x.shape[dim]
     start = -shift % size if size else 0
+    if not isinstance(start, int):
+        return block_along(lax.concatenate([x, x], dim), dim, start, size)
     if not start:
         return x
     return lax.concatenate([slice_along(x, dim, start, size), slice_along(x, dim, 0, start)], dim)
 
 
-@op("roll")
-def _roll(ctx: Context, x: jax.Array, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> jax.Array:
+@op("roll", scalars=("shifts",))
+def _roll(ctx: Context, x: jax.Array, shifts: Any, dims: int | Sequence[int] = ()) -> jax.Array:
     """roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor; without dims over all elements in a row."""
-    shifts = (shifts,) if isinstance(shifts, int) else shifts
+    shifts = shifts if isinstance(shifts, (list, tuple)) else (shifts,)
     dims = (dims,) if isinstance(dims, int) else dims
     if not dims:
         return lax.reshape(rolled(lax.reshape(x, (x.size,)), shifts[0], 0), x.shape)

@@ -7,7 +7,7 @@ rebuilds outwards, so that a write through any view of a view gives the new valu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,43 +16,104 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
-from xla_core.ops.axes import write_block
+from xla_core.ops.axes import block_along, covered, with_size, write_along
 
 Read = Callable[..., jax.Array]
 Write = Callable[..., jax.Array]
+Offset = int | jax.Array  # a constant of the program, or an input
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """One view operation: its schema name without namespace, its arguments after `self`, the shape that it gives."""
+    """One view operation: its schema name without namespace, its arguments after `self`, the shape that it gives.
+
+    offset: where a select or a slice begins, counted from 0: apart from the other arguments, because it may change from step to
+    step. None for all other views.
+    """
 
     name: str
     args: tuple[Any, ...]
     shape: tuple[int, ...]
+    offset: int | None = None
 
-    def read(self, base: jax.Array) -> jax.Array:
-        """The viewed part of `base`."""
-        return VIEWS[self.name][0](base, self.shape, *self.args)
+    def read(self, base: jax.Array, offset: Offset | None = None) -> jax.Array:
+        """The viewed part of `base`. offset: instead of its own."""
+        return VIEWS[self.name][0](base, self.shape, *self._placed(offset))
 
-    def write(self, base: jax.Array, part: jax.Array) -> jax.Array:
-        """`base` with the viewed part replaced by `part`."""
-        return VIEWS[self.name][1](base, part, *self.args)
+    def write(self, base: jax.Array, part: jax.Array, offset: Offset | None = None) -> jax.Array:
+        """`base` with the viewed part replaced by `part`. offset: instead of its own."""
+        return VIEWS[self.name][1](base, part, *self._placed(offset))
+
+    def _placed(self, offset: Offset | None) -> tuple[Any, ...]:
+        return self.args if self.offset is None else (self.offset if offset is None else offset, *self.args)
 
 
-def read_view(base: jax.Array, steps: tuple[ViewStep, ...]) -> jax.Array:
-    """What a chain of steps shows of `base`."""
-    for step in steps:
-        base = step.read(base)
+def select_step(shape: tuple[int, ...], dim: int, index: int) -> ViewStep:
+    """`select.int` of a base of `shape`, by torch's arguments, which are in range."""
+    dim = dim % len(shape)
+    return ViewStep("select.int", (dim,), (*shape[:dim], *shape[dim + 1 :]), index % shape[dim])
+
+
+def slice_step(shape: tuple[int, ...], dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> ViewStep:
+    """`slice.Tensor` of a base of `shape`, by torch's arguments."""
+    dim = dim % len(shape)
+    low, high = slice_bounds(shape[dim], start, end)
+    return ViewStep("slice.Tensor", (dim, step), with_size(shape, dim, -(-(high - low) // step)), low)
+
+
+_PARTS = ("select.int", "slice.Tensor")
+
+
+def followed(base: tuple[int, ...], steps: tuple[ViewStep, ...], step: ViewStep) -> tuple[ViewStep, ...]:
+    """`steps` over a base of that shape, then `step`. Selects and slices in a row become one for each dimension, from the last to the
+    first, so that the same part has the same steps, whatever the way to it.
+    """
+    if step.name not in _PARTS:
+        return (*steps, step)
+    first = next((number for number in reversed(range(len(steps))) if steps[number].name not in _PARTS), -1) + 1
+    shape = steps[first - 1].shape if first else base
+    return (*steps[:first], *_joined(shape, (*steps[first:], step)))
+
+
+def _joined(shape: tuple[int, ...], parts: tuple[ViewStep, ...]) -> Iterator[ViewStep]:
+    dims = list(range(len(shape)))
+    starts, sizes, gaps = [0] * len(shape), list(shape), [1] * len(shape)
+    for part in parts:
+        dim = dims[part.args[0]]
+        starts[dim] += (part.offset or 0) * gaps[dim]
+        if part.name == "select.int":
+            dims.remove(dim)
+        else:
+            sizes[dim], gaps[dim] = part.shape[part.args[0]], gaps[dim] * part.args[1]
+    for dim in reversed(range(len(shape))):
+        if dim not in dims:
+            shape = (*shape[:dim], *shape[dim + 1 :])
+            yield ViewStep("select.int", (dim,), shape, starts[dim])
+        elif sizes[dim] != shape[dim]:
+            shape = with_size(shape, dim, sizes[dim])
+            yield ViewStep("slice.Tensor", (dim, gaps[dim] if sizes[dim] > 1 else 1), shape, starts[dim])
+
+
+def _aligned(steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> list[Offset | None]:
+    rest = iter(offsets)
+    return [None if step.offset is None else next(rest) for step in steps]
+
+
+def read_view(base: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> jax.Array:
+    """What a chain of steps shows of `base`. offsets: of those steps that have one, instead of their own."""
+    for step, offset in zip(steps, _aligned(steps, offsets), strict=True):
+        base = step.read(base, offset)
     return base
 
 
-def write_view(base: jax.Array, part: jax.Array, steps: tuple[ViewStep, ...]) -> jax.Array:
-    """`base` after `part` was written through a chain of steps."""
+def write_view(base: jax.Array, part: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> jax.Array:
+    """`base` after `part` was written through a chain of steps. offsets: as for `read_view`."""
+    placed = _aligned(steps, offsets)
     bases = [base]
-    for step in steps[:-1]:
-        bases.append(step.read(bases[-1]))
-    for step, inner in zip(reversed(steps), reversed(bases), strict=True):
-        part = step.write(inner, part)
+    for step, offset in zip(steps[:-1], placed[:-1], strict=True):
+        bases.append(step.read(bases[-1], offset))
+    for step, inner, offset in zip(reversed(steps), reversed(bases), reversed(placed), strict=True):
+        part = step.write(inner, part, offset)
     return part
 
 
@@ -97,23 +158,12 @@ def _untranspose(base: jax.Array, part: jax.Array, first: int = 0, second: int =
     return part if part.ndim < 2 else lax.transpose(part, _swapped(part, first, second))
 
 
-def _select(base: jax.Array, shape: tuple[int, ...], dim: int, index: int) -> jax.Array:
-    dim = _dim(base, dim)
-    return lax.squeeze(lax.slice_in_dim(base, *_one(base, dim, index), axis=dim), (dim,))
+def _select(base: jax.Array, shape: tuple[int, ...], index: Offset, dim: int) -> jax.Array:
+    return lax.squeeze(block_along(base, dim, index, 1), (dim,))
 
 
-def _one(base: jax.Array, dim: int, index: int) -> tuple[int, int]:
-    start = index + base.shape[dim] if index < 0 else index
-    return start, start + 1
-
-
-def _write_select(base: jax.Array, part: jax.Array, dim: int, index: int) -> jax.Array:
-    dim = _dim(base, dim)
-    return _write_along(base, lax.expand_dims(part, (dim,)), dim, _one(base, dim, index)[0])
-
-
-def _write_along(base: jax.Array, part: jax.Array, dim: int, start: int) -> jax.Array:
-    return write_block(base, part, [start if d == dim else 0 for d in range(base.ndim)])
+def _write_select(base: jax.Array, part: jax.Array, index: Offset, dim: int) -> jax.Array:
+    return write_along(base, lax.expand_dims(part, (dim,)), dim, index)
 
 
 def slice_bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -125,24 +175,17 @@ def slice_bounds(size: int, start: int | None, end: int | None) -> tuple[int, in
     return start, end
 
 
-def _slice(
-    base: jax.Array, shape: tuple[int, ...], dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> jax.Array:
-    dim = _dim(base, dim)
-    low, high = slice_bounds(base.shape[dim], start, end)
-    return lax.slice_in_dim(base, low, high, step, dim)
+def _slice(base: jax.Array, shape: tuple[int, ...], start: Offset, dim: int, step: int) -> jax.Array:
+    block = block_along(base, dim, start, covered(shape[dim], step))
+    return block if step == 1 else lax.slice_in_dim(block, 0, None, step, dim)
 
 
-def _write_slice(
-    base: jax.Array, part: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> jax.Array:
-    dim = _dim(base, dim)
-    low, _ = slice_bounds(base.shape[dim], start, end)
+def _write_slice(base: jax.Array, part: jax.Array, start: Offset, dim: int, step: int) -> jax.Array:
     if part.size == 0:
         return base
     if step == 1:
-        return _write_along(base, part, dim, low)
-    rows = jax.numpy.asarray(low + step * np.arange(part.shape[dim], dtype=np.int32))
+        return write_along(base, part, dim, start)
+    rows = jax.numpy.asarray(start + step * np.arange(part.shape[dim], dtype=np.int32))
     return _put_rows(base, part, rows, dim)
 
 

@@ -105,6 +105,8 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
     program = programs().program(key, inputs)
     with program.lock, jax.enable_x64(True):
         executable = program.executable if program.matches(inputs) else None
+        if executable is None:
+            programs().learn(program, graph)
         floats, ints = program.numbers(inputs)
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
         if executable is None:

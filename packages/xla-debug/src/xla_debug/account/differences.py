@@ -74,10 +74,10 @@ class KnownPrograms:
         return _difference(nearest, program)
 
 
-def _likeness(known: _Program, program: _Program) -> tuple[float, bool]:
-    """Share of operations that two programs have in common; of equal ones, that of the same line is nearer."""
+def _likeness(known: _Program, program: _Program) -> tuple[float, bool, bool]:
+    """Share of operations that two programs have in common; of equal ones, that with the same inputs, at the same line, is nearer."""
     common = (known.names & program.names).total()
-    return common / max(known.names.total(), program.names.total(), 1), known.line == program.line
+    return common / max(known.names.total(), program.names.total(), 1), known.inputs == program.inputs, known.line == program.line
 
 
 def _difference(old: _Program, new: _Program) -> Difference:
@@ -200,9 +200,9 @@ def _of_constants(old: _Program, new: _Program) -> Difference | None:
             user = new.constant_users[number]
             return Difference(
                 Change.CONSTANT,
-                f"constant {before!r} became {now!r} in {'the program' if user is None else user.name}",
+                f"a constant became an input: {before!r}, now {now!r}, in {_name(user) if user else 'the program'}",
                 new.line if user is None else user.line,
-                "nothing: it is an input from now on, and compiles no more",
+                "nothing: programs that are compiled from now on take it as an input",
             )
     return None
 
