@@ -176,6 +176,39 @@ def test_a_registered_operation_is_recorded_and_differentiable() -> None:
         abi.register_op(abi.OpSpec("xla_core_test::nothing", lower))
 
 
+def test_a_registered_operation_is_replaced_where_that_is_asked_for() -> None:
+    """As by the cell of a notebook that runs a second time with another lowering; also for a row of this package."""
+    library = torch.library.Library("xla_core_again", "DEF")
+    library.define("scaled(Tensor x, float factor) -> Tensor")
+    library.define("scaled_(Tensor(a!) x, float factor) -> Tensor(a!)")
+    library.impl("scaled", lambda x, factor: torch.empty_like(x), "Meta")
+    library.impl("scaled_", lambda x, factor: x, "Meta")
+    x = torch.tensor([1.0, 2.0, 3.0]).to("xla")
+
+    def registered(power: int, replace: bool) -> tuple[list[float], list[float]]:
+        def lower(context: abi.Context, x: jax.Array, factor: Any) -> jax.Array:
+            return x**power * abi.scalar(factor, context.dtype)
+
+        abi.register_op(abi.OpSpec("xla_core_again::scaled", lower, frozenset({"factor"})), replace=replace)
+        y = x.clone()
+        torch.ops.xla_core_again.scaled_(y, 0.5)
+        return torch.ops.xla_core_again.scaled(x, 0.5).tolist(), y.tolist()
+
+    assert registered(1, False) == ([0.5, 1.0, 1.5],) * 2
+    pending = torch.ops.xla_core_again.scaled(x, 2.0)
+    with pytest.raises(errors.RegistrationError, match="replace=True"):
+        registered(2, False)
+    before = abi.counter("xla::scaled")
+    assert registered(3, True) == ([0.5, 4.0, 13.5],) * 2
+    assert pending.tolist() == [2.0, 4.0, 6.0], "recorded before"
+    assert abi.counter("xla::scaled") == before + 2, "counted on"
+
+    library.define("other(Tensor x) -> Tensor")
+    library.impl("other", torch.empty_like, "Meta")
+    abi.register_op(abi.OpSpec("xla_core_again::other", lambda context, x: x), replace=True)
+    assert torch.ops.xla_core_again.other(x).tolist() == [1.0, 2.0, 3.0], "there need be no row before"
+
+
 def test_a_pass_sees_every_graph() -> None:
     seen: list[abi.Graph] = []
 

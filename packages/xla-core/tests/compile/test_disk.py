@@ -115,6 +115,69 @@ def test_a_changed_lowering_of_somebody_else_is_another_program(tmp_path: Path) 
     assert outcome() == "20.0 30.0 1 1"
 
 
+BOUND = """
+import sys
+import torch
+from functools import partial
+from xla_core import abi
+from xla_core.compile import disk
+import made
+
+disk.configure(sys.argv[1])
+library = torch.library.Library("bound", "DEF")
+factor = float(sys.argv[2])
+typed = {"abi": abi, "helper": eval(f"lambda x: x * {factor}")}
+exec("def lowering(context, x):\\n    return helper(x)", typed)
+lowerings = {
+    "closure": made.closure(factor),
+    "partial": partial(made.scaled, factor=factor),
+    "method": made.Scaled(factor).lower,
+    "called": made.Scaled(factor),
+    "typed": typed["lowering"],
+}
+for name, lowering in lowerings.items():
+    library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl(name, torch.empty_like, "Meta")
+    abi.register_op(abi.OpSpec(f"bound::{name}", lowering))
+x = torch.ones(2).to("xla")
+values = {getattr(torch.ops.bound, name)(x)[0].item() for name in lowerings}
+print(*values, abi.snapshot().counters.get("PersistentCacheHit", 0), abi.snapshot().counters.get("PersistentCacheMiss", 0))
+"""
+
+MADE = """
+class Scaled:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def lower(self, context, x):
+        return x * self.factor
+
+    __call__ = lower
+
+
+def scaled(context, x, factor):
+    return x * factor
+
+
+def closure(factor):
+    return lambda context, x: x * factor
+"""
+
+
+def test_values_that_a_lowering_is_bound_to_are_part_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(BOUND)
+    (tmp_path / "made.py").write_text(MADE)
+
+    def outcome(factor: int) -> str:
+        command = [sys.executable, "-B", str(tmp_path / "main.py"), str(tmp_path / "cache"), str(factor)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PJRT_DEVICE": "CPU"})
+        return done.stdout.strip()
+
+    assert outcome(2) == "2.0 0 5"
+    assert outcome(2) == "2.0 5 0"
+    assert outcome(3) == "3.0 0 5"
+
+
 def test_folder_and_entries_are_private(filled: Path) -> None:
     assert filled.stat().st_mode & 0o777 == 0o700
     assert entry(filled).stat().st_mode & 0o077 == 0

@@ -16,6 +16,7 @@ import marshal
 import os
 import pickle
 import platform
+import secrets
 import stat
 import tempfile
 import warnings
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import Distribution, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -182,22 +184,56 @@ def _lowerings(graph: Graph) -> list[str]:
     return sorted({digest for function in functions if (digest := _code_digest(function))})
 
 
-def _code_digest(function: Callable[..., Any]) -> str:
-    """Of the package whose function this is, or of the file where that is no package; empty for this package, whose digest is its own."""
+def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
+    """Of the package whose function this is, or of the file where that is no package, and of the values that the function is bound to.
+
+    Empty for this package, whose digest is its own. inside: the ids of what is being looked at.
+    """
+    bound: list[Any] = []
     while isinstance(function, partial):
+        bound += [function.args, function.keywords]
         function = function.func
     function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    if code is None:  # compiled: nothing to read
-        return repr(type(function))
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that is called, or compiled: nothing to read
+        bound.append(function)
+        function = type(function).__call__
+        code = getattr(function, "__code__", None)
+    if code is None:
+        return _value_digest(bound, inside)
     if code.co_filename.startswith(f"{_HERE}{os.sep}"):
         return ""
+    bound += [getattr(function, "__self__", None), getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
+    bound += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     file = Path(code.co_filename)
-    if not file.is_file():  # typed in, or made by exec
-        return hashlib.sha256(marshal.dumps(code)).hexdigest()
+    if not file.is_file():  # typed in, or made by exec: what else was typed in and is used
+        bound += [(name, function.__globals__[name]) for name in code.co_names if name in function.__globals__]
+        return f"{hashlib.sha256(marshal.dumps(code)).hexdigest()}{_value_digest(bound, inside)}"
     while (file.parent / "__init__.py").is_file():
         file = file.parent
-    return _tree_digest(file)
+    return f"{_tree_digest(file)}{_value_digest(bound, inside)}"
+
+
+_OF_THIS_PROCESS = secrets.token_hex()
+
+
+def _value_digest(value: Any, inside: frozenset[int]) -> str:
+    """Equal in two processes only for equal values; of one that cannot be written down it is no other process's."""
+    if value is None or id(value) in inside:
+        return ""
+    inside = inside | {id(value)}
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_value_digest(item, inside) for item in value)}]"
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if not isinstance(value, type) and (isinstance(value, partial) or hasattr(inspect.unwrap(value), "__code__")):
+        return _code_digest(value, inside)
+    try:
+        return hashlib.sha256(pickle.dumps(value)).hexdigest()
+    except Exception:  # whatever a class of the user's raises
+        return _OF_THIS_PROCESS
 
 
 @cache

@@ -67,12 +67,19 @@ def make_plan(func: OpOverload) -> Plan:
 _on_cpu: set[OpOverload] = set()
 
 
-def register_op(spec: OpSpec) -> OpSpec:
-    """Add a row to the op table, also when the operation was already called and ran on the CPU. Raises RegistrationError."""
-    register(spec)
-    for func in _on_cpu & _planned:
+def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
+    """Add a row to the op table, also when the operation was already called and ran on the CPU.
+
+    replace: a row of that name may be there, and is no longer used: for the cell of a notebook that runs again. What was recorded
+    with it stays as it was.
+    Raises RegistrationError for a name that is taken or that torch does not know, and for `scalars` that its schema does not have.
+    """
+    known = spec.name in TABLE
+    register(spec, replace)
+    outdated = _planned if known else _on_cpu & _planned
+    for func in tuple(outdated):
         forget_plan(func)
-    _planned.difference_update(_on_cpu)
+    _planned.difference_update(tuple(outdated))
     _on_cpu.clear()
     return spec
 
@@ -87,7 +94,7 @@ def recording_plan(func: OpOverload) -> Plan:
         if decomposed is None:
             _on_cpu.add(func)
         return plainly(decomposed or partial(fallback.run, func))
-    call = _COUNTS.setdefault(full_name(func), Call(func, functional_form, spec, _otherwise(func)))  # it may have counted already
+    call = _call(func, functional_form, spec)
     if is_factory(func):
         plan = factory(call)
     elif convention is Convention.FUNCTIONAL:
@@ -97,6 +104,17 @@ def recording_plan(func: OpOverload) -> Plan:
     wrapped = special.imaging(func, special.noting(func, special.filling(func, functional_form, plan)))
     wrapped = host_indices.moving(func, special.elsewhere(func, special.generating(func, wrapped)))
     return plan if wrapped is plan else plainly(wrapped)
+
+
+def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
+    """What is known of `func`, which may have been called before, perhaps by another row."""
+    found = _COUNTS.get(full_name(func))
+    if found is None or found.spec is not spec:
+        made = Call(func, functional_form, spec, _otherwise(func))
+        if found is not None:
+            made.count, made.packed = found.count, found.packed
+        found = _COUNTS[full_name(func)] = made
+    return found
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:

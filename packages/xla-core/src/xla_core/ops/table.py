@@ -114,12 +114,14 @@ def overloads_of(name: str) -> list[OpOverload]:
     return [getattr(packet, overload) for overload in packet.overloads()]
 
 
-def register(spec: OpSpec) -> OpSpec:
-    """Add one row; raises RegistrationError for a duplicate, an unknown name or a scalar the schema does not have."""
+def register(spec: OpSpec, replace: bool = False) -> OpSpec:
+    """Add one row, or put it in the place of one; raises RegistrationError as `register_op`."""
     arguments = _argument_names(spec.name)
     unknown = spec.scalars - arguments
     if unknown:
         raise RegistrationError(f"{spec.name} has no arguments {sorted(unknown)}; it has {sorted(arguments)}")
+    if replace:
+        TABLE.pop(spec.name, None)
     return _add(spec)
 
 
@@ -129,7 +131,9 @@ def _argument_names(name: str) -> set[str]:
 
 def _add(spec: OpSpec) -> OpSpec:
     if spec.name in TABLE:
-        raise RegistrationError(f"{spec.name} is already registered by {TABLE[spec.name].lower.__module__}")
+        raise RegistrationError(
+            f"{spec.name} is already registered by {TABLE[spec.name].lower.__module__}; replace=True puts another lowering in its place"
+        )
     TABLE[spec.name] = spec
     return spec
 
