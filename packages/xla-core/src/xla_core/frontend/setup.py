@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core.frontend import attention, autocast, device, dynamo, linear, loading, optim, plain, solve
+from xla_core.frontend import attention, autocast, device, dlpack, dynamo, linear, loading, optim, plain, solve
 from xla_core.ops import families
 
 
@@ -14,6 +14,7 @@ def activate() -> None:
     families.load()
     device.register()
     plain.register()
+    dlpack.register()
     attention.register()
     autocast.register()
     optim.register()
