@@ -13,6 +13,7 @@ import jax
 import pytest
 import torch
 
+import torch_xla
 import torch_xla._XLAC as lib
 import torch_xla.debug.profiler as xp
 from xla_core import abi
@@ -34,6 +35,27 @@ def syncs() -> Iterator[list[abi.SyncEvent]]:
         yield seen
     finally:
         end()
+
+
+def test_programs_carry_names_and_operations_their_lines(tmp_path: Path) -> None:
+    x = torch.randn(30, 30, device="xla")
+
+    def training_step() -> torch.Tensor:
+        y = x.sinh() @ x  # the operations
+        torch_xla.sync(wait=True)
+        return y
+
+    inference = torch_xla.compile(lambda: x.cosh().sum(), name="my region")
+    xp.start_trace(str(tmp_path))
+    training_step()
+    inference()
+    torch_xla.sync(wait=True)
+    xp.stop_trace()
+    (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    written = file.read_bytes()
+    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# the operations"))
+    for name in ("jit_training_step", "jit_my_region", f"aten.sinh[test_profiler.py:{line}]", f"aten.mm[test_profiler.py:{line}]"):
+        assert name.encode() in written
 
 
 @pytest.mark.filterwarnings("ignore:builtin type event_stats has no __module__")  # of jaxlib 0.12, which aborts where that is an error

@@ -182,7 +182,7 @@ def test_dead_buffers_are_donated_where_a_result_fits() -> None:
     assert donated_arguments(graph) == (0,), "one result, so one buffer; the first that fits"
     arguments = [jax.device_put(each) for each in (X, X * 2, np.arange(3), X * 3)]
     with jax.enable_x64(True):
-        result, _ = jitted(graph, NOTHING, SingleDeviceSharding(jax.local_devices()[0]))(*arguments)
+        result, _ = jitted(graph, NOTHING, SingleDeviceSharding(jax.local_devices()[0]), "step")(*arguments)
     np.testing.assert_array_equal(result, X * 6)
     assert [each.is_deleted() for each in arguments] == [True, False, False, False]
 
@@ -190,5 +190,5 @@ def test_dead_buffers_are_donated_where_a_result_fits() -> None:
 def test_a_program_without_inputs_runs_on_its_device() -> None:
     device = jax.local_devices()[-1]
     fill = op(lambda context: lax.full((3,), 7, np.float32))
-    result, token = jitted(Graph(((fill,),), (0,)), NOTHING, SingleDeviceSharding(device))()
+    result, token = jitted(Graph(((fill,),), (0,)), NOTHING, SingleDeviceSharding(device), "step")()
     assert result.devices() == {device} and token.devices() == {device} and result.tolist() == [7, 7, 7]

@@ -51,14 +51,16 @@ def _layout(aval: Aval | None) -> tuple[Any, ...] | None:
     return None if aval is None else (aval.shape, aval.physical)
 
 
-def jitted(graph: Graph, constants: Constants, home: Sharding, scope: Scope | None = None, told: bool = False) -> Any:
+def jitted(graph: Graph, constants: Constants, home: Sharding, name: str, scope: Scope | None = None, told: bool = False) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
 
-    home: how the buffers lie. told: in SPMD mode, results without a layout are replicated, not as the compiler likes.
-    Raises (at that call) LoweringError for a lowering that fails.
+    home: how the buffers lie. name: of the module in profiles. told: in SPMD mode, results without a layout are replicated, not as
+    the compiler likes. Raises (at that call) LoweringError for a lowering that fails.
     """
+    run = across_replicas(program(graph, constants, scope, home), home)
+    run.__name__ = name
     return jax.jit(
-        across_replicas(program(graph, constants, scope, home), home),
+        run,
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
         out_shardings=_result_forms(graph, home, told),

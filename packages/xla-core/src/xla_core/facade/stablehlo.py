@@ -89,8 +89,7 @@ def _program(
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
     """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined."""
-    scope = source_scope if config.HLO_DEBUG.get() else None
-    emit = program(found.graph, found.constants, scope)
+    emit = program(found.graph, found.constants, source_scope)
     everything = [*found.inputs.buffers, *found.packed]
     count = len(found.inputs.buffers)
     inlined = {number for number in range(len(everything)) if number in inline_buffers or (inline_numbers and number >= count)}

@@ -29,7 +29,7 @@ from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
 from xla_core.ops import precision
 from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
-from xla_core.runtime.origin import region_name
+from xla_core.runtime.origin import asking_name, region_name
 
 # Hooks of the ABI: passes see and may replace a graph before it is looked up.
 GraphPass = Callable[[Graph], Graph]
@@ -164,8 +164,8 @@ def _build(
 def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list[Any]) -> Callable[..., Any]:
     """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
     device = jax_device(recorder)
-    scope = source_scope if config.HLO_DEBUG.get() else None
-    function = jitted(graph, program.constants, home(recorder), scope)
+    name = asking_name()
+    function = jitted(graph, program.constants, home(recorder), name, source_scope)
     lowered = function.lower(*arguments)
     try:
         try:
@@ -174,7 +174,7 @@ def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list
             if not spans_devices(home(recorder)):
                 raise
             # XLA cut a result in a way that no mesh here describes: have it whole.
-            function = jitted(graph, program.constants, home(recorder), scope, told=True)
+            function = jitted(graph, program.constants, home(recorder), name, source_scope, told=True)
             lowered = function.lower(*arguments)
             compiled = lowered.compile()
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
@@ -203,8 +203,12 @@ def _operations(graph: Graph) -> int:
 
 
 def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
-    """Names the user's line and the operation in the compiled text (api.md E09)."""
-    return jax.named_scope(f"{name}@{line or 'unknown'}")
+    """Names the operation and the user's line in the compiled program: `aten.mm[train.py:17]`.
+
+    Of the file the name alone, because / parts scopes; in brackets, because XLA drops what follows an @.
+    """
+    where = "unknown" if line is None else line.rpartition("/")[2]
+    return jax.named_scope(f"{name}[{where}]")
 
 
 def _described(recorder: Recorder, graph: Graph, program: Program) -> dict[str, Any]:

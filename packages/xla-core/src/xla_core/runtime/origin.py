@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from functools import cache
@@ -16,6 +17,7 @@ from xla_core import metrics
 
 _inside = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, jax, xla_core))
 _NAMESPACE = "/torch_xla/"
+_NO_NAME = re.compile(r"\W")
 
 
 def pass_over(folder: Path) -> None:
@@ -38,6 +40,17 @@ def user_line() -> str | None:
 def asking_line() -> str | None:
     """`user_line()` for events, None if nobody wants any: walking the stack costs more after a program has run."""
     return user_line() if metrics.listened() else None
+
+
+def asking_name() -> str:
+    """What to call the program that is asked for: after the innermost region that has a name, else after the user's function or file."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    function = "run" if frame is None else frame.f_code.co_name
+    if frame is not None and function == "<module>":
+        function = Path(frame.f_code.co_filename).stem
+    return _NO_NAME.sub("_", region_name() or function).strip("_") or "run"
 
 
 def user_frames() -> tuple[str, ...]:
