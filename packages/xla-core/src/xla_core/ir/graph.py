@@ -228,6 +228,22 @@ def results_of_once(tape: Tape, slots: Iterable[int]) -> list[int]:
     return found
 
 
+def wanted_outside(tape: Tape, slots: Iterable[int]) -> set[int]:
+    """The pending results among `slots` (closed under ancestors) that operations outside, which lead to something alive, read.
+
+    A loop that reads a value of the last turn while the next turn is pending would otherwise carry all turns along: nobody holds the
+    state of the last turn, and each read would compute it anew, in a longer program.
+    """
+    inside = set(slots)
+    outside = [slot for slot in ancestors(tape, live_slots(tape)) if slot not in inside]
+    read: set[int] = set()
+    for slot in outside:
+        entry = tape.entries[slot]
+        if type(entry) is tuple:
+            read.update(entry[1:])
+    return {slot for slot in read if slot not in tape.feeds and operation_at(tape.entries, slot) in inside}
+
+
 def materialize(tape: Tape, slots: list[int], buffers: list[Any]) -> None:
     """Turn pending results that were computed into leaves; whoever holds them follows."""
     for slot, buffer in zip(slots, buffers, strict=True):

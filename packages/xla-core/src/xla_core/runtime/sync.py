@@ -25,6 +25,7 @@ from xla_core.ir.graph import (
     renamed_lines,
     results_of_once,
     shrink,
+    wanted_outside,
 )
 from xla_core.ir.state import promote_state
 from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
@@ -176,7 +177,8 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     needed = ancestors(tape, [value.slot for value in values])
     entries, renamed, feeds = extract(tape, needed)
     slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
-    slots = sorted({*slots, *results_of_once(tape, needed)})
+    also = wanted_outside(tape, needed) if tape.partly_run else ()
+    slots = sorted({*slots, *results_of_once(tape, needed), *also})
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
     buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause, asking_line())
     materialize(tape, slots, buffers)
