@@ -143,6 +143,18 @@ def test_c34_set_replication_joins_and_leaves() -> None:
         replicas._membership.devices = None
 
 
+@pytest.mark.usefixtures("launched")
+def test_c34_the_only_device_of_a_process_of_several_joins_it_to_the_job() -> None:
+    """accelerate says so of the devices that it sees."""
+    try:
+        xm.set_replication(torch.device("xla:0"), xm.get_xla_supported_devices())
+        assert (xr.world_size(), xr.global_ordinal()) == (4, 2)
+        xm.set_replication("xla:0", [])
+        assert (xr.world_size(), xr.global_ordinal()) == (1, 0)
+    finally:
+        replicas._membership.devices = None
+
+
 def test_c15_master_ip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert xr.get_master_ip() == "127.0.0.1"

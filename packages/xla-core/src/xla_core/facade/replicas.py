@@ -31,8 +31,13 @@ _membership = _Membership()
 
 
 def join(names: Sequence[str] | None) -> None:
-    """Make this thread a member of the replica set of these real devices; none: a replica on its own (api.md C34)."""
-    _membership.devices = tuple(names or ())
+    """Make this thread a member of the replica set of these real devices; none: a replica on its own (api.md C34).
+
+    A single device is no set of its own in a job of several processes, where each sees only one: the thread is the replica that its
+    process is.
+    """
+    only = len(names or ()) == 1 and place().replicas
+    _membership.devices = None if only else tuple(names or ())
 
 
 def joined() -> tuple[str, ...]:
