@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_export_meta_says_where_inputs_come_from() -> None:
         (parameter, "2.bias"): stablehlo.VariableSignature([3], "float32"),
     }
     assert meta.output_signature == [stablehlo.VariableSignature([2, 3], "float32")]
+
+
+def test_the_bundle_can_be_copied_and_filled_anew() -> None:
+    """As keras does, which puts variables of its own into a copy of what upstream calls `_bundle`."""
+    model, inputs = small_model()
+    exported = stablehlo.exported_program_to_stablehlo(torch.export.export(model, (inputs,)))
+    bundle = copy.deepcopy(exported._bundle)
+    bundle.state_dict = {}
+    bundle.additional_constants = []
+    assert exported.bundle is exported._bundle and exported.bundle.state_dict
+    assert bundle.stablehlo_funcs == exported.bundle.stablehlo_funcs
 
 
 @pytest.mark.parametrize("inline", [True, False])

@@ -117,7 +117,7 @@ class StableHLOFunc:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StableHLOModelBundle:
     """Functions over one state dict."""
 
@@ -130,9 +130,14 @@ class StableHLOGraphModule:
     """An exported program that can be called, saved and loaded; results are xla tensors."""
 
     def __init__(self, bundle: StableHLOModelBundle) -> None:
-        self.bundle = bundle
+        self._bundle = bundle
         self._functions = {function.meta.name: function for function in bundle.stablehlo_funcs}
         self._default = bundle.stablehlo_funcs[0]
+
+    @property
+    def bundle(self) -> StableHLOModelBundle:
+        """What is saved; keras takes it by its name upstream, `_bundle`."""
+        return self._bundle
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The first function, with the arguments and the result nesting of the exported module. Raises ValueError for another nesting."""
