@@ -47,6 +47,8 @@ def assert_same_weights() -> Close:
         state = ours.state_dict()
         assert state.keys() == cpu.state_dict().keys()
         for name, value in cpu.state_dict().items():
-            torch.testing.assert_close(state[name].cpu(), value, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                state[name].cpu(), value, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+            )
 
     return check

@@ -24,7 +24,7 @@ SAMPLES = 1001
 
 def trained(accelerator: Accelerator) -> list[float]:
     """Weights after an epoch over the samples."""
-    torch.manual_seed(accelerator.process_index)  # the first replica's weights count
+    torch.manual_seed(0)  # accelerate leaves it to its users that all start alike
     rows = torch.linspace(0, 1, 24).unsqueeze(1)
     layer = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
