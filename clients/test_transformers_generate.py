@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
+import torch_xla
 import torch_xla.debug.metrics as met
 
 NEW = 4
@@ -62,6 +63,30 @@ def test_the_first_call_compiles_one_program_for_each_token_beside_the_set_up(cp
     before = compiled()
     fresh.generate(prompt, max_new_tokens=longer, do_sample=False, cache_implementation=cache)
     assert compiled() - before <= SET_UP + longer
+
+
+@torch.inference_mode()
+def decoded(model: LlamaForCausalLM, prompt: torch.Tensor, new: int) -> torch.Tensor:
+    """Greedy decoding whose shapes stay the same from token to token."""
+    cache = StaticCache(config=model.config, max_cache_len=prompt.shape[1] + new)
+    positions = torch.arange(prompt.shape[1], device=prompt.device)[None]
+    tokens, token = [], prompt
+    for _ in range(new):
+        token = model(token, past_key_values=cache, position_ids=positions).logits[:, -1:].argmax(-1)
+        positions = positions[:, -1:] + 1
+        tokens.append(token)
+        torch_xla.sync()
+    return torch.cat([prompt, *tokens], 1)
+
+
+def test_a_loop_over_a_static_cache_compiles_one_program_for_the_prompt_and_one_for_all_tokens(cpu: LlamaForCausalLM) -> None:
+    fresh, new = copy.deepcopy(cpu).to("xla"), 20
+    prompt = torch.randint(2, 64, (1, 7), generator=torch.Generator().manual_seed(1))
+    expected = cpu.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False)
+    on_device = prompt.to("xla")
+    before = compiled()
+    assert torch.equal(decoded(fresh, on_device, new).cpu(), expected)
+    assert compiled() - before == 3  # the last one puts the tokens together
 
 
 def test_an_attention_mask_with_left_padding_equals_the_cpu(cpu: LlamaForCausalLM, xla: LlamaForCausalLM, prompt: torch.Tensor) -> None:
