@@ -49,6 +49,7 @@ def main() -> None:
         "devices": sorted({parameter.device.type for parameter in network.parameters()}),
         "started": [before, after],
         "tpus": xm.get_xla_supported_devices("TPU"),
+        "accelerators": xm.xla_device_count(),
         "cuda": torch.cuda.is_available(),
         "losses": losses,
         "error": error,

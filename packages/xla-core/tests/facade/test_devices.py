@@ -11,7 +11,7 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 from torch_xla._internal.utils import parse_xla_device
-from xla_core.facade import deprecation
+from xla_core.facade import deprecation, devices
 
 Run = Callable[..., str]
 
@@ -125,3 +125,10 @@ def test_b17_each_old_name_warns_once(caplog: pytest.LogCaptureFixture) -> None:
             xm.get_xla_supported_devices("CPU")
     assert len(caplog.records) == 5
     assert all("deprecated" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("CPU", 0), ("TPU", 4), (None, 0)])
+def test_accelerators_are_counted(monkeypatch: pytest.MonkeyPatch, kind: str | None, count: int) -> None:
+    monkeypatch.setattr(devices.client, "device_kind", lambda: kind)
+    monkeypatch.setattr(devices, "device_count", lambda: 4)
+    assert xm.xla_device_count() == count

@@ -78,6 +78,7 @@ def test_counting_devices_starts_no_client() -> None:
     program = (
         "import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.runtime as xr\n"
         "assert torch_xla.device_count() == 3 and torch.xla.device_count() == 3 and torch.accelerator.device_count() == 3\n"
+        "assert xm.xla_device_count() == 0\n"
         "assert xm.get_xla_supported_devices() == ['xla:0', 'xla:1', 'xla:2'] and xm.get_xla_supported_devices('CPU')[0] == 'xla:0'\n"
         "assert [str(one) for one in torch_xla.devices()] == xm.get_xla_supported_devices() and str(torch_xla.device()) == 'xla:0'\n"
         "assert xr.device_type() == 'CPU' and xr.addressable_device_count() == 3 and xr.local_device_count() == 3\n"

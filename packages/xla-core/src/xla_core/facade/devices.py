@@ -150,6 +150,14 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
     return [str(one) for one in devices()[:max_devices]]
 
 
+def xla_device_count() -> int:
+    """How many accelerators this process addresses: none on the CPU, where nothing is started to find that out.
+
+    Libraries that run on an accelerator if there is one ask this; `torch_xla.device_count` counts devices of the CPU, too.
+    """
+    return 0 if client.device_kind() in (None, "CPU") else device_count()
+
+
 def attributes(device: jax.Device, number: int) -> dict[str, Any]:
     """What is known of a physical device; `number` counts over the job."""
     found: dict[str, Any] = {"name": f"{client.client().kind}:{number}"}
