@@ -64,6 +64,22 @@ CASES = [
     Case((2, 3, 6, 6), (4, 3, 3, 3), padding=(4,), name="2d-padding-above-kernel"),
     Case((2, 6, 8, 7), (6, 1, 3, 3), padding=(1,), groups=6, name="2d-depthwise"),
     Case((2, 4, 8, 7), (8, 1, 3, 3), stride=(2,), padding=(1,), groups=4, name="2d-depthwise-multiplied"),
+    Case((2, 5, 9), (5, 1, 4), padding=(3,), groups=5, name="1d-depthwise"),
+    Case((2, 3, 150), (6, 1, 40), stride=(3,), padding=(5,), groups=3, name="1d-depthwise-long"),
+    Case((2, 6, 9, 8), (6, 1, 7, 7), padding=(3,), groups=6, name="2d-depthwise-map-about-kernel"),
+    Case((2, 6, 9, 8), (6, 1, 5, 2), (2, 3), (2, 0), groups=6, name="2d-depthwise-strided"),
+    Case((2, 4, 11, 10), (4, 1, 3, 3), (2, 1), (3, 2), (2, 3), groups=4, name="2d-depthwise-strided-dilated"),
+    Case((2, 3, 7, 7), (3, 1, 2, 2), stride=(4,), groups=3, name="2d-depthwise-stride-above-kernel"),
+    Case((2, 3, 4, 4), (3, 1, 2, 2), padding=(3,), groups=3, name="2d-depthwise-padding-above-kernel"),
+    Case((2, 3, 1, 1), (6, 1, 3, 3), padding=(1,), groups=3, name="2d-depthwise-one-position"),
+    Case((1, 2, 14, 15), (2, 1, 13, 11), padding=(6, 5), groups=2, name="2d-depthwise-large-kernel"),
+    Case((1, 2, 30, 41), (4, 1, 12, 12), (1, 2), (5,), (2, 1), groups=2, name="2d-depthwise-large-kernel-strided-dilated"),
+    Case((2, 3, 4, 70), (3, 1, 3, 3), padding=(1,), groups=3, name="2d-depthwise-wide"),
+    Case((2, 3, 5, 6, 4), (6, 1, 3, 2, 3), (2, 1, 2), (1, 0, 1), groups=3, name="3d-depthwise"),
+    Case((1, 2, 7, 6, 6), (2, 1, 6, 5, 5), padding=(2,), groups=2, name="3d-depthwise-large-kernel"),
+    Case((2, 4, 4, 5), (4, 1, 4, 4), (2,), (1,), transposed=True, groups=4, name="2d-transposed-depthwise"),
+    Case((2, 3, 4, 5), (3, 2, 3, 3), (3,), (2,), (2,), True, (2, 1), 3, name="2d-transposed-grouped-outputs"),
+    Case((2, 3, 4, 5), (3, 1, 3, 3), (3,), (2,), (2,), True, (2, 1), 3, name="2d-transposed-depthwise-output-padding"),
     Case((2, 8, 8, 7), (12, 2, 3, 3), padding=(1,), groups=4, name="2d-grouped"),
     Case((1, 80, 5, 5), (80, 2, 3, 3), padding=(1,), groups=40, name="2d-grouped-blocks"),
     Case((2, 2, 5, 6, 4), (3, 2, 3, 2, 2), stride=(1, 2, 1), padding=(1,), name="3d"),
@@ -128,6 +144,18 @@ def _lower(name: str, like: torch.Tensor, *args: Any) -> Any:
     arrays = [jax.numpy.asarray(a.numpy()) if isinstance(a, torch.Tensor) else a for a in args]
     promised = jax.ShapeDtypeStruct(tuple(like.shape), like.numpy().dtype)
     return np.asarray(TABLE[name].lower(Context((promised,)), *arrays))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64], ids=str)
+def test_dtypes_of_depthwise(dtype: torch.dtype) -> None:
+    case = next(c for c in CASES if c.name == "2d-depthwise-multiplied")
+    x, weight, bias = (v * 4 if dtype is torch.int64 else v for v in operands(case))
+    x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
+    close = {"rtol": 2e-2 if dtype.itemsize == 2 else 1e-5, "atol": 2e-2 if dtype.itemsize == 2 else 1e-5}
+    check_lowering(aten.convolution.default, x, weight, bias, *case.settings, **close)
+    if dtype.is_floating_point:  # torch has no gradients of integers
+        grad = torch.randn(aten.convolution(x, weight, bias, *case.settings).shape).to(dtype)
+        check_lowering(aten.convolution_backward.default, grad, x, weight, [case.outs], *case.settings, [True, True, True], **close)
 
 
 @pytest.mark.parametrize("mask", [[True, False, False], [False, True, False], [False, False, True]])
@@ -197,3 +225,25 @@ def test_small_maps_are_matrix_products_on_the_cpu() -> None:
 
     assert "conv_general_dilated" not in primitives(2)
     assert "conv_general_dilated" in primitives(16)
+
+
+def test_depthwise_programs_stay_short() -> None:
+    """What is written out grows neither with the map nor with the area of a large kernel: compiling takes time by its length."""
+    window = Window((1, 1), (15, 15), (1, 1), 8)
+
+    def all_three(x: jax.Array, weight: jax.Array, grad: jax.Array) -> Any:
+        return (
+            conv_choice.forward(x, weight, window, (200, 200)),
+            conv_choice.data_gradient(grad, weight, (200, 200), window),
+            conv_choice.weight_gradient(x, grad, (31, 31), window),
+        )
+
+    data, weight = jax.ShapeDtypeStruct((2, 200, 200, 8), np.float32), jax.ShapeDtypeStruct((8, 1, 31, 31), np.float32)
+    assert str(jax.make_jaxpr(all_three)(data, weight, data)).count(" mul ") < 31 + 31 + 40
+
+
+def test_channels_last_depthwise() -> None:
+    case = next(c for c in CASES if c.name == "2d-depthwise")
+    x, weight, bias = operands(case)
+    x = x.contiguous(memory_format=torch.channels_last)
+    check_lowering(aten.convolution.default, x, weight, bias, *case.settings, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Which lowering a convolution gets: one XLA convolution, a product per tap, or blocks of merged groups.
+"""Which lowering a convolution gets: one XLA convolution, a product per tap, sums by channel, or blocks of merged groups.
 
 Only XLA:CPU needs the choice; elsewhere the compiler's own convolution is used. The numbers below come from timing both ways on
 the layers of ResNet-18 and small CNNs, on two x86-64 cores. Operands are channels-last (N, *spatial, C), weights as torch has them,
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops import conv_direct, conv_taps
+from xla_core.ops import conv_depthwise, conv_direct, conv_taps
 from xla_core.ops.conv_shape import Ints, Window, useful_share
 from xla_core.ops.promote import is_integral
 
@@ -48,7 +48,7 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
     if _compiled(x):
         return conv_direct.forward(x, weight, window, out)
     if _depthwise(weight.shape[1], window):
-        return conv_taps.forward(x, weight, window, out)
+        return conv_depthwise.forward(x, weight, window, out)
     if window.groups > 1:
         return _blocked(lambda x_, weight_, single: forward(x_, weight_, single, out), x, weight, window)
     size, kernel = x.shape[1:-1], weight.shape[2:]
@@ -63,7 +63,7 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
     if _compiled(grad):
         return conv_direct.data_gradient(grad, weight, size, window)
     if _depthwise(weight.shape[1], window):
-        return conv_taps.data_gradient(grad, weight, size, window)
+        return conv_depthwise.data_gradient(grad, weight, size, window)
     if window.groups > 1:
         return _blocked(lambda grad_, weight_, single: data_gradient(grad_, weight_, size, single), grad, weight, window)
     out, kernel = grad.shape[1:-1], weight.shape[2:]
@@ -79,7 +79,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window)
     if _compiled(x):
         return conv_direct.weight_gradient(x, grad, kernel, window)
     if _depthwise(channels, window):
-        return conv_taps.weight_gradient(x, grad, kernel, window)
+        return conv_depthwise.weight_gradient(x, grad, kernel, window)
     if window.groups > 1:
         return _blocked_weight_gradient(x, grad, kernel, window)
     size, out = x.shape[1:-1], grad.shape[1:-1]

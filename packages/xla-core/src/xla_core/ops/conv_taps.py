@@ -1,7 +1,6 @@
 """Convolution as one matrix product per kernel offset ("tap"), over just the positions where that tap meets the input.
 
-Nothing is multiplied with padding. The same three functions as `conv_direct`, for one group of channels, or for a group per
-input channel (depthwise), where the products become elementwise.
+Nothing is multiplied with padding. The same three functions as `conv_direct`, for one group of channels.
 """
 
 from __future__ import annotations
@@ -45,15 +44,6 @@ def _across(x: jax.Array, matrix: jax.Array, contracted: int) -> jax.Array:
     return lax.reshape(contract(_rows(x), matrix, ((1,), (contracted,))), (*x.shape[:-1], matrix.shape[1 - contracted]))
 
 
-def _channelwise(x: jax.Array, matrix: jax.Array, contracted: int) -> jax.Array:
-    """The same for a group per channel, where the matrix is (O, 1) and O a multiple of the channels."""
-    if contracted == 1:
-        copies = matrix.shape[0] // x.shape[-1]
-        repeated = lax.broadcast_in_dim(x, (*x.shape, copies), range(x.ndim))
-        x = lax.reshape(repeated, (*x.shape[:-1], matrix.shape[0]))
-    return lax.mul(x, lax.broadcast_in_dim(lax.squeeze(matrix, (1,)), x.shape, (x.ndim - 1,)))
-
-
 def _offsets_first(weight: jax.Array) -> jax.Array:
     """(O, I, *kernel) as (*kernel, O, I)."""
     return lax.transpose(weight, (*range(2, weight.ndim), 0, 1))
@@ -61,45 +51,29 @@ def _offsets_first(weight: jax.Array) -> jax.Array:
 
 def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.Array:
     """The convolution itself, (N, *out, O)."""
-    ordered, multiply = _offsets_first(weight), _across if window.groups == 1 else _channelwise
+    ordered = _offsets_first(weight)
     parts = [lax.full((x.shape[0], *out, weight.shape[0]), 0, x.dtype)]
     for tap in taps(x.shape[1:-1], out, weight.shape[2:], window):
-        part = multiply(_read(x, tap, window), ordered[tap.offset], 1)
+        part = _across(_read(x, tap, window), ordered[tap.offset], 1)
         parts.append(_spread(part, out, tap.start, (1,) * len(out)))
     return reduce(lax.add, parts)
 
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
     """What `grad` (N, *out, O) sends back to an input of spatial shape `size`."""
-    ordered, multiply = _offsets_first(weight), _across if window.groups == 1 else _channelwise
-    channels = weight.shape[1] if window.groups == 1 else grad.shape[-1]
-    parts = [lax.full((grad.shape[0], *size, channels), 0, grad.dtype)]
+    ordered = _offsets_first(weight)
+    parts = [lax.full((grad.shape[0], *size, weight.shape[1]), 0, grad.dtype)]
     for tap in taps(size, grad.shape[1:-1], weight.shape[2:], window):
-        parts.append(_spread(multiply(_cut(grad, tap), ordered[tap.offset], 0), size, tap.first, window.stride))
-    total = reduce(lax.add, parts)
-    if channels == weight.shape[1] * window.groups:
-        return total
-    split = lax.reshape(total, (*total.shape[:-1], window.groups, channels // window.groups))
-    return lax.reduce_sum(split, (split.ndim - 1,))
+        parts.append(_spread(_across(_cut(grad, tap), ordered[tap.offset], 0), size, tap.first, window.stride))
+    return reduce(lax.add, parts)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:
     """What `grad` sends back to the weight, (O, I, *kernel)."""
-    channels = x.shape[-1] // window.groups
+    channels = x.shape[-1]
     matrices = {offset: lax.full((grad.shape[-1], channels), 0, x.dtype) for offset in product(*map(range, kernel))}
     for tap in taps(x.shape[1:-1], grad.shape[1:-1], kernel, window):
         read, written = _rows(_read(x, tap, window)), _rows(_cut(grad, tap))
-        if window.groups == 1:
-            matrices[tap.offset] = contract(written, read, ((0,), (0,)))
-        else:
-            matrices[tap.offset] = _channel_sums(read, written)
+        matrices[tap.offset] = contract(written, read, ((0,), (0,)))
     stacked = lax.concatenate([lax.expand_dims(matrix, (0,)) for matrix in matrices.values()], 0)
     return lax.reshape(lax.transpose(stacked, (1, 2, 0)), (grad.shape[-1], channels, *kernel))
-
-
-def _channel_sums(read: jax.Array, written: jax.Array) -> jax.Array:
-    """Sum over rows of each written channel times the channel it was made of, (O, 1)."""
-    rows, outs = written.shape
-    copies = outs // read.shape[1]
-    repeated = lax.reshape(lax.broadcast_in_dim(read, (rows, read.shape[1], copies), (0, 1)), (rows, outs))
-    return lax.expand_dims(lax.reduce_sum(lax.mul(repeated, written), (0,)), (1,))
