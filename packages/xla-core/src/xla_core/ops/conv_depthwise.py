@@ -51,10 +51,14 @@ def _read(x: jax.Array, first: Ints, count: Ints, step: Ints) -> jax.Array:
     return lax.slice(x, (0, *first, 0), (x.shape[0], *stop, x.shape[-1]), (1, *step, 1))
 
 
+def _channels_last(weight: jax.Array) -> jax.Array:
+    """(O, 1, *kernel) as (*kernel, O), before all else: a later transpose may only rename dimensions, and channels lie apart in memory."""
+    return lax.transpose(lax.squeeze(weight, (1,)), (*range(1, weight.ndim - 1), 0))
+
+
 def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.Array:
     """The convolution itself, (N, *out, O)."""
-    factors = lax.transpose(weight, (*range(2, weight.ndim), 1, 0))
-    factors = lax.reshape(factors, (*weight.shape[2:], *(1 for _ in out), weight.shape[0]))
+    factors = lax.reshape(_channels_last(weight), (*weight.shape[2:], *(1 for _ in out), weight.shape[0]))
     return _correlation(_for_outputs(x, weight.shape[0]), factors, window, out)
 
 
@@ -83,10 +87,10 @@ def _turned(weight: jax.Array, window: Window) -> tuple[jax.Array, Ints]:
         edges.append((lead, count * stride - lead - reach, dilation - 1))
         steps.append(count)
         padding.append(count - 1 - (low + lead) // stride)
-    whole = lax.pad(weight, lax.full((), 0, weight.dtype), [(0, 0, 0), (0, 0, 0), *edges])
+    whole = lax.pad(_channels_last(weight), lax.full((), 0, weight.dtype), [*edges, (0, 0, 0)])
     shape = [n for pair in zip(steps, window.stride, strict=True) for n in pair]
-    split = lax.rev(lax.reshape(whole, (weight.shape[0], *shape)), range(1, 2 * rank, 2))
-    return lax.transpose(split, (*range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 0)), tuple(padding)
+    split = lax.rev(lax.reshape(whole, (*shape, weight.shape[0])), range(0, 2 * rank, 2))
+    return lax.transpose(split, (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank)), tuple(padding)
 
 
 def _correlation(x: jax.Array, factors: jax.Array, window: Window, out: Ints) -> jax.Array:
@@ -94,7 +98,7 @@ def _correlation(x: jax.Array, factors: jax.Array, window: Window, out: Ints) ->
     kernel, cell = factors.shape[: len(out)], factors.shape[len(out) : -1]
     offsets = [tap.offset for tap in taps(x.shape[1:-1], out, kernel, window)]
     by_row = len(out) > 1 and len(offsets) > _WRITTEN_OUT
-    whole = _padded(x, out, kernel, window)
+    whole, factors = _padded(x, out, kernel, window), _in_memory(factors)
     total = _row_by_row(whole, factors, window, out) if by_row else _sum_of_products(whole, factors, offsets, window, out)
     return lax.reshape(total, (x.shape[0], *(o * c for o, c in zip(out, cell, strict=True)), x.shape[-1]))
 
