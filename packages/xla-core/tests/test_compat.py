@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -211,3 +212,19 @@ def test_the_kernel_of_a_key_can_be_called() -> None:
     key = "CompositeExplicitAutograd"
     assert _compat.has_kernel(str(func.name()), key)
     assert _compat.call_kernel(func, key, ([torch.ones(1, 1)],), {}).tolist() == [[1.0]]
+
+
+def test_a_lowering_imports_no_dialect_that_the_start_of_the_client_has_not(run: Callable[..., str]) -> None:
+    code = """
+        import sys
+        import torch, torch_xla
+        x = torch.ones(3, device="xla") + 1
+        torch_xla.device()
+        x.device
+        from xla_core.runtime.client import client
+        client()
+        before = set(sys.modules)
+        (x.sinh() @ x).cpu()
+        print(sorted(name for name in set(sys.modules) - before if name.startswith("jaxlib.mlir")))
+        """
+    assert run(code).strip() == "[]"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import threading
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
@@ -355,6 +356,24 @@ def trace_constants_on_the_host() -> None:
 def describing() -> bool:
     """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
     return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+
+
+_AT_FIRST_LOWERING = ("jaxlib.mlir.dialects.mhlo", "jaxlib.mlir.dialects.builtin")
+
+
+def import_dialects() -> None:
+    """Import what jax would import at its first lowering. These register themselves in C++, where an import that was cut off cannot be
+    repeated: so in a thread of its own, which neither Ctrl-C nor a deep recursion reaches.
+    """
+
+    def run() -> None:
+        for name in _AT_FIRST_LOWERING:
+            if importlib.util.find_spec(name) is not None:
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=run, name="xla-imports")
+    thread.start()
+    thread.join()
 
 
 def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device, options: dict[str, str]) -> list[jax.Array]:

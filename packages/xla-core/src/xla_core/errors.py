@@ -25,7 +25,12 @@ from collections.abc import Callable
 
 
 class XlaError(Exception):
-    """Base of all errors raised by xla_core."""
+    """Base of all errors raised by xla_core.
+
+    place: of a recorded operation that is at fault, the program (an `ir.graph.Graph`) and its slot there.
+    """
+
+    place: tuple[object, int] | None = None
 
 
 class UnsupportedDtypeError(XlaError, TypeError):

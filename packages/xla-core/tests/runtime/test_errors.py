@@ -70,10 +70,7 @@ def test_b18_an_execution_that_fails_surfaces_at_the_sync(monkeypatch: pytest.Mo
         with pytest.raises(errors.ExecutionError, match="the device went away"):
             torch_xla.sync()
     programs.clear()
-    with pytest.raises(RuntimeError, match="has no value"):
-        y.tolist()
-    with pytest.raises(RuntimeError, match="has no value"):
-        y + 1
+    assert y.tolist() == [5.0, 5.0, 5.0], "what did not run can run again"
     assert (x + 1).tolist() == [2.0, 2.0, 2.0]
 
 

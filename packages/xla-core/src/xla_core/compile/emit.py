@@ -148,14 +148,23 @@ def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | Non
         else:
             with scope(signature.name, graph.line(slot)):
                 results = signature.emit(list(operands))
-    except XlaError:
+    except XlaError as error:
+        error.place = graph, slot
+        raise
+    except (MemoryError, RecursionError):  # not the operation's fault
         raise
     except Exception as error:
-        raise LoweringError(_describe(signature, graph.line(slot), operands, f"{type(error).__name__}: {error}")) from error
+        raise _failed(graph, slot, operands, f"{type(error).__name__}: {error}") from error
     wrong = check_results(signature, results)
     if wrong is not None:
-        raise LoweringError(_describe(signature, graph.line(slot), operands, f"its lowering {wrong}"))
+        raise _failed(graph, slot, operands, f"its lowering {wrong}")
     return [cast(result, aval) for result, aval in zip(results, signature.outs, strict=True)]
+
+
+def _failed(graph: Graph, slot: int, operands: list[Any], what: str) -> LoweringError:
+    error = LoweringError(_describe(operation(graph, slot)[0], graph.line(slot), operands, what))
+    error.place = graph, slot
+    return error
 
 
 def _describe(signature: Signature, line: str | None, operands: list[Any], what: str) -> str:

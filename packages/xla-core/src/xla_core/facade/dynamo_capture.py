@@ -239,7 +239,8 @@ class Captured:
         buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
         seeds = [self.recorder.draw() for _ in self.inputs.seeds]
         inputs = replace(self.inputs, buffers=buffers, seeds=seeds)
-        results = executor.execute(self.recorder, self.graph, inputs, Cause.DYNAMO_EXECUTE, asking_line())
+        results: list[Any] = []
+        executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line())
         return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
 
 

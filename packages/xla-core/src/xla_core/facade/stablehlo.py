@@ -20,7 +20,7 @@ from xla_core.facade.conversion import plain
 from xla_core.frontend.exchange import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
-from xla_core.ir.tape import Entry, Recorder, Tape, Value
+from xla_core.ir.tape import Entry, Recorder, Tape, Value, loss
 from xla_core.runtime.client import current_recorder, home, jax_device
 from xla_core.runtime.executor import source_scope
 
@@ -73,7 +73,7 @@ def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
             outs.append(renamed[value.slot])
             continue
         if value.buffer is None:
-            raise ExecutionError(f"{value.aval} on {recorder.device} has no value: the execution that should have computed it failed")
+            raise loss(value)
         outs.append(len(entries))
         feeds[len(entries)] = value.buffer
         entries.append(value.aval)

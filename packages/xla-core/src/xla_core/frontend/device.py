@@ -27,7 +27,11 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
         plan = func._xla_plan
     except AttributeError:
         plan = dispatch.plan_for(func)
-    return plan(args, kwargs)
+    try:
+        return plan(args, kwargs)
+    except BaseException:  # as in XLATensor.__torch_dispatch__
+        client.mend()
+        raise
 
 
 def direct(func: OpOverload) -> Any:

@@ -9,14 +9,14 @@ import jax
 import torch
 
 from xla_core.dtypes import device_dtype, torch_dtype
-from xla_core.errors import DeviceMismatchError, ExecutionError, UnsupportedDtypeError
+from xla_core.errors import DeviceMismatchError, UnsupportedDtypeError
 from xla_core.frontend.plain import ours
 from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.graph import Graph, ancestors, extract, live_slots, renamed_lines
 from xla_core.ir.layout import spans_devices
-from xla_core.ir.tape import KEPT, Recorder, buffer_value
+from xla_core.ir.tape import KEPT, Recorder, buffer_value, loss
 from xla_core.metrics import Cause
 from xla_core.runtime import layouts
 from xla_core.runtime.client import client, current_recorder, recorder_of
@@ -36,7 +36,7 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
     with value.recorder.lock:
         compute([value])
         if value.buffer is None:
-            raise ExecutionError(f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed")
+            raise loss(value)
         value.shared = True
         tape = value.recorder.tape
         if value.tape is tape:

@@ -24,6 +24,7 @@ from xla_core._compat import (
 from xla_core.errors import UnsupportedOperationError
 from xla_core.ir.aval import Aval
 from xla_core.ir.tape import Value, counted
+from xla_core.runtime.client import mend
 
 Plan = Any  # a callable `(args, kwargs) -> result`; see frontend/dispatch.py
 
@@ -61,7 +62,11 @@ class XLATensor(torch.Tensor):
             plan = func._xla_plan
         except AttributeError:
             plan = plan_for(func)
-        return plan(args, kwargs or {})
+        try:
+            return plan(args, kwargs or {})
+        except BaseException:  # Ctrl-C between any two steps of recording
+            mend()
+            raise
 
     @property
     def is_xla(self) -> bool:

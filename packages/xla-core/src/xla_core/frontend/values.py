@@ -9,6 +9,7 @@ import torch
 from xla_core.dtypes import natural_dtype
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.tape import Value
+from xla_core.runtime.client import mend
 from xla_core.runtime.sync import compute, read_many
 from xla_core.runtime.transfer import download, upload
 
@@ -23,13 +24,17 @@ def value_of(tensor: XLATensor) -> Value:
     if seen is not None and seen[0] is storage_value:
         return seen[1]
     recorder = storage_value.recorder
-    with recorder.lock:
-        tape = recorder.tape
-        slot = tape.read(tape.adopt(storage_value), spec)
-        value = tape.refs[slot]()
-        if value is None:
-            value = tape.define(recorder, slot, spec.aval)
-            value.buffer = tape.feeds.get(slot)  # read before, by a tensor that is gone
+    try:
+        with recorder.lock:
+            tape = recorder.tape
+            slot = tape.read(tape.adopt(storage_value), spec)
+            value = tape.refs[slot]()
+            if value is None:
+                value = tape.define(recorder, slot, spec.aval)
+                value.buffer = tape.feeds.get(slot)  # read before, by a tensor that is gone
+    except BaseException:
+        mend()
+        raise
     tensor._seen = (storage_value, value)
     return value
 

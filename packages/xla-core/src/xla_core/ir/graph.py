@@ -174,6 +174,17 @@ def ancestors(tape: Tape, slots: Iterable[int]) -> list[int]:
     return sorted(seen)
 
 
+def dependants(tape: Tape, slots: Iterable[int]) -> set[int]:
+    """`slots`, of operations or leaves, and the slots of all that is computed from them; results of operations included."""
+    bad = set(slots)
+    for slot, entry in enumerate(tape.entries):
+        if type(entry) is tuple:
+            if slot in bad or not bad.isdisjoint(entry[1:]):
+                count = len(entry[0].outs)
+                bad.update(range(slot, slot + (1 if count == 1 else 1 + count)))
+    return bad
+
+
 def extract(tape: Tape, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
     """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, feeds."""
     entries: list[Entry] = []

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import torch
 
-from xla_core.errors import ExecutionError
+from xla_core.errors import ExecutionError, XlaError
 from xla_core.ir.aval import Aval
 from xla_core.ir.signature import Signature, blank
 
@@ -62,10 +62,10 @@ SEED = Feed(FeedKind.SEED, False)
 class Value:
     """One immutable value: pending at a slot of a tape, or a device buffer, or both (a buffer used by that tape).
 
-    shared: somebody outside holds the buffer, so that it is never donated.
+    shared: somebody outside holds the buffer, so that it is never donated. lost: why there is neither; not set on others.
     """
 
-    __slots__ = ("__weakref__", "aval", "buffer", "recorder", "shared", "slot", "tape")
+    __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "tape")
 
     aval: Aval
     recorder: Recorder
@@ -73,6 +73,21 @@ class Value:
     slot: int
     buffer: jax.Array | None
     shared: bool
+    lost: XlaError
+
+
+def lose(value: Value, reason: XlaError) -> None:
+    """Give up a pending value: whoever uses it gets `reason`."""
+    value.tape = None
+    value.slot = -1
+    value.lost = reason
+
+
+def loss(value: Value) -> XlaError:
+    """The error for using a value that has neither a buffer nor a place on the tape."""
+    known: XlaError | None = getattr(value, "lost", None)
+    text = f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
+    return ExecutionError(text) if known is None else type(known)(f"{text}: {known}")
 
 
 buffers_made = itertools.count()
@@ -143,9 +158,7 @@ class Tape:
         if value.buffer is None:
             if value.slot == BLANK:
                 return self._fill(value)
-            raise ExecutionError(
-                f"a {value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
-            )
+            raise loss(value)
         slot = len(self.entries)
         self.entries.append(value.aval)
         self.refs.append(KEPT if value.shared else weakref.ref(value))
@@ -155,10 +168,31 @@ class Tape:
         return slot
 
     def _fill(self, value: Value) -> int:
-        slot = value.slot = self.append(blank(value.aval), [])
-        value.tape = self
+        slot = self.append(blank(value.aval), [])
         self.refs[slot] = weakref.ref(value)
+        value.slot = slot
+        value.tape = self
         return slot
+
+    def mend(self) -> None:
+        """Drop what a recording that was interrupted (Ctrl-C, no memory, too deep a recursion) left half done at the end."""
+        while self.entries and not self._ends_whole():
+            del self.entries[-1]
+            del self.refs[len(self.entries) :]
+        del self.refs[len(self.entries) :]
+
+    def _ends_whole(self) -> bool:
+        entries = self.entries
+        last = len(entries) - 1
+        if len(self.refs) <= last:
+            return False
+        if entries[last] is not None and type(entries[last]) is not tuple:
+            return last in self.feeds
+        first = last
+        while type(operation := entries[first]) is not tuple:
+            first -= 1
+        count = len(operation[0].outs)
+        return last - first == (0 if count == 1 else count)
 
     def feed(self, kind: Feed, number: int | float) -> int:
         """The slot of a new host number."""

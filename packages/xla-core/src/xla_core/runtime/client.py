@@ -16,6 +16,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from xla_core import config, metrics
+from xla_core._compat import import_dialects
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.ir.layout import everywhere, spans_devices
 from xla_core.ir.manual import REPLICA_AXIS
@@ -135,6 +136,7 @@ def _start() -> Client:
         ) from error
     if kind == "CPU":
         devices = devices[: config.CPU_NUM_DEVICES.get()]
+    import_dialects()
     recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
     for recorder in recorders:
         recorder.eager = eager()
@@ -203,6 +205,13 @@ def physical_device_count() -> int:
 def device_count() -> int:
     """How many devices this process addresses: in SPMD mode one. Starts the client as `physical_device_count` does."""
     return 1 if config.USE_SPMD.get() else physical_device_count()
+
+
+def mend() -> None:
+    """Drop from the tapes what a recording that was interrupted left half done. Starts no client."""
+    for recorder in () if _client is None else _client.recorders:
+        with recorder.lock:
+            recorder.tape.mend()
 
 
 def recorder_at(index: int) -> Recorder:

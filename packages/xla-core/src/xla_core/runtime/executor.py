@@ -29,6 +29,7 @@ from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
 from xla_core.ops import precision
 from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
+from xla_core.runtime.interrupts import uninterrupted
 from xla_core.runtime.origin import asking_name, region_name
 
 # Hooks of the ABI: passes see and may replace a graph before it is looked up.
@@ -91,8 +92,16 @@ class _Launched:
 _last_token: dict[int, jax.Array] = {}
 
 
-def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | None = None, line: str | None = None) -> list[jax.Array]:
-    """The results of `graph`, perhaps still being computed. line: of the user's, that asked for them.
+def execute(
+    recorder: Recorder,
+    graph: Graph,
+    inputs: Inputs,
+    keep: Callable[[list[jax.Array]], None],
+    cause: Cause | None = None,
+    line: str | None = None,
+) -> None:
+    """Run `graph`, and give `keep` its results, perhaps still being computed, before Ctrl-C may end anything. line: of the user's,
+    that asked for them.
 
     Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
     """
@@ -114,15 +123,16 @@ def execute(recorder: Recorder, graph: Graph, inputs: Inputs, cause: Cause | Non
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
-        results = _call(recorder, graph, executable, arguments)
+        with uninterrupted():
+            results = _call(recorder, graph, executable, arguments)
+            keep(list(results[:-1]))
     _measure(recorder, program, results[-1], begin, spans, cause, line)
-    return list(results[:-1])
 
 
 def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
     try:
         return executable(*arguments)
-    except XlaError:
+    except (XlaError, RecursionError):
         raise
     except (RuntimeError, ValueError, TypeError) as error:
         raise ExecutionError(f"a program of {_operations(graph)} operations failed on {recorder.device}: {reason(error)}") from error
@@ -177,6 +187,8 @@ def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list
             function = jitted(graph, program.constants, home(recorder), name, source_scope, told=True)
             lowered = function.lower(*arguments)
             compiled = lowered.compile()
+    except RecursionError:  # not the program's fault
+        raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise LoweringError(
             f"a program of {_operations(graph)} operations could not be compiled for {recorder.device}: {error}{_kept_text(lowered)}"

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
+import jax
 import torch
 
 from xla_core import config, metrics
-from xla_core.errors import ExecutionError, GraphBreakError
+from xla_core.errors import ExecutionError, GraphBreakError, LoweringError, XlaError
+from xla_core.ir.aval import Aval
 from xla_core.ir.graph import (
     Graph,
     ancestors,
     dead_leaves,
+    dependants,
     extract,
     inputs_of,
     live_slots,
@@ -28,9 +33,10 @@ from xla_core.ir.graph import (
     wanted_outside,
 )
 from xla_core.ir.state import promote_state
-from xla_core.ir.tape import BLANK, Recorder, Tape, Value, buffers_made
+from xla_core.ir.tape import BLANK, NOBODY, Recorder, Tape, Value, buffers_made, lose, loss
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.runtime import executor, layouts
+from xla_core.runtime.interrupts import uninterrupted
 from xla_core.runtime.origin import asking_line
 from xla_core.runtime.transfer import download, filled
 
@@ -74,46 +80,86 @@ def plan_step(tape: Tape) -> Plan | None:
 def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USER_SYNC) -> None:
     """Run everything live on one device as one graph and start a new step. Does not wait unless told to.
 
-    A step that fails is lost: its values raise ExecutionError when they are used, later steps are not affected.
+    What does not run stays pending, whatever is raised (Ctrl-C, no memory, a graph pass) and can run again. If one operation is at fault,
+    all that does not depend on it runs, what does is lost, and its error is raised.
     """
     line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
-    _take_lock(recorder)
-    plan = None
-    try:
+    with recorder.lock:
+        _measure_lock(begin)
         tape = recorder.tape
-        if tape.entries:
-            try:
-                if tape.partly_run:
-                    keep_live(tape)
-                if tape.filled:
-                    promote_state(tape, partial(filled, recorder))
-                if layouts.any_kept():
-                    layouts.settle(recorder)
-                plan = plan_step(tape)
-                if plan is not None:
-                    _run(recorder, tape, plan, cause, line)
-            finally:
-                retire(recorder)
+        tape.mend()
+        ran = bool(tape.entries) and _run_live(recorder, tape, cause, line)
         recorder.end_step()
-    finally:
-        recorder.lock.release()
     metrics.counter_add("MarkStep")
     launched = time.perf_counter_ns()
     if wait:
         executor.wait(recorder)
     # On entering a region, a sync that finds nothing is no step of the user's.
-    if (plan is not None or cause is not Cause.CLEAR_PENDING) and metrics.has_subscribers(SyncEvent):
+    if (ran or cause is not Cause.CLEAR_PENDING) and metrics.has_subscribers(SyncEvent):
         now = time.perf_counter_ns()
         _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
 
 
-def _take_lock(recorder: Recorder) -> None:
-    """Of a device; a wait for another thread is measured."""
-    if not recorder.lock.acquire(blocking=False):
-        begin = time.perf_counter_ns()
-        recorder.lock.acquire()
-        metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+_CONTENDED_NS = 200_000
+
+
+def _measure_lock(begin: int) -> None:
+    """Note how long it took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
+    waited = time.perf_counter_ns() - begin
+    if waited > _CONTENDED_NS:
+        metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
+
+
+def _run_live(recorder: Recorder, tape: Tape, cause: Cause | None, line: str | None) -> bool:
+    """Run everything live, and let go of the tape; whether there was anything. Raises what the first operation at fault raised."""
+    failed: XlaError | None = None
+    while True:
+        with uninterrupted():
+            if tape.partly_run:
+                keep_live(tape)
+            if tape.filled:
+                promote_state(tape, partial(filled, recorder))
+            if layouts.any_kept():
+                layouts.settle(recorder)
+        plan = plan_step(tape)
+        if plan is None:
+            retire(recorder)
+            break
+        try:
+            _run(recorder, tape, plan, cause, line)
+            break
+        except XlaError as error:
+            tape.partly_run = True  # what is dead by then need not be run again
+            failed = failed or error
+            if error.place is None or error.place[0] is not plan.graph:
+                if isinstance(error, LoweringError):
+                    _run_apart(recorder, plan.values, cause)
+                raise failed from error.__cause__
+            _give_up(tape, [error.place[1]], error)
+    if failed is not None:
+        raise failed
+    return plan is not None
+
+
+def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
+    """Compute those of `values` that can be computed without the others, where the compiler refuses the program of all."""
+    half = len(values) // 2
+    for part in (values[:half], values[half:]) if half else ():
+        try:
+            _compute_on(recorder, [value for value in part if value.buffer is None], cause)
+        except LoweringError:
+            _run_apart(recorder, part, cause)
+
+
+def _give_up(tape: Tape, slots: Iterable[int], reason: XlaError) -> list[Value]:
+    """Lose what depends on `slots`: using it raises `reason`. Gives the values that were held."""
+    bad = dependants(tape, slots)
+    values = [value for slot in sorted(bad) if (value := tape.refs[slot]()) is not None and slot not in tape.feeds]
+    for value in values:
+        tape.refs[value.slot] = NOBODY
+        lose(value, reason)
+    return values
 
 
 def _announce(
@@ -130,13 +176,41 @@ def _run(recorder: Recorder, tape: Tape, plan: Plan, cause: Cause | None, line: 
     begin = time.perf_counter_ns()
     inputs = inputs_of(tape.entries, tape.feeds)
     metrics.metric_add("UnwrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
-    buffers = executor.execute(recorder, plan.graph, inputs, cause, line)
-    begin = time.perf_counter_ns()
-    for value, buffer in zip(plan.values, buffers, strict=True):
-        value.buffer = buffer
-        value.tape = None
-        next(buffers_made)
-    metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+
+    def keep(buffers: list[jax.Array]) -> None:
+        begin = time.perf_counter_ns()
+        for value, buffer in zip(plan.values, buffers, strict=True):
+            value.buffer = buffer
+            value.tape = None
+            next(buffers_made)
+        retire(recorder)
+        metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+
+    try:
+        executor.execute(recorder, plan.graph, inputs, keep, cause, line)
+    except ExecutionError as error:
+        taken = [slot for slot, feed in tape.feeds.items() if type(tape.entries[slot]) is Aval and feed.is_deleted()]
+        if taken:
+            raise _lost(tape, taken, error) from error
+        raise
+
+
+def _lost(tape: Tape, taken: list[int], error: ExecutionError) -> ExecutionError:
+    """The error of an execution that failed after it took over the buffers of leaves `taken`: names what cannot be computed any more."""
+    held = {id(value): value for reference in tape.refs if (value := reference()) is not None and value.tape is tape}
+    made = {key: operation_at(tape.entries, value.slot) for key, value in held.items()}
+    entries = tape.entries
+    gone = Counter(f"{value.aval}{_made_at(entries[made[id(value)]])}" for value in _give_up(tape, taken, error))
+    named = ", ".join(f"{count} of {text}" if count > 1 else text for text, count in gone.most_common(_NAMED))
+    return ExecutionError(f"{error}. It had taken over its inputs, so that these are lost: {named or 'none that is still held'}")
+
+
+_NAMED = 10
+
+
+def _made_at(entry: Any) -> str:
+    line = entry[0].line if type(entry) is tuple else None
+    return f" made at {line}" if line else ""
 
 
 def retire(recorder: Recorder) -> None:
@@ -148,18 +222,17 @@ def retire(recorder: Recorder) -> None:
 
 
 def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
-    """Make buffers for `values`, running only what they need; all else stays pending."""
+    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised."""
     by_recorder: dict[int, list[Value]] = {}
     for value in values:
         if value.buffer is None:
             by_recorder.setdefault(value.recorder.index, []).append(value)
     for group in by_recorder.values():
         recorder = group[0].recorder
-        _take_lock(recorder)
-        try:
+        begin = time.perf_counter_ns()
+        with recorder.lock:
+            _measure_lock(begin)
             _compute_on(recorder, [value for value in group if value.buffer is None], cause)
-        finally:
-            recorder.lock.release()
 
 
 def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
@@ -168,20 +241,20 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     if _region.forbidden is not None and cause is Cause.VALUE_READ:
         raise GraphBreakError(_region.forbidden)
     tape = recorder.tape
+    tape.mend()
     for value in values:
         if value.slot == BLANK:
             tape.adopt(value)
     lost = next((value for value in values if value.tape is not tape), None)
     if lost is not None:
-        raise ExecutionError(f"{lost.aval} on {recorder.device} has no value: the execution that should have computed it failed")
+        raise loss(lost)
     needed = ancestors(tape, [value.slot for value in values])
     entries, renamed, feeds = extract(tape, needed)
     slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
     also = wanted_outside(tape, needed) if tape.partly_run else ()
     slots = sorted({*slots, *results_of_once(tape, needed), *also})
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
-    buffers = executor.execute(recorder, graph, inputs_of(entries, feeds), cause, asking_line())
-    materialize(tape, slots, buffers)
+    executor.execute(recorder, graph, inputs_of(entries, feeds), partial(materialize, tape, slots), cause, asking_line())
     if live_slots(tape):
         tape.partly_run = True
         compact(tape)
