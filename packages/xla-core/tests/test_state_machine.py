@@ -25,7 +25,10 @@ from xla_core.runtime.sync import retire, step
 
 activate()
 # Said once in a process, so by whichever side comes first.
-pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values to real")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Casting complex values to real"),
+    pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated"),
+]
 
 Tensor = torch.Tensor
 Do = Callable[[Tensor], Any]
@@ -318,7 +321,8 @@ class Twins(RuleBasedStateMachine):
     @rule(data=st.data(), number=st.booleans(), grad=st.booleans())
     def assign(self, data: st.DataObject, number: bool, grad: bool) -> None:
         pair, other = self.pick(data), self.pick(data)
-        if pair.bits or other.bits or ambiguous(pair.cpu):
+        # One number, wherever it goes, is the same in any order.
+        if pair.bits or other.bits or (ambiguous(pair.cpu) and not number):
             return
         _, place = data.draw(places(pair.cpu), label="place")
 

@@ -280,6 +280,56 @@ def test_writes_to_a_part_of_overlapping_elements_reach_the_base(part: Do) -> No
     agree(*pairs)
 
 
+OVERLAPPING: dict[str, Do] = {
+    "unfold": lambda x: x.unfold(0, 2, 1),
+    "unfold_step": lambda x: x.unfold(0, 3, 2),
+    "as_strided": lambda x: x.as_strided((4, 3), (1, 1), 1),
+    "expand": lambda x: x[:4].expand(3, 4),
+    "expand_columns": lambda x: x[:4, None].expand(4, 3),
+}
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "index": lambda v: v.__setitem__(torch.tensor([1], device=v.device), 2.0),
+    "two_indices": lambda v: v.__setitem__((torch.tensor([0, 2], device=v.device), torch.tensor([1, 0], device=v.device)), -7.0),
+    "mask": lambda v: v.__setitem__(v > 2, -1.0),
+    "negative_zero": lambda v: v.__setitem__(torch.tensor([1], device=v.device), -0.0),
+    "not_a_number": lambda v: v.__setitem__(torch.tensor([2], device=v.device), float("nan")),
+    "index_fill_": lambda v: v.index_fill_(0, torch.tensor([1], device=v.device), 3.0),
+    "index_copy_": lambda v: v.index_copy_(0, torch.tensor([1], device=v.device), torch.full((1, v.shape[1]), 4.0, device=v.device)),
+    "index_add_": lambda v: v.index_add_(0, torch.tensor([1], device=v.device), torch.full((1, v.shape[1]), 4.0, device=v.device)),
+    "scatter_": lambda v: v.scatter_(0, torch.ones((1, v.shape[1]), dtype=torch.long, device=v.device), 5.0),
+    "masked_fill_": lambda v: v.masked_fill_(v > 2, 6.0),
+    "put_": lambda v: v.put_(torch.tensor([1], device=v.device), torch.tensor(5.0, device=v.device)),
+    "fill_": lambda v: v.fill_(1.0),
+    "copy_": lambda v: v.copy_(torch.tensor(3.0, device=v.device)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
+@pytest.mark.parametrize("write", list(WRITES.values()), ids=list(WRITES))
+@pytest.mark.parametrize("view", list(OVERLAPPING.values()), ids=list(OVERLAPPING))
+def test_writes_to_some_of_overlapping_elements_reach_the_base_or_are_refused(view: Do, write: Callable[[Tensor], object]) -> None:
+    """The others, which show the same memory, do not bring back what was there."""
+    refused = []
+    pairs = [torch.arange(8.0), torch.arange(8.0).to("xla")]
+    for tensor in pairs:
+        try:
+            write(view(tensor))
+        except RuntimeError as error:
+            refused.append(str(error))
+    assert len(refused) in (0, 2) and len(set(refused)) < 2
+    torch.testing.assert_close(pairs[1].cpu(), pairs[0], equal_nan=True, rtol=0, atol=0)
+    assert torch.equal(pairs[1].cpu().signbit(), pairs[0].signbit())
+
+
+def test_the_diagonal_of_a_view_is_filled_where_the_view_begins() -> None:
+    """Composites of torch ask the tensor itself for its offset."""
+    for fill in (lambda x: x[2:].fill_diagonal_(1), lambda x: x[1:, 1:].t().fill_diagonal_(2), lambda x: x[1:].fill_diagonal_(3, True)):
+        pairs = [torch.zeros(7, 3), torch.zeros(7, 3).to("xla")]
+        for tensor in pairs:
+            fill(tensor)
+        agree(*pairs)
+
+
 def test_b11_crossing_a_device_boundary_copies() -> None:
     cpu = base()
     xla = cpu[1:].to("xla")

@@ -76,7 +76,7 @@ def test_a_value_without_a_buffer_has_failed() -> None:
     owner = recorder()
     value = leaf(owner)
     value.buffer = None
-    with pytest.raises(ExecutionError, match=r"a f32\[2,3\] on xla:0 has no value"):
+    with pytest.raises(ExecutionError, match=r"f32\[2,3\] on xla:0 has no value"):
         owner.tape.adopt(value)
 
 

@@ -110,10 +110,14 @@ def assign(tensor: XLATensor, value: Value) -> None:
         compute((storage.value,), None)
 
 
+# What torch lets write to views in which one element stands several times: all other operations refuse them.
+_WRITE_ANYWHERE = frozenset({"aten::fill", "aten::zero", "aten::index_put", "aten::index_fill", "aten::masked_fill"})
+
+
 def in_place(call: Call) -> Plan:
     """Plan of an overload that writes to its first argument only: compute functionally, then replace the value."""
     signatures = call.signatures
-    fills = call.functional._schema.name in ("aten::fill", "aten::zero")
+    anywhere = call.functional._schema.name in _WRITE_ANYWHERE
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = target = args[0]
@@ -144,7 +148,7 @@ def in_place(call: Call) -> Plan:
             if target._view is None:
                 target._storage.value = value
             else:
-                write(given, value, fills)
+                write(given, value, anywhere)
         if recorder.eager:
             compute((value,), None)
         return given
@@ -238,13 +242,13 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
     return len(flat)
 
 
-def write(tensor: torch.Tensor, value: Value, uniform: bool = False) -> None:
-    """`assign` with torch's checks: no overlapping view, unless the value is `uniform`; an out= tensor of another shape is resized."""
+def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
+    """`assign` with torch's checks: no overlapping view, unless `anywhere`; an out= tensor of another shape is resized."""
     if tuple(tensor.shape) != value.aval.shape:
         tensor.data = wrap(value)
         return
     target = ours(tensor)
-    if target._view is not None and target._view.overlaps and not uniform:
+    if target._view is not None and target._view.overlaps and not anywhere:
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."

@@ -100,7 +100,7 @@ class XLATensor(torch.Tensor):
 
     def storage_offset(self) -> int:
         """Where a view starts in the data that it shares, in elements, as torch counts."""
-        return 0 if self._view is None else int(self._view.meta.storage_offset())
+        return 0 if self._view is None else int(self._view.start)
 
     def data_ptr(self) -> int:
         """Raises RuntimeError: there is no address that the host could use."""
@@ -210,8 +210,8 @@ def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLA
     value = storage.value
     whole = spec is None or not spec.steps
     aval = value.aval if whole else spec.aval
-    strides = None if whole else spec.strides
-    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, strides, None, None, aval.dtype, _STRIDED, value.recorder.device)
+    strides, start = (None, None) if whole else (spec.strides, spec.start)
+    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, strides, start, None, aval.dtype, _STRIDED, value.recorder.device)
     tensor._storage = storage
     tensor._view = None if whole else spec
     tensor._seen = None

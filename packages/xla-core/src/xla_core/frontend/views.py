@@ -24,7 +24,8 @@ from xla_core.runtime.origin import user_line
 class ViewSpec:
     """A view of any base of one Aval.
 
-    aval: shape and dtype of the view; strides: torch's own, in elements; meta: a meta tensor with exactly that layout.
+    aval: shape and dtype of the view; strides, start: torch's own strides and storage offset, in elements; meta: a meta tensor with
+    exactly that layout.
     read, write: recorded operations `(base, *offsets) -> view` and `(base, new view, *write_offsets) -> new base`, the same for all
     views that differ in where their slices begin; a write may take other steps (`writes`).
     strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
@@ -41,6 +42,7 @@ class ViewSpec:
         "offsets",
         "overlaps",
         "read",
+        "start",
         "steps",
         "strided",
         "strides",
@@ -63,6 +65,7 @@ class ViewSpec:
         self.strided = strided
         self.aval = aval_of(tuple(meta.shape), meta.dtype, base.manual)
         self.strides = tuple(meta.stride())
+        self.start = meta.storage_offset()
         self.overlaps = meta.numel() > 0 and any(size > 1 and stride == 0 for size, stride in zip(meta.shape, meta.stride(), strict=True))
         self.lazy = meta.is_conj() or meta.is_neg()
 

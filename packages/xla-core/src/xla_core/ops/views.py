@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -199,12 +200,25 @@ def _expand(base: jax.Array, shape: tuple[int, ...], *_: Any, **__: Any) -> jax.
 
 
 def _write_expand(base: jax.Array, part: jax.Array, *_: Any) -> jax.Array:
-    # Where elements repeat, only writes of one number everywhere get here: the others are refused when they are recorded.
-    if not part.size:
-        return base
-    extra = part.ndim - base.ndim
-    ends = (*([1] * extra), *base.shape)
-    return lax.reshape(lax.slice(part, (0,) * part.ndim, ends), base.shape)
+    return _write_changed(base, part, partial(_expand, shape=part.shape)) if part.size else base
+
+
+def _write_changed(base: jax.Array, part: jax.Array, read: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """`base` after a write to a view in which one element may stand several times: those that are not what they were count."""
+    places = read(lax.reshape(lax.iota(np.int64, base.size), base.shape))
+    where = lax.select(_differs(part, read(base)), places, lax.full_like(places, base.size))
+    flat = lax.reshape(base, (base.size,))
+    return lax.reshape(flat.at[lax.reshape(where, (part.size,))].set(lax.reshape(part, (part.size,)), mode="drop"), base.shape)
+
+
+def _differs(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Where two arrays do not have the same bits: signs of zero count, and a NaN is what it is."""
+    if one.dtype.kind == "c":
+        return lax.bitwise_or(_differs(lax.real(one), lax.real(other)), _differs(lax.imag(one), lax.imag(other)))
+    if not np.issubdtype(one.dtype, np.integer) and one.dtype != np.bool_:
+        bits = np.dtype(f"u{one.dtype.itemsize}")
+        one, other = lax.bitcast_convert_type(one, bits), lax.bitcast_convert_type(other, bits)
+    return lax.ne(one, other)
 
 
 def _as_strided_indices(shape: Any, stride: Any, offset: int) -> np.ndarray[Any, Any]:
@@ -220,8 +234,10 @@ def _as_strided(base: jax.Array, shape: tuple[int, ...], size: Any, stride: Any,
 
 
 def _write_as_strided(base: jax.Array, part: jax.Array, size: Any, stride: Any, storage_offset: int | None = None) -> jax.Array:
-    indices = _as_strided_indices(size, stride, storage_offset or 0)
-    flat = lax.reshape(base, (base.size,)).at[jax.numpy.asarray(indices.reshape(-1))].set(lax.reshape(part, (part.size,)))
+    indices = _as_strided_indices(size, stride, storage_offset or 0).reshape(-1)
+    if np.unique(indices).size < indices.size:
+        return _write_changed(base, part, lambda x: _as_strided(x, part.shape, size, stride, storage_offset))
+    flat = lax.reshape(base, (base.size,)).at[jax.numpy.asarray(indices)].set(lax.reshape(part, (part.size,)))
     return lax.reshape(flat, base.shape)
 
 
@@ -268,6 +284,8 @@ def _write_unfold(base: jax.Array, part: jax.Array, dimension: int, size: int, s
         return base
     if not base.ndim:
         return lax.reshape(part, ())
+    if step < size:
+        return _write_changed(base, part, lambda x: _unfold(x, part.shape, dimension, size, step))
     dim, windows = _windows(base, dimension, size, step)
     rows = jax.numpy.moveaxis(part, (dim, -1), (0, 1))  # (window, element, rest)
     flat = lax.reshape(rows, (windows.size, *rows.shape[2:]))

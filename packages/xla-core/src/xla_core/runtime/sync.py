@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -133,8 +134,8 @@ def _run_live(recorder: Recorder, tape: Tape, cause: Cause | None, line: str | N
             tape.partly_run = True  # what is dead by then need not be run again
             failed = failed or error
             if error.place is None or error.place[0] is not plan.graph:
-                if isinstance(error, LoweringError):
-                    _run_apart(recorder, plan.values, cause)
+                if isinstance(error, (LoweringError, ExecutionError)):
+                    _run_apart(recorder, plan.values, cause, error)
                 raise failed from error.__cause__
             _give_up(tape, [error.place[1]], error)
     if failed is not None:
@@ -142,14 +143,26 @@ def _run_live(recorder: Recorder, tape: Tape, cause: Cause | None, line: str | N
     return plan is not None
 
 
-def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
-    """Compute those of `values` that can be computed without the others, where the compiler refuses the program of all."""
-    half = len(values) // 2
-    for part in (values[:half], values[half:]) if half else ():
+def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, error: XlaError) -> None:
+    """Compute those of `values` that can be computed without the others, where the program of all failed with `error`.
+
+    What fails alone is lost, unless there was too little memory, of which there may be more later.
+    """
+    tape = recorder.tape
+    pending = [value for value in values if value.buffer is None and value.tape is tape]
+    if len(pending) < 2:
+        if pending and not _NO_MEMORY.search(str(error)):
+            _give_up(tape, [operation_at(tape.entries, pending[0].slot)], error)
+        return
+    half = len(pending) // 2
+    for part in (pending[:half], pending[half:]):
         try:
-            _compute_on(recorder, [value for value in part if value.buffer is None], cause)
-        except LoweringError:
-            _run_apart(recorder, part, cause)
+            _compute_on(recorder, [value for value in part if value.buffer is None and value.tape is tape], cause)
+        except (LoweringError, ExecutionError) as failed:
+            _run_apart(recorder, part, cause, failed)
+
+
+_NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
 
 
 def _give_up(tape: Tape, slots: Iterable[int], reason: XlaError) -> list[Value]:
