@@ -85,6 +85,8 @@ def lose(value: Value, reason: XlaError) -> None:
 
 def loss(value: Value) -> XlaError:
     """The error for using a value that has neither a buffer nor a place on the tape."""
+    if isinstance(value.recorder.tape, ForkedTape):
+        return forked_error()
     known: XlaError | None = getattr(value, "lost", None)
     text = f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
     return ExecutionError(text) if known is None else type(known)(f"{text}: {known}")
@@ -240,6 +242,32 @@ class Tape:
         value.shared = False
         self.refs[slot] = weakref.ref(value)
         return value
+
+
+def forked_error() -> ExecutionError:
+    """What to do where a process was forked after its parent had used devices."""
+    return ExecutionError(
+        "this process was forked from one that uses xla devices, which only that one can use: start processes by spawn or forkserver "
+        "(multiprocessing.set_start_method('spawn'), xmp.spawn), before devices are used; workers of a DataLoader must work on CPU tensors"
+    )
+
+
+class ForkedTape(Tape):
+    """Stands for the tapes of the parent in a forked process: nothing can be recorded."""
+
+    __slots__ = ()
+
+    def adopt(self, value: Value) -> int:
+        """Raises ExecutionError, as all that records."""
+        raise forked_error()
+
+    def feed(self, kind: Feed, number: int | float) -> int:
+        """Raises ExecutionError."""
+        raise forked_error()
+
+    def append(self, signature: Signature, slots: list[int]) -> int:
+        """Raises ExecutionError."""
+        raise forked_error()
 
 
 MASK = (1 << 64) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from xla_core._compat import import_dialects
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.ir.layout import everywhere, spans_devices
 from xla_core.ir.manual import REPLICA_AXIS
-from xla_core.ir.tape import Recorder
+from xla_core.ir.tape import ForkedTape, Recorder, forked_error
 from xla_core.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Client:
 
 _lock = threading.Lock()
 _client: Client | None = None
+_forked = False  # from a process whose client runs
 _eager: bool | None = None
 
 
@@ -53,15 +55,34 @@ def started() -> bool:
 
 
 def client() -> Client:
-    """The process's client; starts it if needed. Raises UnknownDeviceError if `PJRT_DEVICE` names no hardware of jaxlib."""
+    """The process's client; starts it if needed.
+
+    Raises UnknownDeviceError if `PJRT_DEVICE` names no hardware of jaxlib, ExecutionError in a child of `os.fork` whose parent has one.
+    """
     global _client
     found = _client
     if found is None:
+        if _forked:
+            raise forked_error()
         with _lock:
             if _client is None:
                 _client = _start()
             found = _client
     return found
+
+
+def _leave_to_parent() -> None:
+    """In a child of `os.fork`: the threads that would run programs are the parent's, and a lock may be held for ever."""
+    global _client, _lock, _forked
+    _lock = threading.Lock()
+    if _client is not None:
+        for recorder in _client.recorders:
+            recorder.lock = threading.RLock()
+            recorder.tape = ForkedTape()
+        _client, _forked = None, True
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def eager() -> bool:

@@ -181,6 +181,7 @@ class _Transfer:
 @contextmanager
 def transferring(recorder: Recorder, direction: Direction, nbytes: int) -> Iterator[_Transfer]:
     """Counts and times the block as one transfer of `nbytes`, unless it raises."""
+    client()  # not in a process that was forked from that which holds the buffers
     start, begin = time.time(), time.perf_counter_ns()
     transfer = _Transfer(metrics.has_subscribers(TransferEvent))
     yield transfer
