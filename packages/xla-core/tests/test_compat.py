@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import signal
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -228,3 +229,11 @@ def test_a_lowering_imports_no_dialect_that_the_start_of_the_client_has_not(run:
         print(sorted(name for name in set(sys.modules) - before if name.startswith("jaxlib.mlir")))
         """
     assert run(code).strip() == "[]"
+
+
+def test_handlers_of_signals_are_those_of_the_standard_library() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert _compat.get_signal_handler(signal.SIGINT) is before
+    assert _compat.set_signal_handler(signal.SIGINT, signal.default_int_handler) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    _compat.set_signal_handler(signal.SIGINT, before)

@@ -5,6 +5,7 @@ A test imports every one, so that an upgrade that takes one away fails there fir
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built in; typeshed leaves it out
 import ctypes
 import functools
 import importlib.util
@@ -29,6 +30,9 @@ except ImportError as error:
     ) from error
 
 jaxlib_version = _jaxlib_version
+# As in module `signal`, which also makes enums of what is given and found: microseconds of each read.
+get_signal_handler: Callable[[int], Any] = _signal.getsignal
+set_signal_handler: Callable[[int, Any], Any] = _signal.signal
 # (major, minor) of this torch, for the few places that have to know.
 torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload

@@ -7,6 +7,10 @@ import threading
 from types import FrameType
 from typing import Any
 
+from xla_core._compat import get_signal_handler, set_signal_handler
+
+_SIGINT = int(signal.SIGINT)
+
 
 class uninterrupted:  # read as a word, as contextlib.suppress
     """A block that signal SIGINT does not cut off: its handler runs right after the block. Only the main thread gets signals."""
@@ -17,16 +21,16 @@ class uninterrupted:  # read as a word, as contextlib.suppress
         self._came: tuple[int, FrameType | None] | None = None
         self._handler: Any = None
         if threading.get_ident() == threading.main_thread().ident:
-            handler = signal.getsignal(signal.SIGINT)
+            handler = get_signal_handler(_SIGINT)
             if callable(handler):
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._note)
+                set_signal_handler(_SIGINT, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = number, frame
 
     def __exit__(self, *_: object) -> None:
         if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+            set_signal_handler(_SIGINT, self._handler)
             if self._came is not None:
                 self._handler(*self._came)
