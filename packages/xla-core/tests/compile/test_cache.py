@@ -109,7 +109,7 @@ def test_the_same_body_with_other_shapes_is_another_program(counts: Counts) -> N
 def test_a_number_that_changed_for_one_shape_is_an_input_for_the_others(counts: Counts) -> None:
     executor.programs().clear()
     for turn in range(10):
-        x = torch.full((3 + turn % 5,), 2.0)
+        x = torch.full((331 + turn % 5,), 2.0)  # shapes of this test alone: a line is that which had the shape first
         torch.testing.assert_close((x.to("xla") * (0.5 + turn)).cpu(), x * (0.5 + turn))
     assert counts.UncachedCompile == 6  # five shapes; the first one began with a constant
 
