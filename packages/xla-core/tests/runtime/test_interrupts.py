@@ -256,7 +256,7 @@ def test_too_deep_a_recursion_leaves_everything_usable(run: Run) -> None:
             except RecursionError:
                 refused += 1
             assert x.sum().item() == 2 * spare, spare
-        print(refused > 5)
+        print(refused > 0)
         """
     )
     assert out.strip() == "True"

@@ -6,6 +6,7 @@ and the sum is short: its own grouped convolution mostly takes thirty times as l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import ceil, prod
 
@@ -21,12 +22,24 @@ _UNROLLED = 32
 _WRITTEN_OUT = 128
 
 
+_Keep = Callable[[jax.Array], jax.Array]
+
+
 def _in_memory(x: jax.Array) -> jax.Array:
     """`x`, computed once. XLA:CPU would compute a sum of products anew in every loop that reads it, and a loop into which
     slices at computed places are drawn is no longer vectorised.
     """
     kept: jax.Array = lax.optimization_barrier(x)
     return kept
+
+
+# From jaxlib 0.12 on XLA:CPU keeps barriers in loops, and then cannot compile those that it fused.
+_LOOPS_KEEP_BARRIERS = jax.__version_info__ >= (0, 12)
+
+
+def _in_memory_of_a_loop(x: jax.Array) -> jax.Array:
+    """The same inside the body of a loop, where that can be compiled."""
+    return x if _LOOPS_KEEP_BARRIERS else _in_memory(x)
 
 
 def _padded(x: jax.Array, out: Ints, kernel: Ints, window: Window) -> jax.Array:
@@ -109,7 +122,9 @@ def _no_sum(whole: jax.Array, factors: jax.Array, out: Ints) -> jax.Array:
     return lax.full((whole.shape[0], *cells, whole.shape[-1]), 0, whole.dtype)
 
 
-def _sum_of_products(whole: jax.Array, factors: jax.Array, offsets: list[Ints], window: Window, out: Ints) -> jax.Array:
+def _sum_of_products(
+    whole: jax.Array, factors: jax.Array, offsets: list[Ints], window: Window, out: Ints, keep: _Keep = _in_memory
+) -> jax.Array:
     """What the kernel makes of the padded input by its `offsets` alone."""
     total = _no_sum(whole, factors, out)
     positions, cells = (0, *range(1, total.ndim - 1, 2), total.ndim - 1), (*range(2, total.ndim - 1, 2), total.ndim - 1)
@@ -118,7 +133,7 @@ def _sum_of_products(whole: jax.Array, factors: jax.Array, offsets: list[Ints], 
         part = lax.broadcast_in_dim(_read(whole, first, out, window.stride), total.shape, positions)
         total = lax.add(total, lax.mul(part, lax.broadcast_in_dim(factors[offset], total.shape, cells)))
         if number % _UNROLLED == 0 or number == len(offsets):
-            total = _in_memory(total)
+            total = keep(total)
     return total
 
 
@@ -130,7 +145,8 @@ def _row_by_row(whole: jax.Array, factors: jax.Array, window: Window, out: Ints)
     def add_row(number: jax.Array, total: jax.Array) -> jax.Array:
         part = lax.dynamic_slice_in_dim(whole, lax.mul(number, np.int64(window.dilation[0])), height, 1)
         row = lax.dynamic_slice_in_dim(factors, number, 1)
-        return lax.add(total, _sum_of_products(_in_memory(part), _in_memory(row), offsets, window, out))
+        keep = _in_memory_of_a_loop
+        return lax.add(total, _sum_of_products(keep(part), keep(row), offsets, window, out, keep))
 
     result: jax.Array = lax.fori_loop(np.int64(0), np.int64(factors.shape[0]), add_row, _no_sum(whole, factors, out))
     return result
@@ -175,8 +191,8 @@ def _add_products(
     first = [lax.mul(s, np.int64(stride)) for s, stride in zip(start, window.stride, strict=True)]
     extent = [(k - 1) * dilation + 1 for k, dilation in zip(kernel, window.dilation, strict=True)]
     extent[-1] += (width - 1) * window.stride[-1]
-    seen = _in_memory(lax.dynamic_slice(whole, [zero, *first, zero], (whole.shape[0], *extent, whole.shape[-1])))
-    strip = _in_memory(lax.dynamic_slice(grad, [zero, *start, zero], (grad.shape[0], *rows, width, grad.shape[-1])))
+    seen = _in_memory_of_a_loop(lax.dynamic_slice(whole, [zero, *first, zero], (whole.shape[0], *extent, whole.shape[-1])))
+    strip = _in_memory_of_a_loop(lax.dynamic_slice(grad, [zero, *start, zero], (grad.shape[0], *rows, width, grad.shape[-1])))
     strip = lax.reshape(strip, (grad.shape[0], width, grad.shape[-1]))
     for column in range(width):
         part = _read(seen, (*(0 for _ in rows), column * window.stride[-1]), kernel, window.dilation)
