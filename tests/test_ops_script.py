@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +82,12 @@ def test_workers_that_crash_or_hang_cost_one_entry(tmp_path: Path, monkeypatch: 
 
     pool.run([Task(Suite.OPS, number, name) for number, name in enumerate(names)], [], 2, 5.0, done, script)
     assert found == {"one": "native", "crashes": "crash", "two": "native", "hangs": "time-out", "three": "native"}
+
+
+def test_what_the_cpu_refuses_is_refused() -> None:
+    names = "=take,=cat,=unique,=index_add,=bitwise_and,=nn.functional.linear"
+    command = [sys.executable, str(ROOT / "scripts" / "ops" / "sweep.py"), "--only", names, "--samples", "1", "--workers", "1"]
+    done = subprocess.run(command, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = [int(cell) for cell in re.findall(r"\d+", done.stdout.splitlines()[-2])]
+    assert counts[0] == counts[1] > 40 and not any(counts[2:]), "all of them with the CPU's type"

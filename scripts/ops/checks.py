@@ -70,7 +70,7 @@ class Settings:
         if self.device == "xla":
             import torch_xla
 
-            torch_xla.sync()
+            torch_xla.sync(wait=True)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import inspect
 import signal
@@ -237,3 +238,29 @@ def test_handlers_of_signals_are_those_of_the_standard_library() -> None:
     assert _compat.set_signal_handler(signal.SIGINT, signal.default_int_handler) is before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     _compat.set_signal_handler(signal.SIGINT, before)
+
+
+class _Interrupting:
+    """When it is collected, Ctrl-C comes, without any Python code that could see it."""
+
+    __del__ = staticmethod(_thread.interrupt_main)
+
+
+def test_an_interrupt_while_garbage_is_collected_is_not_lost() -> None:
+    assert not [callback for callback in gc.callbacks if inspect.isfunction(callback) and callback.__module__.startswith("jax.")]
+    cycle = [_Interrupting()]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    del cycle
+    with pytest.raises(KeyboardInterrupt):
+        gc.collect()
+
+
+def test_garbage_of_jax_is_still_freed_with_that_of_python() -> None:
+    freed = []
+    collect = _compat._JaxGarbage.free
+    _compat._JaxGarbage.free = staticmethod(lambda: freed.append(collect()))
+    try:
+        gc.collect()
+    finally:
+        _compat._JaxGarbage.free = staticmethod(collect)
+    assert len(freed) == 1

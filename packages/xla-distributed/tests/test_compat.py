@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from xla_distributed._compat import CLUSTERS
+from xla_distributed._compat import clusters
 
 OPEN_MPI = {
     "OMPI_MCA_orte_hnp_uri": "8192.0;tcp://10.0.0.1,10.1.0.1:34911",
@@ -25,22 +29,56 @@ SLURM = {
     ("name", "variables", "address"), [("Open MPI", OPEN_MPI, "10.0.0.1:61442"), ("Slurm", SLURM, "node3:61447")], ids=["ompi", "slurm"]
 )
 def test_a_manager_says_the_place_in_the_job(name: str, variables: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for one in CLUSTERS:
-        assert not CLUSTERS[one].is_env_present()
+    for one in clusters():
+        assert not clusters()[one].is_env_present()
     for variable, text in variables.items():
         monkeypatch.setenv(variable, text)
-    cluster = CLUSTERS[name]
+    cluster = clusters()[name]
     assert cluster.is_env_present()
     assert (cluster.get_process_count(), cluster.get_process_id(), cluster.get_local_process_id()) == (4, 3, 1)
     assert cluster.get_coordinator_address(timeout_secs=1, override_coordinator_port=None) == address
 
 
 def test_a_manager_of_one_process_for_each_host_says_no_local_number() -> None:
-    assert [CLUSTERS[name].get_local_process_id() for name in ("Kubernetes", "Cloud TPU", "Cloud TPU on GKE")] == [None] * 3
+    assert [clusters()[name].get_local_process_id() for name in ("Kubernetes", "Cloud TPU", "Cloud TPU on GKE")] == [None] * 3
 
 
 def test_jax_knows_no_other_manager() -> None:
     """One that jax asks by itself and this package does not should be added to the table."""
-    by_jax = next(iter(CLUSTERS.values())).__mro__[1]._cluster_types
+    by_jax = next(iter(clusters().values())).__mro__[1]._cluster_types
     own = [kind for kind in by_jax if kind.name and not kind.opt_in_only_method and kind.name != "tpu"]
-    assert {*own, CLUSTERS["Kubernetes"]} == set(CLUSTERS.values())
+    assert {*own, clusters()["Kubernetes"]} == set(clusters().values())
+
+
+RUNTIME = """
+import sys
+from xla_distributed._compat import join_runtime, runtime_service
+service = runtime_service(sys.argv[1], 1)
+import jax
+join_runtime(sys.argv[1], 1, 0, 20)
+print(jax.distributed.is_initialized(), jax.process_count(), jax.device_count("cpu"))
+jax.distributed.shutdown()
+try:
+    join_runtime(sys.argv[1], 1, 0, 20)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_process_joins_a_runtime_that_process_0_need_not_serve(free_port: int) -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", RUNTIME, f"127.0.0.1:{free_port}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True 1 1\nJAX's devices were used before"), done.stdout
+
+
+def test_the_coordinator_of_a_job_loads_neither_torch_nor_jax() -> None:
+    """It is one more process of every job: it starts in a fraction of a second, and takes 100 MB."""
+    from xla_distributed import coordinator
+
+    program = coordinator._PROGRAM.replace("serve()", "from xla_distributed import _compat; import jaxlib._jax; print(*sys.modules)")
+    folder = os.path.dirname(coordinator.__file__)
+    done = subprocess.run([sys.executable, "-P", "-c", program, folder], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert not {"torch", "jax", "xla_core"} & set(done.stdout.split()) and "xla_distributed.server" in done.stdout

@@ -124,7 +124,7 @@ def test_strangers_get_nothing() -> None:
     from xla_distributed.member import join
     from xla_distributed.server import Server
 
-    server = Server("127.0.0.1", 2, b"k" * 32)
+    server = Server("127.0.0.1", 2, b"k" * 32, 60.0, "")
     stranger = Client(server.address)
     assert len(stranger.recv_bytes()) == 32  # a number to prove the key on, nothing else
     stranger.send_bytes(b'{"rank": 0, "size": 2}\n' + bytes(42))
@@ -139,7 +139,7 @@ def test_strangers_get_nothing() -> None:
         found = [pool.submit(member.exchange, "kind", str(member.rank).encode(), 10.0) for member in members]
         assert [future.result() for future in found] == [[b"0", b"1"]] * 2
     for member in members:
-        member.leave()
+        member.leave("", 0)
 
 
 def test_who_gave_up_waiting_does_not_count_as_waiting() -> None:
@@ -148,7 +148,7 @@ def test_who_gave_up_waiting_does_not_count_as_waiting() -> None:
     from xla_distributed.member import join
     from xla_distributed.server import Server
 
-    server = Server("127.0.0.1", 2, b"k" * 32)
+    server = Server("127.0.0.1", 2, b"k" * 32, 60.0, "")
     first, second = (join(server.address, b"k" * 32, rank, 2, 10.0) for rank in range(2))
     with pytest.raises(ReplicaTimeoutError, match=r"ordinals \[1\]"):
         first.exchange("early", b"", 0.2)
@@ -158,4 +158,4 @@ def test_who_gave_up_waiting_does_not_count_as_waiting() -> None:
             waiting.result(timeout=4.0)  # longer than processes that all wait at different places are left alone
         assert first.exchange("late", b"0", 10.0) == waiting.result() == [b"0", b"1"]
     for member in (first, second):
-        member.leave()
+        member.leave("", 0)

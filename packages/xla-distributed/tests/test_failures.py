@@ -66,6 +66,14 @@ def test_replicas_that_wait_at_different_places(start: Start) -> None:
         assert report["seconds"] < SOON
 
 
+def test_a_replica_that_waits_where_another_is_still_in_a_collective(start: Start) -> None:
+    job = start("failures", 2, "one_more_known")
+    code, _, err = job.end()
+    assert code != 0 and job.seconds < 60
+    assert "CollectiveMismatchError: replicas disagree on" in err and "rendezvous 'end' of replica 1" in err
+    assert "replica 0 runs\n  1. all_reduce(" in err and "failures.py:" in err
+
+
 @pytest.mark.parametrize("case", ["raises", "raises_in_do_on_ordinals"])
 def test_the_traceback_of_the_replica_that_failed_comes_first(start: Start, case: str) -> None:
     job = start("failures", 2, case)

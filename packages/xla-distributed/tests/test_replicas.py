@@ -144,3 +144,10 @@ def test_wrong_arguments(reports: Reports) -> None:
             "recv": "_NoPointToPoint",
             "dim": "IndexError",
         }
+
+
+def test_groups_in_which_not_all_are_are_the_same_error_on_all(reports: Reports) -> None:
+    others = list(range(1, len(reports)))
+    text = f"ordinals {others} are in none of the groups [[0]]: all replicas issue a collective, so each needs a group"
+    for report in reports:
+        assert report["left out"] == [text, [float(len(reports))] * 2], "and the next collective works"

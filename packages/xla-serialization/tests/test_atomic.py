@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ import pytest
 import torch
 
 import torch_xla.core.xla_model as xm
+import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.utils.serialization as xser
 import xla_serialization as checkpoint
 from xla_serialization.format import folder as folders
 from xla_serialization.format.manifest import INDEX
 from xla_serialization.format.shards import ShardReader
+from xla_serialization.steps import whole_steps
 
 PROGRAM = Path(__file__).parent / "programs" / "saver.py"
 
@@ -59,13 +62,15 @@ class Saver:
         assert self.told("ended") == 0
         return count
 
-    def kill(self) -> None:
-        """The process, which may tell some more before it is dead."""
+    def kill(self) -> int:
+        """The process, which may tell some more before it is dead; gives the last value that it then said it had saved, or -1."""
         os.kill(self.pid, signal.SIGKILL)
         self.pid = 0
+        told = -1
         while "ended" not in (line := self._line()):
-            assert "saved" in line
+            told = line["value"]
         assert line["ended"] == -signal.SIGKILL
+        return told
 
     def _line(self) -> dict[str, Any]:
         assert self.server.stdout is not None
@@ -96,9 +101,21 @@ def saver(interpreter: Saver) -> Iterator[Saver]:
         interpreter.kill()
 
 
+def newest(path: Path) -> Any:
+    """Of the steps below a path."""
+    while True:
+        step = whole_steps(path)[-1]
+        try:
+            return checkpoint.load(path / str(step))
+        except checkpoint.MissingCheckpointError:
+            assert whole_steps(path)[-1] > step, "it made room for a later one"
+
+
 LOADS: dict[str, Callable[[Path], Any]] = {
     "checkpoint": checkpoint.load,
     "large": checkpoint.load,
+    "manager": newest,
+    "async": newest,
     "xser": xser.load,
     "xm": lambda path: torch.load(path, weights_only=True),
 }
@@ -116,23 +133,33 @@ def leftovers(kind: str, path: Path) -> set[str]:
     """Files that no reader needs."""
     if kind in ("checkpoint", "large"):
         return {file.name for file in path.iterdir()} - {INDEX, *checkpoint.Checkpoint(path).manifest.files}
+    if kind in ("manager", "async"):
+        steps = [folder for folder in path.iterdir() if folder.name not in map(str, whole_steps(path))]
+        return {folder.name for folder in steps}.union(*(leftovers("checkpoint", path / str(step)) for step in whole_steps(path)))
     return {file.name for file in path.parent.iterdir()} - {path.name, *([f"{path.name}.tensors"] if kind == "xser" else [])}
 
 
 def save_here(kind: str, path: Path, value: int) -> None:
     """The next save, which ends."""
     tensors = {f"t{number}": torch.full((number + 1, 50), float(value)).to("xla") for number in range(12)}
-    save = {"xser": xser.save, "xm": xm.save}.get(kind, partial(checkpoint.save, shard_bytes=1000))
-    save({"tensors": tensors, "step": value}, path)
+    data = {"tensors": tensors, "step": value}
+    if kind in ("manager", "async"):
+        xc.CheckpointManager(path, 1, max_to_keep=1, chkpt_on_preemption=False).save(value, data)
+    else:
+        {"xser": xser.save, "xm": xm.save}.get(kind, partial(checkpoint.save, shard_bytes=1000))(data, path)
 
 
-@pytest.mark.parametrize(("kind", "points"), [("checkpoint", 50), ("xser", 7), ("xm", 20)])
+KINDS = ["checkpoint", "manager", "async", "xser", "xm"]
+
+
+@pytest.mark.parametrize("points", [5, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, saver: Saver, kind: str, points: int) -> None:
     path = tmp_path / "saved"
     calls = [saver.saved(kind, path, value) for value in (0, 1)][1]
     before = 1
     seen: set[int] = set()
-    for stop in random.Random(7).sample(range(calls), min(points, calls)):
+    for stop in sorted({number * (calls - 1) // (points - 1) for number in range(points)}):  # all of them, if they are fewer
         saver.start(kind, path, before + 1, stop)
         call = saver.told("stopped")
         assert value_of(kind, path) in (before, before + 1), f"while it waits before call {stop}, {call}"
@@ -143,11 +170,10 @@ def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, saver: Saver, k
         before = after + 1
         save_here(kind, path, before)
         assert value_of(kind, path) == before and not leftovers(kind, path), f"after it was killed before call {stop}, {call}"
-    assert calls >= points or kind == "xm"
     assert seen == {0, 1}, "some points are before the moment of saving, and some after it"
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "xser", "xm"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_first_save_leaves_none_or_the_new(tmp_path: Path, saver: Saver, kind: str) -> None:
     calls = saver.saved(kind, tmp_path / "other", 1)
     for stop in random.Random(8).sample(range(calls), 4):
@@ -158,28 +184,33 @@ def test_a_killed_first_save_leaves_none_or_the_new(tmp_path: Path, saver: Saver
         saver.kill()
         try:
             assert value_of(kind, folder / "saved") == 1
-        except FileNotFoundError:
+        except (FileNotFoundError, IndexError):
             pass  # nothing was saved yet
         save_here(kind, folder / "saved", 2)
         assert value_of(kind, folder / "saved") == 2 and not leftovers(kind, folder / "saved")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_moment(tmp_path: Path, saver: Saver, seed: int) -> None:
+@pytest.mark.parametrize("moments", [3, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["large", *KINDS])
+def test_killed_at_any_moment(tmp_path: Path, saver: Saver, kind: str, moments: int) -> None:
     path = tmp_path / "saved"
-    saver.saved("large", path, 0)
-    saver.start("large", path, 1, stop=-2)
-    saver.told("saved")
-    with pytest.raises(subprocess.TimeoutExpired):
-        saver.server.wait(timeout=random.Random(seed).uniform(0.0, 0.3))  # wherever it then is
-    saver.kill()
-    before = value_of("large", path)
-    assert before >= 1
-    save_here("large", path, before + 1)
-    assert value_of("large", path) == before + 1 and not leftovers("large", path)
+    value = 0
+    random_moments = random.Random(moments)
+    for _ in range(moments):
+        saver.start(kind, path, value, stop=-2)
+        saver.told("saved")
+        with pytest.raises(subprocess.TimeoutExpired):
+            saver.server.wait(timeout=random_moments.uniform(0.0, 0.3))  # wherever it then is
+        told = saver.kill()
+        found = value_of(kind, path)
+        assert found in (max(value, told), max(value, told) + 1), "the last that was saved, or the one after it"
+        value = found + 1
+        save_here(kind, path, value)
+        assert value_of(kind, path) == value and not leftovers(kind, path)
+        value += 1
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "xser", "xm"])
+@pytest.mark.parametrize("kind", ["checkpoint", "manager", "async", "xser", "xm"])
 def test_a_reader_sees_one_save_while_others_follow(tmp_path: Path, saver: Saver, kind: str) -> None:
     path = tmp_path / "saved"
     saver.saved(kind, path, 0)
@@ -255,6 +286,43 @@ def test_what_another_program_is_writing_is_no_leftover(tmp_path: Path, saver: S
     saver.kill()
     save_here("xm", path, 4)
     assert value_of("xm", path) == 4 and not leftovers("xm", path)
+
+
+def test_of_two_programs_that_save_with_xm_the_last_wins(tmp_path: Path, saver: Saver) -> None:
+    path = tmp_path / "saved"
+    saver.saved("xm", path, 1000)
+    saver.start("xm", path, 1001, stop=-2)
+    seen = set()
+    while len(seen) < 10:
+        save_here("xm", path, 1)
+        seen.add(value_of("xm", path))
+    assert all(value == 1 or value >= 1000 for value in seen)
+    saver.kill()
+    save_here("xm", path, 2)
+    assert value_of("xm", path) == 2 and not leftovers("xm", path)
+
+
+@pytest.mark.parametrize("kind", ["manager", "async"])
+def test_two_managers_of_one_path(tmp_path: Path, saver: Saver, kind: str) -> None:
+    """Not meant to be; each removes what the other saved, and not what it is saving, and readers see whole steps only."""
+    path = tmp_path / "saved"
+    saver.start(kind, path, 1000, stop=-2)
+    saver.told("saved")
+    saved = 0
+    for value in range(60):
+        try:
+            save_here(kind, path, value)
+            saved += 1
+        except BlockingIOError as error:
+            assert "another program is saving there" in str(error)
+        for step in whole_steps(path):
+            with suppress(checkpoint.MissingCheckpointError):
+                found = checkpoint.load(path / str(step))
+                assert {float(one) for tensor in found["tensors"].values() for one in tensor.unique()} == {float(step)}
+    assert saved
+    saver.kill()
+    save_here(kind, path, 5000)
+    assert value_of(kind, path) == 5000 and not leftovers(kind, path)
 
 
 def test_two_programs_that_save_with_xser_take_turns(tmp_path: Path, saver: Saver) -> None:

@@ -88,6 +88,11 @@ def twice(manifest: dict[str, Any]) -> None:
     manifest["tensors"]["a"]["pieces"] *= 2
 
 
+def borrowed(manifest: dict[str, Any]) -> None:
+    """Another tensor shows the same bytes: a million of them would make a small file large."""
+    manifest["tensors"]["d"] = manifest["tensors"]["b.0"]
+
+
 def halves(*offsets: int) -> Callable[[dict[str, Any]], None]:
     """Pieces of two rows of `a` at these offsets."""
 
@@ -131,6 +136,8 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("hidden", elsewhere(".hidden"), "no plain file name"),
             ("nul", elsewhere("a\0b"), "no plain file name"),
             ("newline", elsewhere("model\n"), "no plain file name"),
+            ("long name", elsewhere("m" * 5000), "of 5000 characters, is no plain file name"),
+            ("one character too long", elsewhere("m" * 256), "of 256 characters, is no plain file name"),
             ("empty name", elsewhere(""), "no plain file name"),
             ("no such file", elsewhere("other.safetensors"), "is missing"),
             ("negative file", lambda manifest: manifest["files"].update({"x": -1}), "has -1 bytes"),
@@ -141,6 +148,8 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("overflow beside 0", entry("a", shape=[1 << 62, 1 << 62, 0]), "impossible shape"),
             ("huge number", entry("a", shape=[10**4000] * 50), "impossible shape"),
             ("many dimensions", entry("a", shape=[2] * 100_000), "impossible shape"),
+            ("many dimensions of 1", entry("a", shape=[1] * 257), "shape of 257 dimensions, of 256 at most"),
+            ("bytes of another tensor", borrowed, "the piece 'b.0' of tensor 'd' is part of two"),
             (
                 "other shape",
                 lambda manifest: [entry("a", shape=[24, 1])(manifest), piece("a", shape=[24, 1], offset=[0, 0])(manifest)],
@@ -157,6 +166,8 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("piece of other dimensions", piece("a", offset=[0]), "lies outside"),
             ("piece of another name", piece("a", name="b"), "is not in this file"),
             ("text as a number", entry("a", shape=["many"]), "does not follow the format: a.shape.0"),
+            ("text as a size", lambda manifest: manifest.update(files={"x": "many"}), "does not follow the format: x: "),
+            ("list as an id", lambda manifest: manifest.update(id=[]), "does not follow the format: id: "),
             ("no tensors", lambda manifest: manifest.pop("tensors"), "it has no 'tensors'"),
             ("tensors as a list", lambda manifest: manifest.update(tensors=[]), "does not follow the format"),
             ("version 0", lambda manifest: manifest.update(version=0), "never was"),
@@ -167,6 +178,8 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("factory", tree({"default dict": {"items": [], "factory": "eval"}}), "the tree"),
             ("attribute of torch", tree({"dtype": "load"}), "the tree"),
             ("unknown tensor", tree({"tensor": "nothing"}), "the tree"),
+            ("kind of no value", tree({"object": 1}), "'object' is no kind of value"),
+            ("equal hashes", tree({"set": [{"integer": hex(number * ((1 << 61) - 1))} for number in range(2000)]}), "have the same hash"),
         ]
     ],
 )
@@ -193,11 +206,12 @@ def test_a_checkpoint_of_a_later_version(folder: Path, monkeypatch: pytest.Monke
         (b'{"xla_checkpoint": {"version": 1, "id": "0", "files": {}, "tensors": {}, "tree": 1e999}}', "checksum is wrong"),
         (b'{"xla_checkpoint": {"version": 1, "id": "0", "files": {}, "tensors": {}}}', "checksum is wrong"),
         (b'{"xla_checkpoint": {"version": ' + b"9" * 10_000 + b"}}", "not JSON"),
+        (b'{"xla_checkpoint": {"version": 1, "version": 2}}', "the key 'version' occurs 2 times"),
         (b'{"weight_map": {}}', "another program's"),
         (b"null", "another program's"),
         ('{"xla_checkpoint": {}}'.encode("utf-16"), "not JSON"),
     ],
-    ids=["empty", "binary", "deep", "deep objects", "nan", "infinity", "no checksum", "digits", "foreign", "null", "utf-16"],
+    ids=["empty", "binary", "deep", "deep objects", "nan", "infinity", "no checksum", "digits", "key twice", "foreign", "null", "utf-16"],
 )
 def test_an_index_made_to_harm(folder: Path, monkeypatch: pytest.MonkeyPatch, index: bytes, said: str) -> None:
     (folder / INDEX).write_bytes(index)

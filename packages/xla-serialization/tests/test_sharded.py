@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import xla_serialization
 pytest.importorskip("xla_spmd")
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
 Reports = list[dict[str, Any]]
+Start = Callable[..., list[subprocess.Popen[str]]]
 
 
 def run(action: str, path: Path, mesh: tuple[int, int], processes: int = 1) -> Reports:
@@ -85,17 +89,35 @@ def test_what_several_processes_wrote_is_read_without_devices(two: tuple[Path, R
     assert nesting["here"].tolist() == [1.0, 1.0] and nesting["state"]["empty"].shape == (0, 4)
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reports]:
+    """Saved by four processes with one device each."""
+    path = tmp_path_factory.mktemp("four") / "checkpoint"
+    return path, run("save", path, (2, 2), processes=4)
+
+
 LOADS: dict[str, tuple[tuple[int, int], int]] = {
     "eight devices": ((4, 2), 1),
     "another mesh": ((2, 4), 1),
     "four devices": ((2, 2), 1),
     "one device": ((1, 1), 1),
     "two processes": ((4, 2), 2),
+    "two processes, another mesh": ((2, 4), 2),
+    "four processes": ((2, 2), 4),
+    "five devices": ((5, 1), 1),
+    "six devices of three processes": ((2, 3), 3),
 }
+_IN_SHORT = {("eight", "four processes"), ("two", "another mesh"), ("two", "one device"), ("four", "five devices")}
 
 
-@pytest.mark.parametrize("how", LOADS)
-@pytest.mark.parametrize("saved", ["eight", "two"])
+@pytest.mark.parametrize(
+    ("saved", "how"),
+    [
+        pytest.param(saved, how, marks=[] if (saved, how) in _IN_SHORT else pytest.mark.long)
+        for saved in ("eight", "two", "four")
+        for how in LOADS
+    ],
+)
 def test_any_mesh_loads_equal_tensors_and_reads_what_it_needs(saved: str, how: str, request: pytest.FixtureRequest) -> None:
     path, _ = request.getfixturevalue(saved)
     mesh, processes = LOADS[how]
@@ -105,7 +127,9 @@ def test_any_mesh_loads_equal_tensors_and_reads_what_it_needs(saved: str, how: s
         assert 0 < report["read"] <= report["needed"]
     whole = xla_serialization.Checkpoint(path).manifest
     total = sum(entry.nbytes for name, entry in whole.tensors.items() if name.startswith("state."))
-    if processes > 1:
+    if processes == 3:  # the devices of the second are in both rows, and three columns divide none of the sizes
+        assert [report["read"] < total for report in reports] == [True, False, True]
+    elif processes > 1:
         assert all(report["read"] < total for report in reports), "a process reads its part only"
     else:
         assert reports[0]["read"] == total
@@ -121,3 +145,31 @@ def test_where_one_process_fails_all_do_and_the_earlier_checkpoint_stays(tmp_pat
     assert second["said"][0] == "OSError" and "File too large" in second["said"][1]
     assert first["said"][0] == "CheckpointError" and "process 1: OSError" in first["said"][1]
     assert first["step"] == second["step"] == 7 and sorted(path.iterdir()) == before
+
+
+def steps(lines: Iterable[str]) -> Iterator[int]:
+    """Those that a process says it has saved, among what Gloo says."""
+    return (int(line) for line in lines if line.strip().isdigit())
+
+
+@pytest.mark.parametrize("moments", [1, pytest.param(20, marks=pytest.mark.long)])
+def test_processes_killed_one_after_the_other_while_they_save_together(start: Start, tmp_path: Path, moments: int) -> None:
+    path = tmp_path / "saved"
+    random_moments = random.Random(moments)
+    last = -1
+    for moment in range(moments):
+        job = start("together", "forever", tmp_path, processes=2, devices=2)
+        assert job[0].stdout is not None
+        told = next(steps(job[0].stdout))
+        assert told == last + 1
+        for victim in job if moment % 2 else job[::-1]:
+            with suppress(subprocess.TimeoutExpired):  # else it has seen that the other is gone
+                victim.wait(timeout=random_moments.uniform(0.0, 0.1))
+            victim.kill()
+        told = [told, *steps(job[0].communicate()[0].splitlines())][-1]
+        found = xla_serialization.load(path)
+        last = found["step"]
+        assert last in (told, told + 1) and found["here"].tolist() == [last] * 2
+        assert found["weight"].shape == (8, 4) and found["weight"].unique().tolist() == [last]
+    xla_serialization.save({"step": "after"}, path)
+    assert len(list(path.iterdir())) == 1, "the index, and nothing of those that were killed"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # built in; typeshed leaves it out
 import ctypes
 import functools
+import gc
 import importlib.util
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
@@ -16,6 +18,7 @@ from typing import Any, TypeAlias
 
 import jax
 import torch
+from jaxlib import _jax as _jax_runtime
 from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
@@ -140,10 +143,11 @@ class _Guard(_acc.DeviceGuard):
         return kind
 
 
-def guard_engine(is_ours: Callable[[Any], bool]) -> None:
+def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> None:
     """Mend what torch's engine lacks for a device made in Python, for backward passes from outputs that `is_ours` accepts.
 
     They run in the calling thread (the engine has threads for one device only), and an exception inside them reaches the caller.
+    enter: called before every backward pass.
     """
     from torch.autograd import graph
 
@@ -151,6 +155,7 @@ def guard_engine(is_ours: Callable[[Any], bool]) -> None:
 
     @functools.wraps(run)
     def guarded_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        enter()
         if not any(is_ours(output) for output in outputs):
             return run(outputs, *args, **kwargs)
         _lost.error = None
@@ -360,6 +365,24 @@ def trace_constants_on_the_host() -> None:
 def describing() -> bool:
     """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
     return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+
+
+class _JaxGarbage:
+    """What C++ code of jax dropped; reading `stop` frees it, by C code alone."""
+
+    free = staticmethod(_jax_runtime.collect_garbage)
+    stop = property(operator.methodcaller("free"))
+
+
+def free_jax_garbage_in_c() -> None:
+    """Put a callable that runs no Python code in the place of jax's callback of the garbage collector.
+
+    What a signal raises in Python code there, KeyboardInterrupt for one, is printed and lost.
+    """
+    for number, callback in enumerate(gc.callbacks):
+        if getattr(callback, "__name__", "") == "_xla_gc_callback":
+            # The collector calls it with "start" or "stop" and a dict: the dict itself if there is no such attribute.
+            gc.callbacks[number] = functools.partial(getattr, _JaxGarbage())
 
 
 _AT_FIRST_LOWERING = ("jaxlib.mlir.dialects.mhlo", "jaxlib.mlir.dialects.builtin")

@@ -148,7 +148,19 @@ FALLBACK = Setting(
     "allow or error",
 )
 USE_EAGER_DEBUG_MODE = _flag("XLA_USE_EAGER_DEBUG_MODE", False, "Every operation runs as soon as it is recorded.")
+MAX_PENDING = _int(
+    "XLA_MAX_PENDING",
+    20000,
+    "Operations, with their inputs, that may be pending on a device; with more, a loop without `torch_xla.sync()` is run turn by turn, and "
+    "the same when a value is read by a program of 500. 0: no limit.",
+)
 MAX_ASYNC_QUEUE = _int("XLA_MAX_ASYNC_QUEUE", 100, "Step closures that may wait for the background thread (C58).", minimum=1)
+CHECKS = _flag(
+    "XLA_CHECKS",
+    True,
+    "Programs test what only data shows to be wrong, such as an index out of range; torch's error is raised when a value is read or at a "
+    "later sync. Read when a program is compiled.",
+)
 
 # Hardware, processes and replicas.
 PJRT_DEVICE = _optional_str("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset (E10).")

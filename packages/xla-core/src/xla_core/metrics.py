@@ -57,6 +57,7 @@ class Cause(enum.Enum):
     DYNAMO_COMPILE = "dynamo_compile"
     DYNAMO_EXECUTE = "dynamo_execute"
     VALUE_READ = "value_read"
+    PENDING_LIMIT = "pending_limit"  # nobody: too much was pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

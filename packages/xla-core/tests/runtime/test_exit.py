@@ -1,4 +1,4 @@
-"""A process ends with code 0, nothing on stderr and no hang, whatever is pending."""
+"""A process ends with its own exit status, nothing on stderr and no hang, whatever is pending and whoever still computes."""
 
 from __future__ import annotations
 
@@ -57,3 +57,92 @@ def test_after_an_exception_only_its_traceback_is_shown(run: Run) -> None:
     )
     assert text.rstrip().endswith("KeyError: 'of the user'")
     assert text.count("Traceback") == 1
+
+
+THREADS = """
+    import sys, threading
+    import torch, torch_xla
+
+    def record(x, turn):
+        for _ in range(50):
+            x = x + 1
+
+    def read(x, turn):
+        (x + turn).sum().item()
+
+    def sync(x, turn):
+        y = x * 2
+        torch_xla.sync()
+
+    def compile(x, turn):
+        (torch.ones(turn, device="xla") * 2).sum().item()
+
+    def autograd(x, turn):
+        w = torch.ones(16, 4, device="xla", requires_grad=True)
+        (x @ w).sum().backward()
+        if turn % 5 == 0:
+            torch_xla.sync()
+
+    def upload(x, turn):
+        torch.ones(500, 500).to("xla").cpu()
+
+    def stubborn(x, turn):
+        try:
+            x.sum().item()
+        except BaseException:
+            pass
+
+    def work(kind):
+        x, turn = torch.ones(4, 16, device="xla"), 0
+        while True:
+            turn += 1
+            kind(x, turn)
+            if turn == 3:
+                ready.wait()
+
+    kinds = [{kinds}] * {times}
+    ready = threading.Barrier(len(kinds) + 1)
+    for kind in kinds:
+        threading.Thread(target=work, args=(kind,), daemon=True).start()
+    ready.wait()
+    threading.Event().wait({delay})
+    {ending}
+"""
+STATUS = {"pass": 0, "raise KeyError('of the user')": 1, "sys.exit(3)": 3}
+
+
+@pytest.mark.parametrize("ending", STATUS)
+def test_daemon_threads_that_compute_do_not_change_the_exit_status(run: Run, ending: str) -> None:
+    kinds = "record, read, sync, compile, autograd, upload, stubborn"
+    text = run(THREADS.format(kinds=kinds, times=1, delay=0, ending=ending), stderr=True, code_wanted=STATUS[ending])
+    assert text == "" or (ending.startswith("raise") and text.rstrip().endswith("KeyError: 'of the user'"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ending", STATUS)
+@pytest.mark.parametrize("kind", ["record", "read", "sync", "compile", "autograd", "upload"])
+def test_three_threads_of_a_kind_at_twenty_moments(run: Run, kind: str, ending: str) -> None:
+    for moment in range(20):
+        program = THREADS.format(kinds=kind, times=3, delay=moment / 100, ending=ending)
+        text = run(program, stderr=True, code_wanted=STATUS[ending])
+        assert text == "" or (ending.startswith("raise") and text.rstrip().endswith("KeyError: 'of the user'"))
+
+
+def test_threads_that_wait_are_not_waited_for(run: Run) -> None:
+    """And go on: what they are asked for while the process ends is done."""
+    out = run(
+        """
+        import atexit, queue, threading
+        asked, done = queue.Queue(), queue.Queue()
+        atexit.register(lambda: (asked.put("last words"), print(done.get(timeout=60))))
+        import torch, torch_xla
+
+        def serve():
+            while True:
+                done.put(asked.get())
+
+        threading.Thread(target=serve, daemon=True).start()
+        torch.ones(2, device="xla").cpu()
+        """
+    )
+    assert out.strip() == "last words"

@@ -24,6 +24,7 @@ _CAUSES = {
     abi.Cause.DYNAMO_COMPILE: "dynamo is compiling a FX graph to HLO",
     abi.Cause.DYNAMO_EXECUTE: "dynamo is executing a compiled program",
     abi.Cause.VALUE_READ: "value read before sync",
+    abi.Cause.PENDING_LIMIT: "too much pending without a torch_xla.sync",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((1, 4), "xla-debug")
+abi.require((1, 9), "xla-debug")
 abi.pass_over(Path(__file__).parent)
 
 

@@ -1,21 +1,67 @@
 """The private names of jax that this package cannot do without, each behind a name that says what it is for.
 
-A test imports every one, so that an upgrade that takes one away fails there first.
+A test uses every one, so that an upgrade that takes one away fails there first. Each is imported where it is used: the coordinator
+of a job (`coordinator.py`) loads JAX's runtime library, but not jax.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from jax._src import clusters
+# How long JAX's runtime lets a process say nothing. The job's own server knows sooner, and does not end the others by a signal.
+_SILENCE_SECONDS = 86400
+_SHUTDOWN_SECONDS = 10
 
-# What jax.distributed asks whether it runs under a cluster's manager, in its order. Each class has `is_env_present`,
-# `get_coordinator_address`, `get_process_count`, `get_process_id` and `get_local_process_id`.
-CLUSTERS: Mapping[str, Any] = {
-    "Open MPI": clusters.OmpiCluster,
-    "Slurm": clusters.SlurmCluster,
-    "Cloud TPU on GKE": clusters.GkeTpuCluster,
-    "Cloud TPU": clusters.GceTpuCluster,
-    "Kubernetes": clusters.K8sCluster,
-}
+
+@cache
+def clusters() -> Mapping[str, Any]:
+    """What jax.distributed asks whether it runs under a cluster's manager, in its order.
+
+    Each class has `is_env_present`, `get_coordinator_address`, `get_process_count`, `get_process_id` and `get_local_process_id`.
+    """
+    from jax._src import clusters as known
+
+    return {
+        "Open MPI": known.OmpiCluster,
+        "Slurm": known.SlurmCluster,
+        "Cloud TPU on GKE": known.GkeTpuCluster,
+        "Cloud TPU": known.GceTpuCluster,
+        "Kubernetes": known.K8sCluster,
+    }
+
+
+def runtime_service(address: str, size: int) -> Any:
+    """Serve JAX's runtime to a job's processes, as jax.distributed does in process 0 only, as long as what is returned lives.
+
+    The loss of one process does not end the others (`recoverable`). If the port is taken, the process dies by a signal.
+    """
+    from jaxlib import _jax
+
+    return _jax.get_distributed_runtime_service(
+        address, size, heartbeat_timeout=_SILENCE_SECONDS, shutdown_timeout=_SHUTDOWN_SECONDS, recoverable=True
+    )
+
+
+def join_runtime(address: str, size: int, rank: int, timeout: int) -> None:
+    """Connect JAX to a service that runs elsewhere: as `jax.distributed.initialize`, which would serve it in process 0.
+
+    timeout: seconds. Raises RuntimeError if nobody answers, or if JAX's devices were used before.
+    """
+    from jax._src import distributed, xla_bridge
+    from jaxlib import _jax
+
+    if xla_bridge.backends_are_initialized():
+        raise RuntimeError("JAX's devices were used before this process joined its job: use the xla device before other JAX code")
+    client = _jax.get_distributed_runtime_client(
+        address,
+        rank,
+        init_timeout=timeout,
+        heartbeat_timeout=_SILENCE_SECONDS,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        use_compression=True,
+    )
+    client.connect()
+    state = distributed.global_state
+    state.coordinator_address, state.num_processes, state.process_id, state.client = address, size, rank, client

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch_xla.runtime as xr
 from xla_distributed import settings
-from xla_distributed._compat import CLUSTERS
+from xla_distributed._compat import clusters
 from xla_distributed.errors import JobError
 
 
@@ -22,9 +22,9 @@ def adopt() -> None:
     """
     if settings.WORLD_SIZE.get() is not None or settings.RANK.get() is not None:
         return
-    found = next((name for name in CLUSTERS if _is_there(name)), None)
+    found = next((name for name in clusters() if _is_there(name)), None)
     if found is not None:
-        _adopt(found, CLUSTERS[found])
+        _adopt(found, clusters()[found])
 
 
 def _is_there(name: str) -> bool:
@@ -33,7 +33,7 @@ def _is_there(name: str) -> bool:
         return False
     if name == "Kubernetes" and settings.JOB_COMPLETION_INDEX.get() is None:  # a pod that is no part of a job with numbers
         return False
-    return bool(CLUSTERS[name].is_env_present()) and (not name.startswith("Cloud TPU") or xr.device_type() == "TPU")
+    return bool(clusters()[name].is_env_present()) and (not name.startswith("Cloud TPU") or xr.device_type() == "TPU")
 
 
 def _adopt(name: str, cluster: Any) -> None:

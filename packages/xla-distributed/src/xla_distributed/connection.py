@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import sys
 import threading
+import time
 from datetime import timedelta
 
 import jax
@@ -13,14 +15,15 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 import torch_xla.runtime as xr
 from xla_core.abi import Topology, before_start, client, explain_failures, set_topology
-from xla_distributed import hardware, job, ledger, settings
+from xla_distributed import hardware, job, ledger, settings, watchdog
+from xla_distributed._compat import join_runtime
+from xla_distributed.departures import failure
 from xla_distributed.errors import JobError
 from xla_distributed.member import Member, join
 
 _TIMEOUT_FLAG = "xla_cpu_collective_timeout_seconds"
-# A process that vanishes without closing its connections (a lost host) is noticed after this long.
-_HEARTBEAT_SECONDS = 60
-_SHUTDOWN_SECONDS = 10
+# How long a process that fails because another one did lets that one end first, and their launcher see it, so that it names that one.
+_FIRST_SECONDS, _SEEN_SECONDS = 5.0, 3.0
 
 
 class _State:
@@ -52,8 +55,13 @@ def _connect() -> None:
         if place is None:
             return
         joined = join(place.address, place.key, place.rank, place.size, timeout())
-        coordinator, local_size = _meet(place, joined)
-        _start_jax(place, coordinator)
+        watchdog.start(joined)
+        try:
+            local_size = _meet(place, joined)
+            _start_jax(place, joined.runtime)
+        except Exception as error:
+            joined.leave("" if joined.failed() else failure(error), 0)
+            raise
         spmd = xr.is_spmd()
         set_topology(Topology(place.rank, place.size, place.local_rank, local_size, replicas=not spmd, spmd=spmd))
         _State.member = joined
@@ -65,42 +73,24 @@ def _connect() -> None:
 before_start(_connect)
 
 
-def _meet(place: job.Job, joined: Member) -> tuple[str, int]:
-    """Where process 0 serves JAX's processes, on a free port of the job's address; and how many of the job's processes are on this host."""
-    host, name = place.address[0], socket.gethostname()
-    offer = f"{host}:{_free_port(host)}" if place.rank == 0 else ""
-    parts = joined.exchange("hosts", f"{offer} {name}".encode(), timeout(), "waiting for all replicas to start")
-    told = [part.decode().split(" ", 1) for part in parts]
-    return told[0][0], place.local_size or max(place.local_rank + 1, sum(other == name for _, other in told))
+def _meet(place: job.Job, joined: Member) -> int:
+    """Wait for all processes; how many of them are on this host."""
+    name = socket.gethostname()
+    names = joined.exchange("hosts", name.encode(), timeout(), "waiting for all replicas to start")
+    return place.local_size or max(place.local_rank + 1, sum(other.decode() == name for other in names))
 
 
-def _start_jax(place: job.Job, coordinator: str) -> None:
+def _start_jax(place: job.Job, runtime: str) -> None:
     """Connect JAX's processes."""
     flags = os.environ.get("XLA_FLAGS", "")
     if _TIMEOUT_FLAG not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
     if not xr.is_spmd():
         settings.CPU_NUM_DEVICES.set(1)  # each replica has one
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the user
-    jax.config.update("jax_enable_recoverability", True)  # those that are left end at once, with their own errors
-    jax.distributed.initialize(
-        coordinator,
-        place.size,
-        place.rank,
-        local_device_ids=place.local_rank if xr.device_type() in hardware.GPUS else None,
-        cluster_detection_method="deactivate",
-        initialization_timeout=max(1, round(timeout())),
-        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-        coordinator_bind_address=coordinator,
-    )
-
-
-def _free_port(host: str) -> int:
-    family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind(address)
-        return int(probe.getsockname()[1])
+    if xr.device_type() in hardware.GPUS:
+        jax.config.update("jax_cuda_visible_devices", str(place.local_rank))
+        jax.config.update("jax_rocm_visible_devices", str(place.local_rank))
+    join_runtime(runtime, place.size, place.rank, max(1, round(timeout())))
 
 
 def torch_store(wait: timedelta) -> Store:
@@ -118,24 +108,42 @@ def torch_store(wait: timedelta) -> Store:
     return store
 
 
-def lost() -> bool:
-    """Whether other replicas of this process's job have died or left."""
-    return _State.member is not None and bool(_State.member.gone)
-
-
 def _explanation(error: BaseException) -> str | None:
     """What the job knows about a failed execution."""
     joined = _State.member
     return ledger.explanation(joined, error) if joined is not None else None
 
 
-def leave() -> None:
-    """Leave the job; called at exit. Process 0, which serves JAX's processes, is the last to go."""
+def leave(why: str = "", launched: bool = False) -> None:
+    """Leave the job, at exit or when this process has failed; the others are told why first. Process 0 is the last to go if all is well.
+
+    launched: by something that ends all processes when one fails; torchrun's variables say the same.
+    """
     with _lock:
         joined, _State.member = _State.member, None
     if joined is None:
         return
-    if joined.rank == 0:
-        joined.wait_for_others_to_leave(timeout())
+    why = why or _uncaught()
+    second = bool(why) and joined.failed()  # it fails because another one did
+    joined.leave("" if second else why, ledger.count())
     jax.distributed.shutdown()
-    joined.leave()
+    if second and (launched or settings.RUN_ID.get() is not None):
+        joined.wait_for_the_failed_to_end(_FIRST_SECONDS)
+        time.sleep(_SEEN_SECONDS)
+    elif joined.rank == 0 and not why:  # where its end is that of a container, the coordinator ends with it
+        joined.wait_for_others_to_leave(timeout())
+
+
+def _uncaught() -> str:
+    """What this process ends with, if that is an exception which nobody caught."""
+    error = getattr(sys, "last_value", None)
+    return failure(error) if isinstance(error, BaseException) and not hasattr(sys, "ps1") else ""
+
+
+def _forget() -> None:
+    """In a child of `os.fork`: the job is its parent's."""
+    global _lock
+    _lock, _State.member = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -26,7 +26,7 @@ class Groups:
 def groups_of(given: Given) -> Groups:
     """Check what a user gave; None and [] mean one group of all. In SPMD mode, numbers are those of devices, and `place` says nothing.
 
-    Raises ValueError if an ordinal repeats or is out of range, or this replica is in no group.
+    Raises ValueError if an ordinal repeats or is out of range, or one is in no group: the same on all replicas.
     """
     if xr.is_spmd():  # one program: its devices are meant, of which none is this process's
         count, mine = int(xr.global_runtime_device_count()), 0
@@ -38,9 +38,10 @@ def groups_of(given: Given) -> Groups:
     members = tuple(ordinal for group in listed for ordinal in group)
     if len(set(members)) != len(members) or any(not 0 <= ordinal < count for ordinal in members):
         raise ValueError(f"groups are lists of ordinals from 0 to {count - 1}, each named at most once, got {listed}")
-    home = next((group for group in listed if mine in group), None)
-    if home is None:
-        raise ValueError(f"replica {mine} is in none of the groups {listed}: all replicas issue a collective, so each needs a group")
+    absent = sorted(set(range(count)) - set(members))
+    if absent:
+        raise ValueError(f"ordinals {absent} are in none of the groups {listed}: all replicas issue a collective, so each needs a group")
+    home = next(group for group in listed if mine in group)
     if members == tuple(range(count)) and len(listed) == 1:
         return Groups((), (), count, mine)
     return Groups(members, tuple(len(group) for group in listed), len(home), home.index(mine))

@@ -10,9 +10,8 @@ from datetime import timedelta
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-from xla_distributed import cluster, settings
+from xla_distributed import cluster, coordinator, settings
 from xla_distributed.errors import JobError, ReplicaTimeoutError
-from xla_distributed.server import Server
 from xla_distributed.wire import Address
 
 DEFAULT_PORT = 12355
@@ -24,7 +23,7 @@ class Job:
     """The place of a process in a job, and where the job meets.
 
     local_size: processes on this host; None if nobody said.
-    address: of the job's `Server`; key: what all its processes know and nobody else should.
+    address: of the job's server; key: what all its processes know and nobody else should.
     """
 
     rank: int
@@ -83,16 +82,16 @@ def _key_of_environment() -> bytes:
 
 
 def _meet(rank: int, size: int, key: bytes, timeout: float) -> Address:
-    """The address of the job's server, which process 0 starts and tells through the store at MASTER_ADDR:MASTER_PORT."""
+    """The address of the job's coordinator, which process 0 starts and tells through the store at MASTER_ADDR:MASTER_PORT."""
     host, port = settings.MASTER_ADDR.get() or "127.0.0.1", settings.MASTER_PORT.get() or DEFAULT_PORT
     agent = (settings.AGENT_STORE.get() or "").lower() == "true"
     store = _store(host, port, serve=rank == 0 and not agent, timeout=timeout)
     name = f"{_ADDRESS}/{settings.RESTART_COUNT.get() or 0}"
     if rank == 0:
-        server = _serve(host, size, key)
-        _kept.append(server)
-        store.set(name, f"{server.address[0]} {server.address[1]}")
-        return server.address
+        serving = _coordinated(host, size, key)
+        _kept.append(serving)
+        store.set(name, f"{serving.address[0]} {serving.address[1]}")
+        return serving.address
     try:
         told = store.get(name).decode().split(" ")
     except RuntimeError as error:
@@ -132,9 +131,14 @@ def listening(host: str, port: int) -> int | None:
     return listener.detach()
 
 
-def _serve(host: str, size: int, key: bytes) -> Server:
-    """The job's server on the host's address, or, where that is another machine's or a name of several, on this machine's own."""
+def _coordinated(host: str, size: int, key: bytes) -> coordinator.Coordinator:
+    """The job's coordinator on the host's address, or, where that is another machine's or a name of several, on this machine's own."""
+    heartbeat = settings.HEARTBEAT_TIMEOUT_SECONDS.get()
     try:
-        return Server(host, size, key)
-    except OSError:
-        return Server(socket.gethostbyname(socket.gethostname()), size, key)
+        return coordinator.start(host, size, key, heartbeat)
+    except coordinator.StartError:
+        own = socket.gethostbyname(socket.gethostname())
+    try:
+        return coordinator.start(own, size, key, heartbeat)
+    except coordinator.StartError as error:
+        raise JobError(str(error)) from error

@@ -16,13 +16,11 @@ from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
 import torch_xla._XLAC as _XLAC
 import torch_xla.runtime as xr
-from xla_distributed import connection, hardware, job, settings
+from xla_distributed import connection, coordinator, hardware, job, settings
+from xla_distributed.departures import failure
 from xla_distributed.errors import JobError
-from xla_distributed.server import Server
 
 _HOST = "127.0.0.1"
-# How long a replica that fails because another one did leaves the word to that one.
-_SECOND_SECONDS = 10.0
 _END_SECONDS = 5.0
 Target = Callable[..., Any]
 
@@ -30,9 +28,9 @@ Target = Callable[..., Any]
 class Launched:
     """Replicas that were started: `processes`, and `join` as `torch.multiprocessing` has it."""
 
-    def __init__(self, context: Any, server: Server) -> None:
+    def __init__(self, context: Any, coordinated: coordinator.Coordinator) -> None:
         self._context = context
-        self._server = server
+        self._coordinator = coordinated
         self.processes: list[multiprocessing.process.BaseProcess] = context.processes
 
     def pids(self) -> list[int]:
@@ -43,19 +41,18 @@ class Launched:
         """Wait for all replicas, at most `timeout` seconds; whether all have ended.
 
         Raises torch's ProcessRaisedException with the traceback of the replica that failed first, or ProcessExitedException; the
-        others are ended then, and also if this is interrupted.
+        others are ended then, and also if this is interrupted. grace_period: seconds that they have for it, 5 unless given.
         """
         try:
-            ended = bool(self._context.join(timeout, grace_period))
+            ended = bool(self._context.join(timeout, _END_SECONDS if grace_period is None else grace_period))
         except BaseException:
             self._end()
             raise
         if ended:
-            self._server.close()
+            self._coordinator.close()
         return ended
 
     def _end(self) -> None:
-        self._server.close()
         for process in self.processes:
             if process.is_alive():
                 process.terminate()
@@ -66,6 +63,7 @@ class Launched:
             if process.is_alive():
                 process.kill()
                 process.join()
+        self._coordinator.close()
 
 
 def spawn(
@@ -115,15 +113,18 @@ def spawn(
 
 def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Launched:
     key = secrets.token_bytes(32)
-    server = Server(_HOST, size, key)
+    try:
+        coordinated = coordinator.start(_HOST, size, key, settings.HEARTBEAT_TIMEOUT_SECONDS.get())
+    except coordinator.StartError as error:
+        raise JobError(str(error)) from error
     try:
         context = start_processes(
-            _replica, (fn, args, size, server.address, key), nprocs=size, join=False, daemon=daemon, start_method=start_method
+            _replica, (fn, args, size, coordinated.address, key), nprocs=size, join=False, daemon=daemon, start_method=start_method
         )
     except BaseException:
-        server.close()
+        coordinated.close()
         raise
-    return Launched(context, server)
+    return Launched(context, coordinated)
 
 
 def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
@@ -138,9 +139,8 @@ def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: 
     connection.member()
     try:
         fn(index, *args)
-    except Exception:
-        if connection.lost():
-            time.sleep(_SECOND_SECONDS)  # the replica that was lost is the one to hear of; the launcher ends this one
+    except (Exception, KeyboardInterrupt) as error:
+        connection.leave(failure(error), launched=True)
         raise
 
 

@@ -2,32 +2,32 @@
 
 Every program with collectives has a number, counted alike on all replicas. Before one whose collectives are new runs, the
 replicas exchange what they are about to do under that number. Later runs cost nothing but an entry here: a thread looks once a
-second whether the oldest unfinished one still hangs, and tells the job, which knows whether others run something else.
+second whether the oldest unfinished one still hangs, and tells the job, which knows whether others run something else or are gone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import jax
 
 from xla_core.abi import Graph, Operation, register_wrapper
-from xla_distributed.errors import CollectiveMismatchError
-from xla_distributed.member import Member, described_losses
+from xla_distributed.ending import end_process
+from xla_distributed.errors import CollectiveMismatchError, ReplicaLostError
+from xla_distributed.member import Member, Standing
 
 NAMESPACE = "xla_distributed"
 _LOOK_EVERY = 1.0
 _STUCK_AFTER = 1.0
-_GRACE = 3.0  # seconds in which a process that cannot go on may still fail by itself
+_GRACE = 5.0  # seconds in which a process that cannot go on may still fail by itself
 _SHOWN = 6  # collectives of each side in an error
 _REMEMBERED = 1024  # runs that a replica can be asked about
 
@@ -44,11 +44,15 @@ class _Collectives:
 class _Run:
     """An execution of a program with collectives. token: is ready when it is done; None while it is being launched."""
 
-    name: str
+    number: int
     collectives: _Collectives
     start: float
     token: jax.Array | None = None
     failed: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"run {self.number}"
 
     @property
     def over(self) -> bool:
@@ -62,21 +66,26 @@ class _Ledger:
     member: Member
     timeout: Callable[[], float]
     count: int = 0
+    failed: int | None = None  # the first that failed before it was launched
+    compiling: set[int] = field(default_factory=set)  # threads that compile collectives
     known: set[str] = field(default_factory=set)
     runs: deque[_Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def run(self, collectives: _Collectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run a program that all replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
         self.count += 1
-        run = _Run(f"run {self.count}", collectives, time.monotonic())
+        run = _Run(self.count, collectives, time.monotonic())
         self.runs.append(run)
         try:
+            if self.member.gone and self.member.cannot_run(run.number):
+                raise ReplicaLostError(f"{self.member.losses()}; {self.shown(run)}")
             if collectives.digest not in self.known:
                 self._agree(run)
                 self.known.add(collectives.digest)
             results = executable(*arguments)
         except BaseException:
             run.failed = True
+            self.failed = self.failed or run.number
             raise
         run.token = results[-1]
         return results
@@ -115,10 +124,12 @@ class _Ledger:
         """A run in words."""
         return f"replica {self.member.rank} runs{_shown(run.collectives.lines, start)}"
 
-    def inquiry(self, name: str, digest: str) -> str | None:
+    def inquiry(self, name: str, digest: str) -> str | Standing:
         """What this process ran or runs under a name, if it is something else."""
         run = self._named(name)
-        return None if run is None or run.collectives.digest == digest else self.shown(run)
+        if run is None:
+            return Standing.ABSENT if int(name.removeprefix("run ")) > self.count else Standing.SAME
+        return Standing.SAME if run.collectives.digest == digest else self.shown(run)
 
     def disagreed(self, name: str, text: str) -> None:
         """End the process if it waits in a collective that another replica does not run: nothing else can wake it."""
@@ -132,9 +143,16 @@ class _Ledger:
             if run.failed:
                 return  # whoever runs it is told
             time.sleep(0.1)
-        error = CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}")
-        print(f"{type(error).__module__}.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)
+        end_process(CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}"))
+
+    def doomed(self) -> str | None:
+        """What this process is at though it waits, or would then, for others that do not come any more; None if it is at nothing such."""
+        run = self.oldest()
+        if run is not None:
+            return self.shown(run) if self.member.cannot_run(run.number) else None
+        if self.compiling and self.member.cannot_run(self.count + 1):
+            return f"replica {self.member.rank} compiles a program with collectives"
+        return None
 
 
 _ledger: _Ledger | None = None
@@ -150,10 +168,36 @@ def watch(member: Member, timeout: Callable[[], float]) -> None:
     threading.Thread(target=_ledger.look, name="xla-job-watch", daemon=True).start()
 
 
+def count() -> int:
+    """How many programs with collectives this process has run, up to one that failed."""
+    if _ledger is None:
+        return 0
+    return _ledger.count if _ledger.failed is None else _ledger.failed - 1
+
+
+def doomed() -> str | None:
+    """`_Ledger.doomed` of this process."""
+    return _ledger.doomed() if _ledger is not None else None
+
+
+def compiled(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """The lowering of a collective, with which a compile begins that others wait for, or would."""
+
+    @wraps(lower)
+    def run(*arguments: Any, **named: Any) -> Any:
+        if _ledger is not None:
+            _ledger.compiling.add(threading.get_ident())
+        return lower(*arguments, **named)
+
+    return run
+
+
 def _wrapped(graph: Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
     """The executable, with an entry in the account if it holds collectives."""
     ledger = _ledger
     collectives = _collectives(graph)
+    if ledger is not None:
+        ledger.compiling.discard(threading.get_ident())
     if ledger is None or collectives is None:
         return executable
 
@@ -194,7 +238,7 @@ def explanation(member: Member, error: BaseException) -> str | None:
     while not member.gone and "Timed out" not in str(error) and time.monotonic() < deadline:
         time.sleep(0.05)  # the news of a death may be slower than the broken connection
     if member.gone:
-        return f"{described_losses(member.gone)}; {ledger.shown(run)}"
+        return f"{member.losses()}; {ledger.shown(run)}"
     others = member.disagreements.get(run.name)
     if others:
         return "\n".join([ledger.shown(run), *others.values()])

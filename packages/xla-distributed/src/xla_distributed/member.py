@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import os
 import threading
 import time
 from collections import deque
@@ -10,19 +12,37 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from xla_distributed import wire
+from xla_distributed.departures import Departure, described
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
+from xla_distributed.pulse import host
+
+# How long a process looks for the job's server at its address: it listens before anybody learns of it.
+_JOIN_SECONDS = 10.0
+_BEATS = 4  # in the time after which silence means death
+
+
+class Standing(enum.Enum):
+    """How this process stands to a program in which another one hangs."""
+
+    SAME = enum.auto()
+    ABSENT = enum.auto()  # has not come to it
 
 
 class Member:
-    """Process `rank` of `size`, joined. Thread-safe."""
+    """Process `rank` of `size`, joined. Thread-safe.
 
-    def __init__(self, connection: Connection, rank: int, size: int) -> None:
+    runtime: where JAX's service listens; heartbeat: seconds of silence after which the other side is lost; gone: who has left, the first
+    first; on_inquiry: says how this process stands to a program, or what it runs in its place.
+    """
+
+    def __init__(self, connection: Connection, rank: int, size: int, runtime: str, heartbeat: float) -> None:
         self.rank = rank
         self.size = size
-        self.gone: dict[int, str] = {}
+        self.runtime = runtime
+        self.gone: dict[int, Departure] = {}
         self.disagreements: dict[str, dict[int, str]] = {}
         self.on_disagreement: Callable[[str, str], None] = lambda name, text: None
-        self.on_inquiry: Callable[[str, str], str | None] = lambda name, digest: None
+        self.on_inquiry: Callable[[str, str], str | Standing] = lambda name, digest: Standing.ABSENT
         self._connection = connection
         self._sending = threading.Lock()
         self._news = threading.Condition()
@@ -31,8 +51,13 @@ class Member:
         self._wanted: set[str] = set()
         self._mail: dict[str, deque[bytes]] = {}
         self._counts: dict[str, int] = {}
+        self._ended: set[int] = set()
+        self._left = False
         self._lost: str | None = None
+        self._heartbeat = heartbeat
+        self._heard = time.monotonic()
         threading.Thread(target=self._read, name="xla-job-member", daemon=True).start()
+        threading.Thread(target=self._beat, name="xla-job-beat", daemon=True).start()
 
     def exchange(self, kind: str, payload: bytes, timeout: float, what: str = "") -> list[bytes]:
         """The payloads of all processes, by number; returns when all have called this as often with this kind.
@@ -55,11 +80,11 @@ class Member:
                     self._check(name, what)
                     if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
                         raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name)}.\n{what}")
-                found: list[bytes] | dict[str, str] = self._results.pop(name)
-                if isinstance(found, list):
+                found: list[bytes] | None = self._results.pop(name)
+                if found is not None:
                     return found
                 self._check(name, what)  # those that disagreed with this process may have gone since
-                raise ReplicaLostError(f"{described_losses(found)}.\n{what}")
+                raise ReplicaLostError(f"{described(self.gone)}.\n{what}")
         except JobError:
             self._send({"do": "withdraw", "name": name})  # this process waits there no longer
             raise
@@ -68,8 +93,10 @@ class Member:
                 self._wanted.discard(name)
 
     def _check(self, name: str, what: str) -> None:
+        if self._left:
+            raise ReplicaLostError(f"this process has left the job.\n{what}")
         if self._lost is not None:
-            raise ReplicaLostError(f"the job's store is gone ({self._lost}): the process that serves it has died.\n{what}")
+            raise ReplicaLostError(f"{self.losses()}.\n{what}")
         others = self.disagreements.get(name)
         if others:
             told = "\n".join(others.values())
@@ -79,7 +106,7 @@ class Member:
         """Who has not arrived in an exchange, in words; called with the lock held."""
         account = self._account(name)
         if account is None:
-            return "replicas that the job's store cannot name, because it does not answer"
+            return "replicas that the job's coordinator cannot name, because it does not answer"
         absent = [rank for rank in range(self.size) if rank not in account["arrived"]]
         never = account["never_joined"]
         return f"ordinals {absent}, which did not arrive" + (f" ({never} never joined the job)" if never else "")
@@ -89,7 +116,7 @@ class Member:
         with self._news:
             account = self._account(name)
         if account is None:
-            return "The job's store does not answer"
+            return "The job's coordinator does not answer"
         absent = set(range(self.size)) - {self.rank, *account["stuck"]}
         return f"ordinals {sorted(absent)} did not arrive"
 
@@ -113,53 +140,94 @@ class Member:
                 return mail.popleft()
             self._check(name, name)
             if sender in self.gone:
-                raise ReplicaLostError(f"{described_losses({sender: self.gone[sender]})}.\n{name}")
+                raise ReplicaLostError(f"{described({sender: self.gone[sender]})}.\n{name}")
             raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {name}")
 
     def stuck(self, name: str, digest: str, text: str) -> None:
         """Tell that this process hangs in a program; those that run another one under its name answer."""
         self._send({"do": "stuck", "name": name, "digest": digest, "text": text})
 
-    def leave(self, why: str = "") -> None:
-        """Go; without alarm unless a reason is given, which the others are told."""
+    def losses(self) -> str:
+        """What this process has lost of its job, in words; "" if nothing."""
+        if self._lost is not None and not self.gone:
+            return f"the job's coordinator is gone ({self._lost})"
+        return described(self.gone)
+
+    def cannot_run(self, number: int) -> bool:
+        """Whether the program with collectives of this number waits for somebody who does not come any more."""
+        return self._lost is not None or any(one.runs is None or one.runs < number for one in tuple(self.gone.values()))
+
+    def failed(self) -> bool:
+        """Whether something went wrong: a process has failed, or the coordinator is lost."""
+        return self._lost is not None or any(departure.why for departure in tuple(self.gone.values()))
+
+    def the_gone_have_ended(self) -> bool:
+        """Whether the processes of all who have left are at their end, too."""
+        return self.gone.keys() <= self._ended
+
+    def wait_for_losses(self) -> None:
+        """Return when another process has left, or the coordinator is lost."""
         with self._news:
-            self._lost = "this process has left the job"
-        try:
-            with self._sending:
-                wire.send(self._connection, {"do": "leave", "why": why})
-        except OSError:
-            return  # nobody is there to tell
+            self._news.wait_for(lambda: bool(self.gone) or self._lost is not None)
+
+    def leave(self, why: str, runs: int) -> None:
+        """Take part no more. why: what went wrong, "" if nothing did; runs: how many programs with collectives this process has run."""
+        with self._news:
+            if self._left:
+                return
+            self._left = True
+        self._send({"do": "leave", "why": why, "runs": runs})
 
     def wait_for_others_to_leave(self, timeout: float) -> None:
         """Return when all others are gone, or after `timeout` seconds."""
         with self._news:
             self._news.wait_for(lambda: len(self.gone) == self.size - 1 or self._lost is not None, timeout)
 
+    def wait_for_the_failed_to_end(self, timeout: float) -> None:
+        """Return when the processes of all who have failed have ended, or after `timeout` seconds."""
+        with self._news:
+            failed = {rank for rank, departure in self.gone.items() if departure.why}
+            self._news.wait_for(lambda: failed <= self._ended or self._lost is not None, timeout)
+
     def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
         try:
             with self._sending:
                 wire.send(self._connection, header, body)
         except OSError as error:
-            with self._news:
-                self._lost = self._lost or str(error)
+            self._lose(str(error))
+
+    def _beat(self) -> None:
+        """Say that this process lives, and find out whether the other side does, as long as both do."""
+        while self._lost is None:
+            self._send({"do": "beat"})
+            time.sleep(self._heartbeat / _BEATS)
+            if time.monotonic() - self._heard > self._heartbeat:
+                self._lose(f"it has said nothing for {self._heartbeat:g} s (XLA_HEARTBEAT_TIMEOUT_SECONDS)")
 
     def _read(self) -> None:
         try:
             while True:
                 header, body = wire.receive(self._connection)
+                self._heard = time.monotonic()
                 with self._news:
                     self._take(header, body)
                     self._news.notify_all()
         except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
-            with self._news:
-                self._lost = self._lost or str(error) or "it closed the connection"
-                self._news.notify_all()
+            self._lose(str(error) or "it closed the connection")
+
+    def _lose(self, why: str) -> None:
+        with self._news:
+            self._lost = self._lost or why
+            self._news.notify_all()
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         if "gone" in header:
-            self.gone.update({int(rank): str(why) for rank, why in header["gone"].items()})
+            told = {int(rank): Departure(str(why), runs) for rank, (why, runs) in header["gone"].items()}
+            self.gone.update({rank: departure for rank, departure in told.items() if rank not in {self.rank, *self.gone}})
+        if "ended" in header:
+            self._ended.add(int(header["ended"]))
         if "exchange" in header and header["exchange"] in self._wanted:
-            self._results[header["exchange"]] = wire.parted(header["lengths"], body) if "lengths" in header else header["gone"]
+            self._results[header["exchange"]] = wire.parted(header["lengths"], body) if "lengths" in header else None
         if "mail" in header:
             self._mail.setdefault(str(header["mail"]), deque()).append(body)
         if "account" in header:
@@ -167,31 +235,27 @@ class Member:
         if "disagree" in header:
             self._disagree(header["disagree"], int(header["rank"]), str(header["text"]))
         if "inquiry" in header:
-            name, rank = str(header["inquiry"]), int(header["rank"])
-            mine = self.on_inquiry(name, str(header["digest"]))
-            if mine is not None:
-                self._send({"do": "differ", "name": name, "rank": rank, "text": mine})
-                self._disagree(name, rank, str(header["text"]))
+            self._answer(str(header["inquiry"]), int(header["rank"]), str(header["digest"]), str(header["text"]))
+
+    def _answer(self, name: str, rank: int, digest: str, text: str) -> None:
+        mine = self.on_inquiry(name, digest)
+        if mine is Standing.ABSENT:
+            self._send({"do": "absent", "name": name, "rank": rank})
+        elif isinstance(mine, str):
+            self._send({"do": "differ", "name": name, "rank": rank, "text": mine})
+            self._disagree(name, rank, text)
 
     def _disagree(self, name: str, rank: int, text: str) -> None:
         self.disagreements.setdefault(name, {})[rank] = text
         self.on_disagreement(name, text)
 
 
-def _number(item: tuple[Any, str]) -> int:
-    return int(item[0])
-
-
-def described_losses(gone: dict[Any, str]) -> str:
-    """Who has left the job and how, in words."""
-    return ", ".join(
-        f"replica {rank} {f'was lost: {why}' if why else 'has left the job'}" for rank, why in sorted(gone.items(), key=_number)
-    )
-
-
 def join(address: wire.Address, key: bytes, rank: int, size: int, timeout: float) -> Member:
-    """Join the job that is served at an address. Raises JobError if it does not let this process in, ReplicaTimeoutError."""
-    deadline = time.monotonic() + timeout
+    """Join the job that is served at an address. Raises JobError if it does not let this process in, ReplicaLostError, ReplicaTimeoutError.
+
+    timeout: seconds.
+    """
+    deadline = time.monotonic() + min(timeout, _JOIN_SECONDS)
     pause = 0.02
     while True:
         try:
@@ -204,15 +268,15 @@ def join(address: wire.Address, key: bytes, rank: int, size: int, timeout: float
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ReplicaTimeoutError(
-                    f"process {rank} found nobody at {address[0]}:{address[1]} for {timeout:.0f} s ({error}): is process 0 running?"
+                    f"process {rank} found nobody at {address[0]}:{address[1]}, where the job was ({error}): its other processes have ended"
                 ) from error
             time.sleep(pause)
             pause = min(1.0, pause * 2)
     try:
-        wire.send(connection, {"rank": rank, "size": size})
+        wire.send(connection, {"rank": rank, "size": size, "pid": os.getpid(), "host": host()})
         answer, _ = wire.receive(connection)
     except (EOFError, OSError, ValueError) as error:
         raise JobError(f"the job at {address[0]}:{address[1]} closed the connection: {error}") from error
     if "refused" in answer:
         raise JobError(f"process {rank} is not let in: {answer['refused']}")
-    return Member(connection, rank, size)
+    return Member(connection, rank, size, str(answer["runtime"]), float(answer["heartbeat"]))

@@ -9,7 +9,8 @@ from typing import Any
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed import connection, meeting
+from xla_distributed import connection, ledger, meeting
+from xla_distributed.departures import failure
 
 
 def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
@@ -52,7 +53,7 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequenc
             result = target(*cpu)
     except BaseException as error:
         if not meeting.joined():  # a thread that raises is missed as it is
-            connection.member().leave(f"{type(error).__name__} in do_on_ordinals: {error}")
+            connection.member().leave(f"{failure(error)}, in do_on_ordinals", ledger.count())
         raise
     xm.rendezvous("torch_xla.core.xla_model.do_on_ordinals")
     return result

@@ -30,6 +30,13 @@ def _text(name: str, doc: str) -> Setting[str | None]:
 COLLECTIVE_TIMEOUT_SECONDS = Setting(
     "XLA_COLLECTIVE_TIMEOUT_SECONDS", 600.0, "How long replicas wait for one that does not arrive.", _positive, "a number above 0"
 )
+HEARTBEAT_TIMEOUT_SECONDS = Setting(
+    "XLA_HEARTBEAT_TIMEOUT_SECONDS",
+    60.0,
+    "How long a process of a job, on another host than process 0, may say nothing before the others end without it.",
+    _positive,
+    "a number above 0",
+)
 JOB_KEY = _text("XLA_JOB_KEY", "Secret that only the processes of a job know: others cannot join it.")
 BUCKET_SIZE_MB = Setting(
     "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",

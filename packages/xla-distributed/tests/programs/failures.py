@@ -50,6 +50,12 @@ def one_more(rank: int, folder: str) -> Any:
     return caught(lambda: reduce_ones(5)) if rank == 0 else caught(lambda: xm.rendezvous("end"))
 
 
+def one_more_known(rank: int, folder: str) -> Any:
+    """A collective that all have run before, and that only one replica runs again."""
+    reduce_ones(2)
+    return reduce_ones(2) if rank == 0 else xm.rendezvous("end")
+
+
 def late_new(rank: int, folder: str) -> Any:
     """One replica runs what is new, the other what is known."""
     reduce_ones(2)

@@ -161,6 +161,16 @@ def wrong_arguments(count: int) -> dict[str, str | None]:
     }
 
 
+def left_out() -> list[Any]:
+    """What is said, on each replica, of groups in which not all are; and the collective after it."""
+    x = torch.ones(2, device="xla")
+    try:
+        xm.all_reduce("sum", x, groups=[[0]])
+    except ValueError as error:
+        return [str(error), xm.all_reduce("sum", x).tolist()]
+    return ["nothing"]
+
+
 def work(rank: int, folder: str) -> dict[str, Any]:
     count = xr.world_size()
     return {
@@ -171,6 +181,7 @@ def work(rank: int, folder: str) -> dict[str, Any]:
         "normalized": normalized(rank),
         "looped": looped(rank),
         "wrong": wrong_arguments(count),
+        "left out": left_out(),
     }
 
 

@@ -21,6 +21,7 @@ from xla_serialization.progress import Meter, Progress, nobody
 from xla_serialization.replacing import replacing
 from xla_serialization.saving import Part, Plan, write_parts
 from xla_serialization.sources import Held, Source, flat_tree
+from xla_serialization.torch_files import write_into
 
 _SHOWN = 5
 
@@ -93,7 +94,7 @@ def _to_torch(source: Source, target: Path, progress: Progress) -> None:
     tensors = _read(source, progress)
     nesting = decode(source.tree, tensors.__getitem__, str(source.path))
     with replacing(target) as beside, open(beside, "wb") as file:
-        torch.save(nesting, cast(BinaryIO, _Metered(file, Meter(progress, source.nbytes))))
+        write_into(nesting, cast(BinaryIO, _Metered(file, Meter(progress, source.nbytes))))
 
 
 def _read(source: Source, progress: Progress) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from xla_serialization.core import abi
 from xla_serialization.errors import UnsavableError
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import name_of
-from xla_serialization.format.files import held
+from xla_serialization.format.limits import MOST_DIMS
 from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree
 from xla_serialization.format.shards import Block, ShardWriter, ordered
 from xla_serialization.format.tree import encode, free_name, where
@@ -73,6 +73,8 @@ def _check(tensor: torch.Tensor, keys: tuple[str, ...]) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or name_of(tensor.dtype) is None:
         what = "quantized" if tensor.is_quantized else str(tensor.layout if tensor.layout is not torch.strided else tensor.dtype)
         raise UnsavableError(f"{where(keys)}: a {what} tensor cannot be saved; save a dense tensor of numbers")
+    if tensor.dim() > MOST_DIMS:
+        raise UnsavableError(f"{where(keys)}: a tensor of {tensor.dim()} dimensions, of {MOST_DIMS} at most; save a reshaped one")
     if tensor.device.type == "meta":
         raise UnsavableError(f"{where(keys)}: a tensor on the meta device has no data to save")
 
@@ -141,9 +143,11 @@ def write_parts(
     with ExitStack() as stack:
         try:
             with together.agreed():
-                folders.prepare(folder)
                 if together.index == 0:
-                    stack.enter_context(held(folder))
+                    stack.enter_context(folders.prepared(folder))
+                else:
+                    folders.prepare(folder)
+            with together.agreed():  # only now: a program that held the folder before removes, at its end, what it does not know
                 for file, shard in zip(names, shards, strict=True):
                     _write_shard(folder / file, [parts[block.name] for block in shard], files, pieces, meter)
             _publish(planned, folder, save_id, files, pieces, together)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from collections.abc import Callable, Mapping
@@ -17,8 +16,10 @@ import torch
 from xla_serialization import saving, xser
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import DTYPES
+from xla_serialization.format.files import open_file
 from xla_serialization.format.leaves import Leaf, leaves
-from xla_serialization.format.manifest import INDEX, LARGEST_TEXT, MANIFEST_KEY, Shape, Tree
+from xla_serialization.format.limits import LARGEST_TEXT, is_file_name, parsed, shown
+from xla_serialization.format.manifest import INDEX, MANIFEST_KEY, Shape, Tree
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.loading import Checkpoint
 
@@ -116,10 +117,10 @@ def _weights(folder: Path) -> dict[str, str] | None:
     """Name → file, of an index that another program wrote; None where there is none."""
     index = folder / INDEX
     try:
-        if index.stat().st_size > LARGEST_TEXT:
-            return None
-        whole = json.loads(index.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
+        with open_file(index) as file:
+            data = file.read(LARGEST_TEXT + 1)
+        whole = parsed(data) if len(data) <= LARGEST_TEXT else None
+    except (FileNotFoundError, DamagedCheckpointError, ValueError, RecursionError):
         return None  # then it is a checkpoint of ours, or none: who opens it says what is wrong
     if not isinstance(whole, dict) or MANIFEST_KEY in whole:
         return None
@@ -133,12 +134,12 @@ def _in_folder(folder: Path, weights: Mapping[str, str]) -> dict[str, Held]:
     shards: dict[str, dict[str, Held]] = {}
     found = {}
     for name, file in weights.items():
-        if Path(file).name != file:
-            raise DamagedCheckpointError(f"{folder / INDEX}: {file!r} is no plain file name")
+        if not is_file_name(file):
+            raise DamagedCheckpointError(f"{folder / INDEX}: {shown(file)}, of {len(file)} characters, is no plain file name")
         if file not in shards:
             shards[file] = _in_file(folder / file)
         if name not in shards[file]:
-            raise DamagedCheckpointError(f"{folder / file}: tensor {name!r} is not in this file")
+            raise DamagedCheckpointError(f"{folder / file}: tensor {shown(name)} is not in this file")
         found[name] = shards[file][name]
     return found
 
@@ -153,6 +154,8 @@ def _in_file(path: Path) -> dict[str, Held]:
 
 def _torch(path: Path) -> Source:
     """Of torch.save, mapped where the layout of the file allows; with the files of `xser` beside it if it refers to them."""
+    with open_file(path):  # what is no file is not waited for
+        pass
     try:
         data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError):

@@ -42,7 +42,7 @@ def retain(path: Path, last: int, most: int, busy: Container[int]) -> None:
     unfinished = [step for step, age in ages.items() if age is None]
     gone = [step for step in (*(whole[:-most] if most else ()), *unfinished) if step not in busy]
     for step in gone:
-        with suppress(BlockingIOError):  # another program saves there
+        with suppress(BlockingIOError, FileNotFoundError):  # another program saves there, or has removed it
             _remove(found[step])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError
-from xla_serialization.format.folder import read_manifest
+from xla_serialization.format.folder import inside, read_manifest
 from xla_serialization.format.manifest import Manifest
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.loading import block_of
@@ -31,7 +31,7 @@ def damages(path: str | os.PathLike[str], progress: Progress = nobody) -> tuple[
     """
     folder = Path(path)
     manifest = read_manifest(folder)
-    shards = {file: _opened(folder / file, size) for file, size in manifest.files.items()}
+    shards = {file: _opened(folder, file, size) for file, size in manifest.files.items()}
     meter = Meter(progress, manifest.nbytes)
     found = []
     for name, entry in manifest.tensors.items():
@@ -49,10 +49,10 @@ def damages(path: str | os.PathLike[str], progress: Progress = nobody) -> tuple[
     return manifest, found
 
 
-def _opened(path: Path, nbytes: int) -> ShardReader | DamagedCheckpointError:
+def _opened(folder: Path, file: str, nbytes: int) -> ShardReader | DamagedCheckpointError:
     try:
-        return ShardReader(path, nbytes)
+        return ShardReader(inside(folder, file), nbytes)
     except FileNotFoundError:
-        return DamagedCheckpointError(f"{path}: this file of the checkpoint is missing")
+        return DamagedCheckpointError(f"{folder / file}: this file of the checkpoint is missing")
     except DamagedCheckpointError as error:
         return error

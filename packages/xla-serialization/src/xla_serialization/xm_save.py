@@ -10,6 +10,7 @@ import torch
 import torch_xla.core.xla_model as xm
 from xla_serialization.masters import writes
 from xla_serialization.replacing import replacing
+from xla_serialization.torch_files import write_torch
 
 
 def save(
@@ -25,7 +26,7 @@ def save(
     if writing:
         if isinstance(file_or_path, (str, os.PathLike)):
             with replacing(file_or_path) as path:
-                torch.save(cpu, path)
+                write_torch(cpu, path)
         else:
             torch.save(cpu, file_or_path)
     if sync:

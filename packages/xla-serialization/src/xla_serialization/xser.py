@@ -7,13 +7,12 @@ leaves the earlier folder under another name, where `load` finds it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import re
 import shutil
 from collections.abc import Hashable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +23,12 @@ import torch_xla.core.xla_model as xm
 from xla_serialization import loading
 from xla_serialization.core import abi
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError
-from xla_serialization.format.files import abandoned, held, in_turn, sync_file, sync_folder
+from xla_serialization.format.files import abandoned, held, in_turn, naming, open_file, remove_leftover, sync_file, sync_folder
 from xla_serialization.format.folder import new_id
 from xla_serialization.format.manifest import INDEX
 from xla_serialization.masters import writes
 from xla_serialization.saving import unwrapped
+from xla_serialization.torch_files import write_torch
 
 _DIGEST = "structure"
 _TRIES = 100
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     if (place / INDEX).exists():
         return loading.load(place)
     for _ in range(_TRIES):
-        with open(place, "rb") as file:
+        with open_file(place) as file:
             digest = _digest_of(file)
             try:
                 return _load(place, file, digest)
@@ -112,10 +112,9 @@ def _unpickled(path: Path, file: BinaryIO) -> Any:
 
 
 def _tensor(place: Path, folder: int, number: int) -> torch.Tensor:
-    name = f"tensor_{number}.pt"
-    path = _beside(place, "tensors") / name
+    path = _beside(place, "tensors") / f"tensor_{number}.pt"
     try:
-        file = open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb")
+        file = open_file(path, folder)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path}: this tensor of the checkpoint is missing") from None
     with file:
@@ -135,9 +134,8 @@ def _write(data: Any, path: Path) -> None:
             with in_turn(parent):
                 new_tensors.mkdir()
                 stack.enter_context(held(new_tensors))
-            torch.save(_referring(data, new_tensors), new_structure)
-            sync_file(new_structure)
-            with open(new_structure, "rb") as file:
+            _save(_referring(data, new_tensors), new_structure)
+            with open(new_structure, "rb") as file, naming(new_tensors / _DIGEST):
                 (new_tensors / _DIGEST).write_text(_digest_of(file), encoding="ascii")
             sync_file(new_tensors / _DIGEST)
             sync_folder(new_tensors)
@@ -146,12 +144,28 @@ def _write(data: Any, path: Path) -> None:
             shutil.rmtree(new_tensors, ignore_errors=True)
             raise
         with in_turn(parent):
-            with contextlib.suppress(FileNotFoundError):
-                tensors.rename(_beside(path, f"tensors.old-{save_id}"))
-            new_tensors.rename(tensors)
-            new_structure.replace(path)
+            earlier = _beside(path, f"tensors.old-{save_id}")
+            try:
+                with suppress(FileNotFoundError):
+                    tensors.rename(earlier)
+                new_tensors.rename(tensors)
+                new_structure.replace(path)
+            except BaseException:
+                if new_structure.exists():  # it has not come to its moment
+                    _take_back(tensors, earlier, new_tensors, new_structure)
+                raise
             sync_folder(parent)
             _clean(path)
+
+
+def _take_back(tensors: Path, earlier: Path, new_tensors: Path, new_structure: Path) -> None:
+    with suppress(OSError):  # a reader finds what belongs to it under these names, too
+        if not new_tensors.exists():
+            tensors.rename(new_tensors)
+        if earlier.exists():
+            earlier.rename(tensors)
+        new_structure.unlink()
+        shutil.rmtree(new_tensors)
 
 
 def _clean(path: Path) -> None:
@@ -159,10 +173,12 @@ def _clean(path: Path) -> None:
     for left in _others(path):
         folder = left if left.is_dir() else _beside(path, f"tensors{left.name.removeprefix(path.name)}")
         if ".tensors.old-" in left.name or not folder.exists() or abandoned(folder):
-            if left.is_dir():
-                shutil.rmtree(left)
-            else:
-                left.unlink()
+            remove_leftover(left)
+
+
+def _save(data: Any, path: Path) -> None:
+    write_torch(data, path)
+    sync_file(path)
 
 
 def _referring(data: Any, folder: Path) -> Any:
@@ -176,9 +192,7 @@ def _referring(data: Any, folder: Path) -> Any:
             key = abi.shown_key(inner)
             if key not in numbers:
                 numbers[key] = len(numbers)
-                target = folder / f"tensor_{numbers[key]}.pt"
-                torch.save(inner.detach().cpu(), target)
-                sync_file(target)
+                _save(inner.detach().cpu(), folder / f"tensor_{numbers[key]}.pt")
             references.append(TensorReference(numbers[key]))
         return references
 
@@ -207,7 +221,7 @@ def _folder_of(path: Path, wanted: str) -> int:
             opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        told = _told(opened)
+        told = _told(folder, opened)
         if told == wanted:
             return opened
         os.close(opened)
@@ -225,13 +239,13 @@ def _candidates(path: Path) -> Iterator[Path]:
     yield from _others(path)
 
 
-def _told(folder: int) -> str | None:
-    """The checksum of the structure to which a folder belongs, if it says so."""
+def _told(path: Path, folder: int) -> str | None:
+    """The checksum of the structure to which an open folder belongs, if it says so."""
     try:
-        fd = os.open(_DIGEST, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        file = open_file(path / _DIGEST, folder)
     except FileNotFoundError:
         return None
-    with open(fd, "rb") as file:
+    with file:
         return file.read(64).decode("ascii", "replace")
 
 
@@ -246,7 +260,7 @@ def _digest_of(file: BinaryIO) -> str:
 
 def _digest_now(path: Path) -> str | None:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return _digest_of(file)
     except FileNotFoundError:
         return None

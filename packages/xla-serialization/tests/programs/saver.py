@@ -7,17 +7,19 @@ done); `saved`, how many calls a save took; `ended`, the process's exit code.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 import torch_xla.core.xla_model as xm
+import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.utils.serialization as xser
 import xla_serialization
 
@@ -56,13 +58,13 @@ class Stopper:
         return call
 
     def _watched_save(self, real: Callable[..., None]) -> Callable[..., None]:
-        def call(data: Any, path: Path) -> None:
+        def call(data: Any, file: BinaryIO) -> None:
             def half() -> None:
-                real(data, path)
-                os.truncate(path, path.stat().st_size // 2)
+                real(data, file)
+                file.truncate(file.tell() // 2)
 
             self.before("torch.save", half)
-            real(data, path)
+            real(data, file)
 
         return call
 
@@ -73,8 +75,18 @@ def content(value: int, device: str) -> dict[str, Any]:
     return {"tensors": tensors, "step": value}
 
 
+@functools.cache
+def manager(path: Path) -> xc.CheckpointManager:
+    return xc.CheckpointManager(path, 1, max_to_keep=1, chkpt_on_preemption=False)
+
+
 def save(kind: str, path: Path, value: int) -> None:
-    if kind == "checkpoint":
+    if kind == "manager":
+        manager(path).save(value, content(value, "xla"))
+    elif kind == "async":
+        manager(path).save_async(value, content(value, "xla"))
+        manager(path).join()
+    elif kind == "checkpoint":
         xla_serialization.save(content(value, "cpu"), path, shard_bytes=1000)
     elif kind == "large":
         xla_serialization.save({"tensors": {str(n): torch.full((1 << 20,), float(value)) for n in range(6)}, "step": value}, path)

@@ -1,10 +1,11 @@
-"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas FOLDER
+"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas|forever FOLDER
 
 The last line of each is a report as JSON.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import sys
@@ -19,6 +20,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.runtime as xr
+import xla_serialization
 from xla_serialization import Checkpoint, preemption
 
 
@@ -114,6 +116,15 @@ def replicas(folder: str) -> dict[str, Any]:
     return {"weight": state["weight"].tolist(), "process": state["process"]}
 
 
+def forever(folder: str) -> None:
+    """Saves on and on, from the step on that is there."""
+    path = Path(folder) / "saved"
+    first = xla_serialization.load(path)["step"] + 1 if path.exists() else 0
+    for step in itertools.count(first):
+        xla_serialization.save({"weight": divided(step), "here": torch.full((2,), float(step)), "step": step}, path)
+        print(json.dumps(step), flush=True)
+
+
 ALONE: list[str] = []
 
 
@@ -123,7 +134,7 @@ def main() -> None:
         xr.use_spmd()
     ALONE.extend(error_of(lambda: xc.CheckpointManager(folder, 1)))
     dist.init_process_group("gloo")
-    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse, "replicas": replicas}[action](folder)
+    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse, "replicas": replicas, "forever": forever}[action](folder)
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(report))

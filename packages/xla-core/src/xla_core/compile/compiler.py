@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from xla_core import config
 from xla_core.compile.emit import Constants, Scope, program
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, aval_at
@@ -57,7 +58,7 @@ def jitted(graph: Graph, constants: Constants, home: Sharding, name: str, scope:
     home: how the buffers lie. name: of the module in profiles. told: in SPMD mode, results without a layout are replicated, not as
     the compiler likes. Raises (at that call) LoweringError for a lowering that fails.
     """
-    run = across_replicas(program(graph, constants, scope, home), home)
+    run = across_replicas(program(graph, constants, scope, home, config.CHECKS.get()), home)
     run.__name__ = name
     return jax.jit(
         run,

@@ -1,9 +1,9 @@
 """Compiled programs on disk, under our own graph key, so that a warm start neither traces nor compiles (api.md C18).
 
-An entry is `MAGIC`, the SHA-256 of the rest, and what `jax.experimental.serialize_executable` makes of a program. That is a
+The payload of an entry (`compile/entry.py`) is what `jax.experimental.serialize_executable` makes of a program. That is a
 pickle of native code, so an entry is only as trustworthy as its file: folder and file must belong to this user and be writable
-by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another version) is ignored with one
-warning, and the program is compiled.
+by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another program or version) is ignored
+with one warning, and the program is compiled.
 
 The key holds the source of every lowering: this package's, and that of whoever registered the operations of the program.
 """
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import Distribution, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CellType, ModuleType
 from typing import Any
 
 import jax
@@ -36,16 +36,13 @@ import xla_core
 from xla_core import config, metrics
 from xla_core._compat import jaxlib_version
 from xla_core._version import __version__
+from xla_core.compile.compiler import donated_arguments
+from xla_core.compile.entry import Identity, UnusableError, pack, unpack
 from xla_core.dtypes import conversions
-from xla_core.ir.graph import Graph
+from xla_core.ir.graph import Graph, aval_at
+from xla_core.ir.layout import layout_at, sharding_text
 
-MAGIC = b"xla-core program 1\n"
 _HERE = Path(xla_core.__file__ or "").parent
-_DIGEST_BYTES = 32
-
-
-class _Unusable(Exception):
-    """Why an entry or the folder is not used."""
 
 
 @dataclass(slots=True)
@@ -56,18 +53,19 @@ class DiskCache:
     readonly: bool
     warned: bool = field(default=False, init=False)
 
-    def load(self, key: str) -> bytes | None:
-        """The payload stored under `key`, or None; warns once if an entry is there but not usable."""
+    def load(self, wanted: Identity) -> bytes | None:
+        """The payload stored for `wanted`, or None; warns once if an entry is there but not usable."""
+        path = self._entry(wanted)
         try:
             self._check_folder()
-            return _read_entry(self.path / f"{key}.xla")
+            return unpack(wanted, _content(path))
         except FileNotFoundError:
             return None
-        except (OSError, _Unusable) as error:
-            self.complain(f"{self.path / key}.xla is not used and the program compiled again: {error}")
+        except (OSError, UnusableError) as error:
+            self.complain(f"{path} is not used and the program compiled again: {error}")
             return None
 
-    def store(self, key: str, payload: bytes) -> None:
+    def store(self, identity: Identity, payload: bytes) -> None:
         """Write an entry whole or not at all; warns once if that is not possible."""
         if self.readonly:
             return
@@ -75,14 +73,14 @@ class DiskCache:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_folder()
-            handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{key[:16]}-")
+            handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{identity.key[:16]}-")
             with os.fdopen(handle, "wb") as file:
-                file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
+                file.write(pack(identity, payload))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path / f"{key}.xla")
+            os.replace(temporary, self._entry(identity))
             temporary = None
-        except (OSError, _Unusable) as error:
+        except (OSError, UnusableError) as error:
             self.complain(f"compiled programs are not kept in {self.path}: {error}")
         finally:
             if temporary is not None:
@@ -94,31 +92,28 @@ class DiskCache:
             self.warned = True
             warnings.warn(f"compilation cache: {what}", RuntimeWarning, stacklevel=2)
 
+    def _entry(self, identity: Identity) -> Path:
+        return self.path / f"{identity.key}.xla"
+
     def _check_folder(self) -> None:
         _check_owner(self.path.stat(), "the folder")
 
 
 def _check_owner(status: os.stat_result, what: str) -> None:
     if status.st_uid != os.geteuid():
-        raise _Unusable(f"{what} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
+        raise UnusableError(f"{what} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _Unusable(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
+        raise UnusableError(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
 
 
-def _read_entry(path: Path) -> bytes:
+def _content(path: Path) -> bytes:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise _Unusable("it is not a regular file")
+            raise UnusableError("it is not a regular file")
         _check_owner(status, "it")
-        content = file.read()
-    if not content.startswith(MAGIC):
-        raise _Unusable("it was not written by this version's cache")
-    digest, payload = content[len(MAGIC) : len(MAGIC) + _DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
-    if hashlib.sha256(payload).digest() != digest:
-        raise _Unusable("it is truncated or damaged")
-    return payload
+        return file.read()
 
 
 _active: DiskCache | None = None
@@ -147,7 +142,7 @@ def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devic
     disk = active()
     if disk is None:
         return None
-    payload = disk.load(_entry_name(key, graph, device, devices))
+    payload = disk.load(_identity(key, graph, arguments, device, devices))
     loaded = None
     if payload is not None:
         in_tree = jax.tree.structure((tuple(arguments), {}))
@@ -160,8 +155,8 @@ def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devic
     return loaded
 
 
-def store(key: str, graph: Graph, compiled: Any, device: jax.Device, devices: list[jax.Device]) -> None:
-    """Keep a compiled program under `key`, as `load` finds it, if there is a cache that may be written."""
+def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> None:
+    """Keep a program compiled for `arguments` under `key`, as `load` finds it, if there is a cache that may be written."""
     disk = active()
     if disk is None or disk.readonly:
         return
@@ -170,12 +165,25 @@ def store(key: str, graph: Graph, compiled: Any, device: jax.Device, devices: li
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         disk.complain(f"a program cannot be serialized on {device.platform} and is not kept: {error}")
         return
-    disk.store(_entry_name(key, graph, device, devices), payload)
+    disk.store(_identity(key, graph, arguments, device, devices), payload)
 
 
-def _entry_name(key: str, graph: Graph, device: jax.Device, devices: list[jax.Device]) -> str:
+def _identity(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Identity:
     places = [device.id, *(other.id for other in devices), jax.process_count()]
-    return hashlib.sha256(f"{key}\n{places}\n{_environment(device)}\n{_lowerings(graph)}".encode()).hexdigest()
+    environment = _environment(device)
+    name = hashlib.sha256(f"{key}\n{places}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
+    return Identity(name, _interface(graph, arguments), environment)
+
+
+def _interface(graph: Graph, arguments: list[Any]) -> str:
+    """What a program takes and gives, as far as its caller knows: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
+    donated = frozenset(donated_arguments(graph))
+    taken = [
+        f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (number in donated)}"
+        for number, argument in enumerate(arguments)
+    ]
+    given = [f"{aval_at(graph.entries, slot)}@{layout_at(graph.entries, slot)}" for slot in graph.outs]
+    return f"{', '.join(taken)} -> {', '.join(given)}"
 
 
 def _lowerings(graph: Graph) -> list[str]:
@@ -204,7 +212,7 @@ def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
     if code.co_filename.startswith(f"{_HERE}{os.sep}"):
         return ""
     bound += [getattr(function, "__self__", None), getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
-    bound += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    bound += [_held(cell) for cell in getattr(function, "__closure__", None) or ()]
     file = Path(code.co_filename)
     if not file.is_file():  # typed in, or made by exec: what else was typed in and is used
         bound += [(name, function.__globals__[name]) for name in code.co_names if name in function.__globals__]
@@ -212,6 +220,17 @@ def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
     while (file.parent / "__init__.py").is_file():
         file = file.parent
     return f"{_tree_digest(file)}{_value_digest(bound, inside)}"
+
+
+class _Nothing:
+    """Stands for the value of a name that has none (yet)."""
+
+
+def _held(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _Nothing
 
 
 _OF_THIS_PROCESS = secrets.token_hex()
@@ -269,10 +288,10 @@ def _native_libraries() -> list[str]:
     return digests
 
 
-def _processor() -> str:
-    """Instruction sets of this processor: programs for the CPU are native code."""
+def _processor(described: Path = Path("/proc/cpuinfo")) -> str:
+    """Instruction sets of this processor: programs for the CPU are native code. described: where the kernel tells of it."""
     try:
-        rows = Path("/proc/cpuinfo").read_text().splitlines()
+        rows = described.read_text().splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     flags = next((row for row in rows if row.startswith(("flags", "Features"))), "")

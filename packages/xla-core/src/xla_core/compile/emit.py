@@ -19,6 +19,7 @@ from xla_core.ir.layout import spans_devices
 from xla_core.ir.manual import is_boundary, manual_operands, on_each_device
 from xla_core.ir.signature import Signature, cast, check_results
 from xla_core.ir.tape import Feed, FeedKind
+from xla_core.ops.checks import Check, error_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +47,27 @@ Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 
 
 def program(
-    graph: Graph, constants: Constants, scope: Scope | None = None, home: Sharding | None = None
+    graph: Graph, constants: Constants, scope: Scope | None = None, home: Sharding | None = None, checked: bool = False
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
-    The token is a scalar that nobody donates: waiting for it is waiting for the execution.
-    scope: entered around each lowering. home: how buffers lie, which manual regions (ir/manual.py) need.
+    Nobody donates the token: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
+    a scalar.
+    scope: entered around each lowering. home: how buffers lie, which manual regions (ir/manual.py) need. checked: test data.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
         leaves = iter(_leaves(graph, constants, arguments))
         env: list[Any] = []
         results: Iterator[Any] = iter(())
+        checks: list[tuple[int, Check]] = []
         for slot, entry in enumerate(graph.entries):
             if entry is None:
                 env.append(next(results))
             elif type(entry) is tuple:
-                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, home)
+                found: list[Check] | None = [] if checked else None
+                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, home, found)
+                checks.extend((slot, check) for check in found or ())
                 if len(made) == 1:
                     env.append(made[0])
                 else:
@@ -71,7 +76,7 @@ def program(
             else:
                 env.append(next(leaves))
                 next(results, None)  # a result computed earlier than its siblings stands here as a leaf
-        token = lax.full((), 0, np.uint8)
+        token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
     return run
@@ -129,7 +134,10 @@ def _typed(feed: Feed, number: Any) -> Any:
     return lax.convert_element_type(number, feed.aval.physical)
 
 
-def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, home: Sharding | None) -> list[Any]:
+def _lower(
+    graph: Graph, slot: int, operands: list[Any], scope: Scope | None, home: Sharding | None, checks: list[Check] | None
+) -> list[Any]:
+    """The results of one operation. checks: takes those of its data, outside of manual regions."""
     if home is not None and spans_devices(home):
         signature, *slots = operation(graph, slot)
         if is_boundary(signature):
@@ -137,17 +145,17 @@ def _lower(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, ho
         parts = manual_operands(graph.entries, slots)
         if any(parts):
             return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)
-    return _lower_here(graph, slot, operands, scope)
+    return _lower_here(graph, slot, operands, scope, checks)
 
 
-def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | None) -> list[Any]:
+def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, checks: list[Check] | None = None) -> list[Any]:
     signature: Signature = operation(graph, slot)[0]
     try:
         if scope is None:
-            results = signature.emit(list(operands))
+            results = signature.emit(list(operands), checks)
         else:
             with scope(signature.name, graph.line(slot)):
-                results = signature.emit(list(operands))
+                results = signature.emit(list(operands), checks)
     except XlaError as error:
         error.place = graph, slot
         raise

@@ -149,8 +149,8 @@ def on_a_tape_of_its_own(args: Sequence[Any]) -> Iterator[StandIns]:
     """
     recorder = recorder_among(args)
     with recorder.lock, torch.random.fork_rng(devices=[]):
-        before = recorder.tape, recorder.seed, recorder.eager
-        recorder.tape, recorder.eager = Tape(), False
+        before = recorder.tape, recorder.seed
+        recorder.tape = Tape()
         reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
         stand_in = stand_in_by(None)
         try:
@@ -160,7 +160,7 @@ def on_a_tape_of_its_own(args: Sequence[Any]) -> Iterator[StandIns]:
         finally:
             stand_in_by(stand_in)
             forbid_reads(reason)
-            recorder.tape, recorder.seed, recorder.eager = before
+            recorder.tape, recorder.seed = before
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,23 @@ def _check_groups(groups: Groups) -> None:
         raise ValueError(f"groups are lists of ordinals that name each replica once; there is one replica, 0, got {groups!r}")
 
 
-def _check_reduction(reduce_type: str) -> None:
+def _check_tensors(name: str, tensors: Sequence[Any], dim: int | None = None) -> None:
+    """Raise TypeError for what is no tensor, IndexError for a dimension that one does not have, as several replicas do."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} takes tensors, got {type(tensor).__name__}")
+        if dim is not None:
+            tensor.size(dim)
+
+
+def _check_reduction(reduce_type: str, tensors: Sequence[torch.Tensor]) -> None:
     if reduce_type not in _REDUCTIONS:
         raise ValueError(f"reduce_type is {reduce_type!r}, must be one of {', '.join(_REDUCTIONS)}")
+    for tensor in tensors:
+        if reduce_type in ("and", "or") and (tensor.is_floating_point() or tensor.is_complex()):
+            raise TypeError(f"reduce_type {reduce_type!r} is for booleans and integers, got {tensor.dtype}")
+        if reduce_type in ("min", "max") and tensor.is_complex():
+            raise TypeError(f"reduce_type {reduce_type!r} needs an order, which {tensor.dtype} has not")
 
 
 def _scaled(value: torch.Tensor, scale: float) -> torch.Tensor:
@@ -35,14 +49,17 @@ def _scaled(value: torch.Tensor, scale: float) -> torch.Tensor:
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Any:
     """D01: a clone, or the list itself; the scale counts only under `XLA_ALWAYS_ALLREDUCE`."""
-    _check_reduction(reduce_type)
+    single = isinstance(inputs, torch.Tensor)
+    tensors = [inputs] if single else list(inputs)
+    _check_tensors("all_reduce", tensors)
+    _check_reduction(reduce_type, tensors)
     _check_groups(groups)
     if not config.ALWAYS_ALLREDUCE.get():
-        return inputs.clone() if isinstance(inputs, torch.Tensor) else inputs
-    if isinstance(inputs, torch.Tensor):
+        return inputs.clone() if single else inputs
+    if single:
         return _scaled(inputs, scale)
     with torch.no_grad():
-        for tensor in inputs:
+        for tensor in tensors:
             tensor.copy_(_scaled(tensor, scale))
     return inputs
 
@@ -68,13 +85,16 @@ def _fill(name: str, value: Any, results: Any, output: Any) -> Any:
     return output
 
 
-def _check_input(name: str, value: Any, pin_layout: bool) -> None:
-    if isinstance(value, torch.Tensor):
-        return
-    if not _is_tensor_list(value):
-        raise TypeError(f"{name} takes a tensor or a list of tensors, got {type(value).__name__}")
-    if pin_layout:
-        raise RuntimeError(f"{name} of a list needs pin_layout=False")
+def _listed(name: str, value: Any, dim: int, pin_layout: bool) -> list[torch.Tensor]:
+    """The tensors of an argument that is one or a list; all have the dimension `dim`."""
+    if not isinstance(value, torch.Tensor):
+        if not _is_tensor_list(value):
+            raise TypeError(f"{name} takes a tensor or a list of tensors, got {type(value).__name__}")
+        if pin_layout:
+            raise RuntimeError(f"{name} of a list needs pin_layout=False")
+    tensors = [value] if isinstance(value, torch.Tensor) else value
+    _check_tensors(name, tensors, dim)
+    return tensors
 
 
 def all_gather(
@@ -88,7 +108,7 @@ def all_gather(
 ) -> Any:
     """D03: the input."""
     _check_groups(groups)
-    _check_input("all_gather", value, pin_layout)
+    _listed("all_gather", value, dim, pin_layout)
     results = value.clone() if isinstance(value, torch.Tensor) else [tensor.clone() for tensor in value]
     return _fill("all_gather", value, results, output)
 
@@ -96,6 +116,7 @@ def all_gather(
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: Groups = None, pin_layout: bool = True) -> torch.Tensor:
     """D02: the input."""
     _check_groups(groups)
+    _check_tensors("all_gather", [value], dim)
     return value.clone()
 
 
@@ -120,11 +141,14 @@ def all_to_all(
     _check_groups(groups)
     if split_count != 1:
         raise ValueError(f"all_to_all: split_count is {split_count}, must be the group's size, 1")
+    for dim in (split_dimension, concat_dimension):
+        _check_tensors("all_to_all", [value], dim)
     return value.clone()
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """D07: the input if it is sent to itself, else zeros."""
+    _check_tensors("collective_permute", [value])
     given = [tuple(pair) for pair in pairs]
     if given not in ([], [(0, 0)]):
         raise ValueError(f"collective_permute: pairs name each source and target once; there is one replica, 0, got {given}")
@@ -133,6 +157,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
 
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True) -> None:
     """D08: nothing to do."""
+    _check_tensors("collective_broadcast", tensors)
     _check_groups(groups)
     if root_ordinal != 0:
         raise ValueError(f"collective_broadcast: root_ordinal is {root_ordinal}, there is one replica, 0")
@@ -151,9 +176,8 @@ def reduce_scatter(
     use_global_device_ids: bool | None = None,
 ) -> Any:
     """D11: the scaled input; there is one shard."""
-    _check_reduction(reduce_type)
     _check_groups(groups)
-    _check_input("reduce_scatter", input, pin_layout)
+    _check_reduction(reduce_type, _listed("reduce_scatter", input, scatter_dim, pin_layout))
     if shard_count != 1:
         raise ValueError(f"reduce_scatter: shard_count is {shard_count}, must be the group's size, 1")
     results = _scaled(input, scale) if isinstance(input, torch.Tensor) else [_scaled(tensor, scale) for tensor in input]
@@ -264,6 +288,7 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 
 def differentiable_all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """`torch_xla.core.functions.all_gather` and `all_gather_summed`: the input."""
+    _check_tensors("all_gather", [value], dim)
     return value.clone()
 
 

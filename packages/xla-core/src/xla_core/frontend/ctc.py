@@ -24,9 +24,13 @@ def _longest(targets: Tensor, lengths: Lengths) -> int:
 
 def _check(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int) -> None:
     """Let torch refuse what it refuses on the CPU; of lengths on the device it sees stand-ins. Raises RuntimeError."""
+    for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
+        if isinstance(lengths, Tensor) and (lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype is torch.bool):
+            raise RuntimeError(f"{name} must be integral, found {lengths.dtype}")
     if type(input_lengths) is XLATensor or type(target_lengths) is XLATensor:
         first = targets.numel() if targets.dim() == 1 else 0
-        input_lengths, target_lengths = ([size, *[0] * (log_probs.shape[1] - 1)] for size in (0, first))
+        counts = (each.numel() if isinstance(each, Tensor) else len(each) for each in (input_lengths, target_lengths))
+        input_lengths, target_lengths = ([size, *[0] * (count - 1)][:count] for size, count in zip((0, first), counts, strict=True))
     host = (torch.zeros(one.shape, dtype=one.dtype, device="cpu") for one in (log_probs, targets))
     torch.ops.aten._ctc_loss(*host, [int(each) for each in input_lengths], [int(each) for each in target_lengths], blank)
 

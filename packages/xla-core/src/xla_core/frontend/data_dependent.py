@@ -166,7 +166,8 @@ def _unique_elements(x: Tensor, ordered: bool, inverse: bool, counts: bool) -> t
 
 
 def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
-    dim = dim % x.dim() if x.dim() else 0
+    x.size(dim)  # raises what torch raises for a dimension that is not there
+    dim %= x.dim()
     if not x.numel():
         if x.shape[dim] or sum(size == 0 for size in x.shape) > 1:
             raise RuntimeError(

@@ -77,7 +77,7 @@ def register() -> None:
     pinned.register()
     streams.register()
     client.when_default_moves(lambda: _compat.redirect_moves(lambda: torch.device("xla", client.current_index())))
-    _compat.guard_engine(lambda output: tensor_behind(output) is not None)
+    _compat.guard_engine(lambda output: tensor_behind(output) is not None, client.check_thread)
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(_fallback, "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")

@@ -1,8 +1,7 @@
-"""Shapes and dtypes of results, and torch's own errors, by running an overload on meta tensors: once for each signature."""
+"""Shapes and dtypes of results by running an overload on meta tensors: once for each signature."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.errors import InternalError, internal
 from xla_core.frontend.plain import as_xla
+from xla_core.frontend.refusals import ask_cpu, meta_of, on_cpu, on_meta
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import HOLE, Signature
@@ -100,33 +100,6 @@ def _hole(arg: Any, dynamic: bool, exponent: bool) -> Any:
     return arg
 
 
-def meta_of(item: Any) -> Any:
-    """The meta tensor that stands for an xla tensor, the meta device for a device; anything else as it is."""
-    if type(item) is XLATensor:
-        spec = item._view
-        return (item._storage.value.aval if spec is None else spec.aval).meta
-    if isinstance(item, torch.device):
-        return torch.device("meta")
-    return item
-
-
-def _host(item: Any) -> Any:
-    if type(item) is XLATensor:
-        return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
-    if isinstance(item, torch.device):
-        return torch.device("cpu")
-    return item
-
-
-def _host_ones(item: Any) -> Any:
-    return torch.ones_like(_host(item)) if type(item) is XLATensor else _host(item)
-
-
-def _host_real_ones(item: Any) -> Any:
-    """Ones for numbers, zeros for what may be positions."""
-    return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else _host(item)
-
-
 def _lstm_cell(gates: Tensor, hidden: Tensor, cx: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)
 
@@ -169,12 +142,23 @@ def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
     return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
 
 
+def _convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], *rest: Any
+) -> Tensor:
+    """Torch's own looks at no stride, padding or dilation."""
+    if min(*stride, *dilation) < 1 or min(padding) < 0:
+        raise RuntimeError(f"convolution: strides and dilations are positive, paddings not negative, got {stride}, {dilation}, {padding}")
+    result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)
+    return result
+
+
 # Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
 _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
+    "aten::convolution": _convolution,
     "aten::linear_backward": _linear_backward,
     "aten::native_batch_norm_backward": _batch_norm_backward,
     "aten::_scaled_dot_product_flash_attention_for_cpu": _flash_attention_for_cpu,
@@ -189,83 +173,12 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """
     shapes = _SHAPES.get(func._schema.name)
     try:
-        result = (
-            shapes(*tree_map(meta_of, args))
-            if shapes is not None
-            else func(*tree_map(meta_of, args), **_placed(func, tree_map(meta_of, kwargs), "meta"))
-        )
-    except (RuntimeError, IndexError, TypeError, ValueError, AssertionError):
-        result = _on_cpu(func, args, kwargs, _host)
+        result = shapes(*tree_map(meta_of, args)) if shapes is not None else on_meta(func, args, kwargs, meta_of)
+    except Exception:  # whatever it is, the CPU says it better
+        result = on_cpu(func, args, kwargs)
         return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
-    _ask_cpu(func, args, kwargs, result)
+    ask_cpu(func, args, kwargs, result)
     return result
-
-
-# Most elements that a call may have, results included, for the CPU to be asked about it.
-_SMALL = 1 << 16
-# What the CPU says of the stand-ins' values, not of the call.
-_ABOUT_VALUES = ("segment_reduce(): Expected all rows of lengths", "allocated size does not match required size")
-# Kernels that stock torch lacks on the CPU although their meaning is clear, and operations that it has not there at all.
-_UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
-
-
-def _ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Raise what the CPU raises for a small call that meta tensors let pass: they check less, dtypes in particular."""
-    sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
-    if not sizes or sum(sizes) > _SMALL or _beyond_the_cpu(func, args):
-        return
-    refused = _refusal(func, args, kwargs, _host)
-    # More opinions: the first may be about the zeros (a singular matrix, a division), not about the call.
-    if refused is None or (_has_masks(args) and str(refused).startswith("shape mismatch")):
-        return
-    if all(_refusal(func, args, kwargs, other) for other in (_host_real_ones, _host_ones)):
-        raise refused
-
-
-# What torch computes on accelerators but not on the CPU: programs choose by `device.type != "cpu"`. (Half precision: see _UNWRITTEN.)
-_BEYOND_THE_CPU: dict[str, tuple[torch.dtype, ...]] = {
-    "aten::abs": (torch.bool,),
-    "aten::histc": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    "aten::nansum": (torch.complex64, torch.complex128),
-    "aten::trace": (torch.bool,),
-}
-
-
-def _beyond_the_cpu(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    dtypes = _BEYOND_THE_CPU.get(func._schema.name.removesuffix("_"), ())
-    return bool(dtypes) and bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
-
-
-def _has_masks(args: tuple[Any, ...]) -> bool:
-    """Whether there is a list of indices with a mask in it: how many places such a call means depends on data."""
-    lists = [arg for arg in args if isinstance(arg, (list, tuple))]
-    return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for items in lists for item in items)
-
-
-def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Any:
-    """`func` on CPU tensors in place of xla ones; random operations leave the CPU's own state alone."""
-    with torch.random.fork_rng(devices=[]):
-        return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "cpu"))
-
-
-def _refusal(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Exception | None:
-    try:
-        _on_cpu(func, args, kwargs, stand_in)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return None  # as _ABOUT_VALUES
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        return None if _UNWRITTEN.search(str(error)) or str(error).startswith(_ABOUT_VALUES) else error
-    return None
-
-
-def _placed(func: OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
-    """kwargs with the inferring device where the schema takes one: factories and `*_like` must not come back to xla."""
-    kwargs.pop("device", None)
-    if any(argument.name == "generator" and argument.kwarg_only for argument in func._schema.arguments):
-        kwargs["generator"] = None  # some overloads must be given one
-    if any(argument.name == "device" for argument in func._schema.arguments):
-        kwargs["device"] = torch.device(device)
-    return kwargs
 
 
 def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets: list[Any], outs: frozenset[str]) -> None:
@@ -281,11 +194,11 @@ def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets
     if outs:
         named.update(zip(call.mutated, targets, strict=True))
     try:
-        call.func(*tree_map(fresh_meta, args), **_placed(call.func, tree_map(fresh_meta, named), "meta"))
-    except (RuntimeError, IndexError, TypeError, ValueError, AssertionError):
-        _on_cpu(call.func, args, named, _host)
+        on_meta(call.func, args, named, fresh_meta)
+    except Exception:  # as in _run
+        on_cpu(call.func, args, named)
     else:
-        _ask_cpu(call.func, args, named, ())
+        ask_cpu(call.func, args, named, ())
 
 
 def out_key(targets: list[Any]) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from xla_core.ir.signature import HOLE, Signature
 from xla_core.ops.table import Context
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.origin import user_line
-from xla_core.runtime.sync import compute
+from xla_core.runtime.pending import relieve
 
 _OPERAND = object()  # stands for a tensor among the arguments
 
@@ -163,8 +163,8 @@ def _record(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
                 raise two_devices(recorder, value.recorder)
         tape = recorder.tape
         made = [value for value in define(recorder, tape, signature, [tape.adopt(value) for value in values]) if value is not None]
-    if recorder.eager:
-        compute(made, None)
+    if len(tape.entries) > tape.limit:
+        relieve(recorder, made)
     return _listed(made)
 
 

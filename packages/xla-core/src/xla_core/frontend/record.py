@@ -21,7 +21,7 @@ from xla_core.ir.aval import Aval
 from xla_core.ir.signature import Signature
 from xla_core.ir.tape import Recorder, Tape, Value
 from xla_core.runtime.client import recorder_of
-from xla_core.runtime.sync import compute
+from xla_core.runtime.pending import relieve
 
 Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 _ref = weakref.ref
@@ -73,8 +73,8 @@ def functional(call: Call) -> Plan:
         tensor._storage = storage
         tensor._view = None
         tensor._seen = None
-        if recorder.eager:
-            compute((value,), None)
+        if value.slot >= tape.limit:
+            relieve(recorder, (value,))
         return tensor
 
     return run
@@ -84,8 +84,8 @@ def _several(call: Call, recorder: Recorder, tape: Tape, signature: Signature, s
     """Record an operation with several results, or with a list of them."""
     call.packed += 1
     values = define(recorder, tape, signature, slots[1:])
-    if recorder.eager:
-        compute([value for value in values if value is not None], None)
+    if len(tape.entries) > tape.limit:
+        relieve(recorder, [value for value in values if value is not None])
     return (signature.pack or _bare)(values)
 
 
@@ -106,8 +106,8 @@ def assign(tensor: XLATensor, value: Value) -> None:
         base = storage.value
         slot = tape.write(tape.adopt(base), spec, tape.adopt(value))
         storage.value = tape.define(recorder, slot, base.aval)
-    if recorder.eager:
-        compute((storage.value,), None)
+    if len(tape.entries) > tape.limit:
+        relieve(recorder, (storage.value,))
 
 
 # What torch lets write to views in which one element stands several times: all other operations refuse them.
@@ -149,8 +149,8 @@ def in_place(call: Call) -> Plan:
                 target._storage.value = value
             else:
                 write(given, value, anywhere)
-        if recorder.eager:
-            compute((value,), None)
+        if value.slot >= tape.limit:
+            relieve(recorder, (value,))
         return given
 
     return run
@@ -191,8 +191,8 @@ def mutating(call: Call) -> Plan:
             call.count += 1
             values = define(recorder, tape, signature, slots[1:])
             fresh = len(values) - _assign_all(targets, values)
-        if recorder.eager:
-            compute([value for value in values if value is not None], None)
+        if len(tape.entries) > tape.limit:
+            relieve(recorder, [value for value in values if value is not None])
         if lists:
             _count_writes(targets[0])
         return _returned(call, values[:fresh], targets)

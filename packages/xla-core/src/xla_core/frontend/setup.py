@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core.frontend import attention, autocast, device, dlpack, dynamo, linear, loading, optim, plain, solve
+from xla_core._compat import free_jax_garbage_in_c
+from xla_core.frontend import attention, autocast, device, dlpack, dynamo, linear, loading, one_hot, optim, plain, solve
 from xla_core.ops import families
+from xla_core.runtime import ending
 
 
 @cache
@@ -19,6 +21,9 @@ def activate() -> None:
     autocast.register()
     optim.register()
     linear.register()
+    one_hot.register()
     solve.register()
     loading.register()
     dynamo.register()
+    ending.register()
+    free_jax_garbage_in_c()

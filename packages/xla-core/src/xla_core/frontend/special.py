@@ -12,8 +12,9 @@ from torch.nn.parameter import is_lazy
 from xla_core import metrics
 from xla_core._compat import OpOverload, tree_map
 from xla_core.errors import DeviceMismatchError, UnsupportedOperationError
-from xla_core.frontend import attention, infer, loading
-from xla_core.frontend.plain import mixed
+from xla_core.frontend import attention, loading
+from xla_core.frontend.plain import mixed, ours
+from xla_core.frontend.refusals import meta_of
 from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
 from xla_core.frontend.values import cpu_copies, value_of
 from xla_core.ir.aval import aval_of
@@ -107,7 +108,8 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`target.copy_(source)` across any pair of devices; shares the value when nothing has to change."""
     from xla_core.frontend.record import write
 
-    target, source = args[0], args[1]
+    target: Any = args[0]
+    source: Any = args[1] if isinstance(args[1], torch.Tensor) else torch.tensor(args[1], device="cpu")
     _warn_of_lost_parts(source.dtype, target.dtype)
     if type(target) is not XLATensor:
         return target.copy_(cpu_copies((source,))[0])
@@ -165,7 +167,8 @@ def copy_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def set_source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`target.set_(source)`: the target becomes another name of the source's data."""
-    set_data(args[0], view_of(args[1]._storage, args[1]._view))
+    source = ours(args[1])
+    set_data(ours(args[0]), view_of(source._storage, source._view))
     return args[0]
 
 
@@ -174,12 +177,11 @@ def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, shape = args[0], tuple(args[1])
     if tuple(tensor.shape) == shape:
         return tensor
+    if any(size < 0 for size in shape):
+        raise RuntimeError(f"resize_: sizes cannot be negative, found {list(shape)}")
     flat = tensor.detach().clone().view(-1)  # below autograd only what is no composite can be called
-    wanted = 1
-    for size in shape:
-        wanted *= size
-    if wanted > flat.numel():
-        flat = torch.cat([flat, flat.new_zeros(wanted - flat.numel())])
+    wanted = math.prod(shape)
+    flat = torch.cat([flat, flat.new_zeros(max(wanted - flat.numel(), 0))])
     set_data(tensor, flat[:wanted].view(shape).clone())
     return tensor
 
@@ -341,7 +343,7 @@ def blank(func: OpOverload) -> Plan:
         else:
             recorder = recorder_of(target)
         placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
-        meta = func(*tree_map(infer.meta_of, args), **{name: value for name, value in placed.items() if value is not None})
+        meta = func(*tree_map(meta_of, args), **{name: value for name, value in placed.items() if value is not None})
         made = wrap(blank_value(recorder, aval_of(tuple(meta.shape), meta.dtype)))
         return made if source is None else in_image_of(source, made)
 

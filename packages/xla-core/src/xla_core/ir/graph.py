@@ -285,6 +285,11 @@ def shrink(tape: Tape, slots: list[int]) -> None:
     tape.entries, tape.refs, tape.feeds, tape.reads, tape.lines = entries, refs, feeds, reads, lines
 
 
+def keep_live(tape: Tape) -> None:
+    """Drop what nothing alive needs."""
+    shrink(tape, ancestors(tape, [operation_at(tape.entries, slot) for slot in live_slots(tape)]))
+
+
 def operation(graph: Graph, slot: int) -> tuple[Any, ...]:
     """The operation entry at `slot`: its signature, then the slots of its operands."""
     entry = graph.entries[slot]

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from xla_core.ir.aval import Aval
+from xla_core.ops.checks import Check
 from xla_core.ops.table import Context
 
 
@@ -58,13 +59,13 @@ class Signature:
         self.pack = pack
         self.once = once
 
-    def emit(self, operands: list[Any]) -> list[Any]:
-        """The results over jax operands (arrays, or numbers for fed scalars; last the seed if random)."""
+    def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
+        """The results over jax operands (arrays, or numbers for fed scalars; last the seed if random). checks: takes those of data."""
         seed = operands.pop() if self.random else None
         rest = iter(operands)
         args = [fill(arg, rest) for arg in self.args]
         kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
-        context = Context(tuple(None if aval is None else aval.struct for aval in self.promised), seed)
+        context = Context(tuple(None if aval is None else aval.struct for aval in self.promised), seed, checks)
         result = self.lower(context, *args, **kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 

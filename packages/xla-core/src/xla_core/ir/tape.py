@@ -15,10 +15,12 @@ The tape knows the values it defines by weak reference only: what is dead at a s
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
+from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import torch
@@ -26,6 +28,9 @@ import torch
 from xla_core.errors import ExecutionError, XlaError
 from xla_core.ir.aval import Aval
 from xla_core.ir.signature import Signature, blank
+
+if TYPE_CHECKING:
+    from xla_core.ir.loops import Loop
 
 Entry: TypeAlias = "Aval | Feed | tuple[Any, ...] | None"
 
@@ -137,13 +142,19 @@ _FOREVER = Value()
 _FOREVER.tape = None  # it is on no tape, whoever asks
 KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
 
+NO_LIMIT = sys.maxsize
+
 
 class Tape:
-    """Entries by slot, weak references to the values defined there, and what feeds the leaves."""
+    """Entries by slot, weak references to the values defined there, and what feeds the leaves.
 
-    __slots__ = ("entries", "feeds", "filled", "kept", "partly_run", "lines", "reads", "refs")
+    limit: a recording that leaves more entries than that runs some (runtime/pending.py).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("entries", "feeds", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs")
+
+    def __init__(self, limit: int = NO_LIMIT) -> None:
+        self.limit = limit
         self.entries: list[Entry] = []
         self.refs: list[weakref.ref[Value]] = []
         self.feeds: dict[int, Any] = {}
@@ -284,24 +295,31 @@ initial_seed = 101  # of devices that start later; torch.manual_seed moves it
 class Recorder:
     """One device as recording sees it: its lock, its tape and its random state.
 
+    limit: of its next tapes. loop: the one without syncs that it is in, as far as that was noticed.
     The random state advances on the host by the generator of api.md C47, so that reading it runs nothing.
     """
 
-    __slots__ = ("device", "eager", "index", "lock", "seed", "tape")
+    __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "seed", "tape")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.device = torch.device("xla", index)
-        self.lock = threading.RLock()
+        self.lock: AbstractContextManager[Any] = threading.RLock()
         self.tape = Tape()
         self.seed = initial_seed
         self.eager = False  # each operation runs as soon as it is recorded
+        self.limit = NO_LIMIT
+        self.loop: Loop | None = None
 
     def draw(self) -> int:
         """The seed of one random operation; the state moves on."""
         seed = self.seed
         self.seed = moved_on(seed)
         return seed
+
+    def allow(self, limit: int) -> None:
+        """Let so many entries be on its tapes, from the present one on."""
+        self.limit = self.tape.limit = limit
 
     def end_step(self) -> None:
         """Move the random state past a step."""

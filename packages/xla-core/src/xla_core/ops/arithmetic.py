@@ -9,8 +9,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.kernel import Kernel, computing, register_kernel
+from xla_core.ops.checks import Fault
+from xla_core.ops.kernel import Kernel, computing, lowered, register_kernel
 from xla_core.ops.promote import Number, Operand, as_array, cast, compute_dtype, is_complex, is_integral, operands_as, widened_operands
+from xla_core.ops.table import Context, op
 from xla_core.ops.unary import copysign, reciprocal, rsqrt, trunc
 
 
@@ -152,10 +154,28 @@ register_kernel(add, "add.Tensor", "add.Scalar", scalars=("other", "alpha"))
 register_kernel(subtract, "sub.Tensor", "sub.Scalar", scalars=("other", "alpha"))
 register_kernel(subtract_reversed, "rsub.Tensor", "rsub.Scalar", scalars=("other", "alpha"))
 register_kernel(multiply, "mul.Tensor", "mul.Scalar", scalars=("other",))
-register_kernel(divide, "div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", scalars=("other",))
-register_kernel(floor_divide, "floor_divide", "floor_divide.Scalar", scalars=("other",))
+
+
+def _checking_divisor(kernel: Kernel, *names: str, scalars: tuple[str, ...] = ("other",)) -> None:
+    """Register `kernel` for aten overloads `names`; with integers, a divisor of zero raises."""
+    lower = lowered(kernel)
+
+    def checked(ctx: Context, x: Operand, y: Operand, **kwargs: Any) -> jax.Array:
+        if is_integral(ctx.dtype) and not isinstance(y, Number):
+            divisor = as_array(y, ctx.dtype)
+            ctx.check(Fault.DIVISION, lax.eq(divisor, lax.full_like(divisor, 0)))
+        result: jax.Array = lower(ctx, x, y, **kwargs)
+        return result
+
+    checked.__doc__ = lower.__doc__
+    op(*names, scalars=scalars)(checked)
+
+
+register_kernel(divide, "div.Tensor", "div.Scalar", scalars=("other",))
+_checking_divisor(divide, "div.Tensor_mode", "div.Scalar_mode")
+_checking_divisor(floor_divide, "floor_divide", "floor_divide.Scalar")
 REMAINDER: Kernel = computing(_remainder)
-register_kernel(REMAINDER, "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", scalars=("self", "other"))
-register_kernel(computing(lax.rem), "fmod.Tensor", "fmod.Scalar", scalars=("other",))
+_checking_divisor(REMAINDER, "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", scalars=("self", "other"))
+_checking_divisor(computing(lax.rem), "fmod.Tensor", "fmod.Scalar")
 register_kernel(power, "pow.Tensor_Tensor", "pow.Scalar", scalars=("self",))
 register_kernel(power, "pow.Tensor_Scalar", scalars=("exponent",))

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import iota_along, slice_along
+from xla_core.ops.checks import Fault, outside
 from xla_core.ops.distance import shrink
 from xla_core.ops.index import CLAMPS, take_rows
 from xla_core.ops.promote import cast, compute_dtype, full, highest, lowest
@@ -76,6 +77,7 @@ def _embedding_bag(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, ...) -> (Tensor, offset2bag, bag_size, max_indices)"""
     number = ctx.shape[0]
+    ctx.check(Fault.BAG, outside(indices, weight.shape[0]), indices, weight.shape[0])
     bag = _bag_of(offsets, indices.size)
     used = lax.bitwise_and(_is_row(indices, padding_idx), lax.lt(bag, lax.full_like(bag, number)))
     sizes = _add_up(cast(used, _INT64), bag, number)
@@ -193,6 +195,7 @@ def _renorm(ctx: Context, weight: jax.Array, indices: jax.Array, max_norm: Any, 
     """embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor: only rows named by the indices shrink"""
     wide = cast(weight, compute_dtype(weight.dtype))
     index = lax.reshape(indices, (indices.size,))
+    ctx.check(Fault.INDEX, outside(index, weight.shape[0]), index, 0, weight.shape[0])
     named = lax.gt(_add_up(full(1, index.shape, np.dtype(np.int32)), index, weight.shape[0]), full(0, weight.shape[:1], np.dtype(np.int32)))
     factor = shrink(norm_over(wide, norm_type, (1,)), max_norm)
     factor = lax.select(named, factor, lax.full_like(factor, 1))

@@ -1,6 +1,6 @@
 """Reads at computed positions: gather, index_select, advanced indexing, take, embedding.
 
-The device cannot raise: a position outside a dimension reads the nearest element inside it.
+A position outside a dimension is found by a check; the read itself gives the nearest element inside.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
 from xla_core.ops.axes import at_least_1d, axis, slice_along
+from xla_core.ops.checks import Fault, outside
 from xla_core.ops.promote import Number, broadcast, cast, expand, full
 from xla_core.ops.table import Context, op
 
 Indices = Sequence[jax.Array | None]
 
-CLAMPS = "an index out of range reads the nearest element: the device cannot raise"
+CLAMPS = "an index out of range raises when a value is read or at a later sync; unchecked it reads the nearest element"
 # XLA itself clamps the start of a gather and drops a scatter outside the operand, so no mode of JAX is needed on top.
 UNCHECKED = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -98,17 +99,31 @@ def coordinates_of(x: jax.Array, indices: Indices) -> tuple[tuple[int, ...], lis
     return dims, broadcast(*found)
 
 
+def check_positions(ctx: Context, x: jax.Array, indices: Indices) -> None:
+    """Let positions outside of the dimensions of `x` that `indices` speak of raise."""
+    dim = 0
+    for index in indices:
+        if index is not None and not is_mask(index):
+            ctx.check(Fault.INDEX, outside(index, x.shape[dim], -x.shape[dim]), index, dim, x.shape[dim])
+        dim += index.ndim if index is not None and is_mask(index) else 1
+
+
 @op("gather", notes=CLAMPS)
 def _gather(ctx: Context, x: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False) -> jax.Array:
     """gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
-    found = take_along(at_least_1d(x), axis(dim, x.ndim), at_least_1d(index)) if index.size else full(0, index.shape, x.dtype)
+    dim = axis(dim, x.ndim)
+    size = at_least_1d(x).shape[dim]
+    ctx.check(Fault.GATHER, outside(index, size), index, dim, size)
+    found = take_along(at_least_1d(x), dim, at_least_1d(index)) if index.size else full(0, index.shape, x.dtype)
     return lax.reshape(found, ctx.shape)
 
 
 @op("index_select", notes=CLAMPS)
 def _index_select(ctx: Context, x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """index_select(Tensor self, int dim, Tensor index) -> Tensor"""
-    return lax.reshape(take_rows(at_least_1d(x), axis(dim, x.ndim), at_least_1d(index)), ctx.shape)
+    rows, dim = at_least_1d(x), axis(dim, x.ndim)
+    ctx.check(Fault.INDEX_SELECT, outside(index, rows.shape[dim]), index, rows.shape[dim])
+    return lax.reshape(take_rows(rows, dim, at_least_1d(index)), ctx.shape)
 
 
 def _without_mask(x: Any, indices: Sequence[Any]) -> bool:
@@ -116,9 +131,16 @@ def _without_mask(x: Any, indices: Sequence[Any]) -> bool:
     return not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-@op("index.Tensor", "_unsafe_index.Tensor", accepts=_without_mask, notes=CLAMPS)
+@op("index.Tensor", accepts=_without_mask, notes=CLAMPS)
 def _index(ctx: Context, x: jax.Array, indices: Indices) -> jax.Array:
     """index.Tensor(Tensor self, Tensor?[] indices) -> Tensor; integer indices, negative ones count from the end."""
+    check_positions(ctx, x, indices)
+    return _unsafe_index(ctx, x, indices)
+
+
+@op("_unsafe_index.Tensor", accepts=_without_mask)
+def _unsafe_index(ctx: Context, x: jax.Array, indices: Indices) -> jax.Array:
+    """_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor; the caller knows that positions are in range."""
     if not indexed_dims(indices):
         return x
     dims, coordinates = coordinates_of(x, indices)
@@ -128,13 +150,22 @@ def _index(ctx: Context, x: jax.Array, indices: Indices) -> jax.Array:
 @op("_unsafe_masked_index", scalars=("fill",))
 def _masked_index(ctx: Context, x: jax.Array, mask: jax.Array, indices: Indices, fill: Number | jax.Array) -> jax.Array:
     """_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor"""
-    found = _index(ctx, x, indices)
+    found = _unsafe_index(ctx, x, indices)
     return lax.select(expand(mask, found.shape), found, full(fill, found.shape, found.dtype))
+
+
+@op("one_hot", notes="a class that there is not raises when a value is read or at a later sync")
+def _one_hot(ctx: Context, x: jax.Array, num_classes: int = -1) -> jax.Array:
+    """one_hot(Tensor self, int num_classes=-1) -> Tensor; the frontend makes -1 a number."""
+    ctx.check(Fault.CLASS, outside(x, num_classes), x, num_classes)
+    classes = lax.broadcasted_iota(x.dtype, ctx.shape, x.ndim)
+    return cast(lax.eq(lax.broadcast_in_dim(x, ctx.shape, tuple(range(x.ndim))), classes), ctx.dtype)
 
 
 @op("take", notes=CLAMPS)
 def _take(ctx: Context, x: jax.Array, index: jax.Array) -> jax.Array:
     """take(Tensor self, Tensor index) -> Tensor"""
+    ctx.check(Fault.TAKE, outside(index, x.size, -x.size), index, x.size)
     return take_rows(lax.reshape(x, (x.size,)), 0, wrapped(index, x.size))
 
 
@@ -143,4 +174,5 @@ def _embedding(
     ctx: Context, weight: jax.Array, indices: jax.Array, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> jax.Array:
     """embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""
+    ctx.check(Fault.INDEX_SELECT, outside(indices, weight.shape[0]), indices, weight.shape[0])
     return take_rows(weight, 0, indices)

@@ -17,7 +17,8 @@ from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
 from xla_core.ops.axes import iota_along
-from xla_core.ops.index import Indices, indexed_dims, is_mask, result_place, take_rows, wrapped
+from xla_core.ops.checks import Fault
+from xla_core.ops.index import Indices, check_positions, indexed_dims, is_mask, result_place, take_rows, wrapped
 from xla_core.ops.masked import ranks_of_set, set_positions
 from xla_core.ops.promote import broadcast, cast, expand, full
 from xla_core.ops.reduce import nonzero
@@ -82,7 +83,7 @@ def _coordinates(x: jax.Array, indices: Indices) -> list[_Coordinate | None]:
     return found
 
 
-def put_at(x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool) -> jax.Array:
+def put_at(ctx: Context, x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool) -> jax.Array:
     """`x` with `values` (broadcast) written at `indices`."""
     found = _coordinates(x, indices)
     dims = tuple(dim for dim, entry in enumerate(found) if entry is not None)
@@ -95,6 +96,7 @@ def put_at(x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool) 
     place, shape = result_place(dims), coordinates[0].shape
     kept = [size for dim, size in enumerate(x.shape) if dim not in dims]
     if counted:
+        _check_lengths(ctx, entries, values, len(kept) - place)
         coordinates[0] = lax.select(_exists(entries, shape), coordinates[0], lax.full_like(coordinates[0], x.shape[dims[0]]))
         after = len(kept) - place
         if values.ndim > after and values.shape[-1 - after] != 1:
@@ -102,6 +104,18 @@ def put_at(x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool) 
     result = (*kept[:place], *shape, *kept[place:])
     values = expand(_without_extra_dims(values, len(result)), result)
     return scatter_at(x, dims, coordinates, values, place, "sum" if accumulate else "set")
+
+
+def _check_lengths(ctx: Context, entries: list[_Coordinate], values: jax.Array, after: int) -> None:
+    """Let masks raise that pick another number of elements than other indices have, or than `values` has before its last `after` sizes."""
+    others = [entry.lanes for entry in entries if entry.number is None and entry.lanes != 1]
+    beside = others or ([values.shape[-1 - after]] if values.ndim > after and values.shape[-1 - after] != 1 else [])
+    for number in {id(entry.number): entry.number for entry in entries if entry.number is not None}.values():
+        for size in beside:
+            wrong = lax.ne(number, lax.full_like(number, size))
+            if others:  # one element stands for all
+                wrong = lax.bitwise_and(wrong, lax.ne(number, lax.full_like(number, 1)))
+            ctx.check(Fault.MASK_POSITIONS if others else Fault.MASK_VALUES, wrong, number, size)
 
 
 def _exists(entries: list[_Coordinate], shape: tuple[int, ...]) -> jax.Array:
@@ -117,11 +131,14 @@ def _without_extra_dims(x: jax.Array, rank: int) -> jax.Array:
     return lax.reshape(x, x.shape[x.ndim - rank :]) if x.ndim > rank else x
 
 
-def _put_by_mask(x: jax.Array, dim: int, mask: jax.Array, values: jax.Array, accumulate: bool) -> jax.Array:
+def _put_by_mask(ctx: Context, x: jax.Array, dim: int, mask: jax.Array, values: jax.Array, accumulate: bool) -> jax.Array:
     """Write by one mask over the dimensions from `dim` on, all others whole: a select, no scatter."""
     after = x.ndim - dim - mask.ndim
     place = values.ndim - after - 1
     if place >= 0:
+        number = lax.reduce_sum(cast(mask, _INT64), tuple(range(mask.ndim)))
+        if values.shape[place] != 1:
+            ctx.check(Fault.MASK_VALUES, lax.ne(number, lax.full_like(number, values.shape[place])), number, values.shape[place])
         if values.shape[place] == 0:
             return x
         single = values.shape[place] == 1
@@ -134,16 +151,57 @@ def _put_by_mask(x: jax.Array, dim: int, mask: jax.Array, values: jax.Array, acc
     return lax.select(lax.broadcast_in_dim(mask, x.shape, tuple(range(dim, dim + mask.ndim))), values, x)
 
 
-def _no_scalar_mask(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> bool:
-    """A 0-d mask beside other indices goes to the CPU."""
-    return not any(index is not None and index.dtype in (torch.bool, torch.uint8) and not index.dim() for index in indices)
+def _accepts(x: Any, indices: Sequence[Any], values: Any, *_: Any, **__: Any) -> bool:
+    """A 0-d mask beside other indices goes to the CPU. Raises RuntimeError where `values` fit no number of elements that masks pick."""
+    masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    if any(not mask.dim() for mask in masks):
+        return False
+    if masks:
+        _check_shape(x, indices, tuple(values.shape))
+    return True
 
 
-@op("index_put", "_unsafe_index_put", "_index_put_impl", accepts=_no_scalar_mask, notes=DROPS)
+_ANY = -1  # how many elements a mask picks
+
+
+def _check_shape(x: Any, indices: Sequence[Any], given: tuple[int, ...]) -> None:
+    dims: list[int] = []
+    others: list[torch.Size] = []
+    dim = 0
+    for index in indices:
+        mask = index is not None and index.dtype in (torch.bool, torch.uint8)
+        count = index.dim() if mask else 1
+        if index is not None:
+            dims.extend(range(dim, dim + count))
+        if index is not None and not mask:
+            others.append(index.shape)
+        dim += count
+    beside = list(torch.broadcast_shapes(*others, (1,)))
+    if beside[-1] == 1:
+        beside[-1] = _ANY
+    kept = [size for dim, size in enumerate(x.shape) if dim not in dims]
+    place = result_place(dims)
+    result = [*kept[:place], *beside, *kept[place:]]
+    tail, extra = given[max(len(given) - len(result), 0) :], given[: max(len(given) - len(result), 0)]
+    fit = all(size in (1, wanted) or wanted == _ANY for size, wanted in zip(reversed(tail), reversed(result), strict=False))
+    if not fit or any(size != 1 for size in extra):
+        shown = ", ".join("elements of the mask" if size == _ANY else str(size) for size in result)
+        raise RuntimeError(f"shape mismatch: value tensor of shape {list(given)} cannot be broadcast to indexing result of shape [{shown}]")
+
+
+@op("index_put", "_index_put_impl", accepts=_accepts, notes=DROPS)
 def _index_put(
     ctx: Context, x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool = False, unsafe: bool = False
 ) -> jax.Array:
     """index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor; integer indices and masks."""
+    if not unsafe:
+        check_positions(ctx, x, indices)
+    return _unsafe_put(ctx, x, indices, values, accumulate)
+
+
+@op("_unsafe_index_put", accepts=_accepts)
+def _unsafe_put(ctx: Context, x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool = False) -> jax.Array:
+    """_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor; positions are in range."""
     dims = indexed_dims(indices)
     values = cast(values, x.dtype)
     if not dims:
@@ -151,12 +209,12 @@ def _index_put(
         return lax.add(x, values) if accumulate else values
     only = indices[dims[0]]
     if len(dims) == 1 and only is not None and is_mask(only):
-        return _put_by_mask(x, dims[0], nonzero(only), values, accumulate)
-    return put_at(x, indices, values, accumulate)
+        return _put_by_mask(ctx, x, dims[0], nonzero(only), values, accumulate)
+    return put_at(ctx, x, indices, values, accumulate)
 
 
 @op("_unsafe_masked_index_put_accumulate")
 def _masked_put(ctx: Context, x: jax.Array, mask: jax.Array, indices: Indices, values: jax.Array) -> jax.Array:
     """_unsafe_masked_index_put_accumulate(Tensor self, Tensor mask, Tensor?[] indices, Tensor values) -> Tensor"""
     values = lax.select(expand(mask, values.shape), values, lax.full_like(values, 0))
-    return _index_put(ctx, x, indices, values, True)
+    return _unsafe_put(ctx, x, indices, values, True)

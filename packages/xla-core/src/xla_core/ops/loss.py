@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.checks import Fault, not_a_share, outside
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
 
@@ -141,6 +142,8 @@ def _times(values: jax.Array, weight: jax.Array | None) -> jax.Array:
 def binary_cross_entropy(ctx: Context, x: jax.Array, target: jax.Array, weight: jax.Array | None = None, reduction: int = 1) -> jax.Array:
     """binary_cross_entropy(self, target, Tensor? weight=None, int reduction=1) -> Tensor: logarithms no lower than -100"""
     x, target = _wide(ctx, x, target)
+    for shares in (x, target):
+        ctx.check(Fault.LIKELIHOOD, not_a_share(shares))
     one, floor = _const(1, x), _const(-100, x)
     positive, negative = lax.max(lax.log(x), floor), lax.max(lax.log1p(lax.neg(x)), floor)
     values = lax.sub(lax.mul(lax.sub(target, one), negative), lax.mul(target, positive))
@@ -191,7 +194,7 @@ def _own_class(x: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def _nll_values(x: jax.Array, target: jax.Array, each: jax.Array) -> jax.Array:
-    """-weight * x[target] per target. A target outside the classes gives NaN, where CPU torch raises."""
+    """-weight * x[target] per target. A target outside the classes gives NaN, where CPU torch raises, and the checks do."""
     # Negative indices would count from the end.
     index = lax.select(lax.lt(target, lax.full_like(target, 0)), lax.full_like(target, x.shape[1]), target)
     picked = jax.numpy.take_along_axis(x, lax.expand_dims(index, (1,)), axis=1, mode="fill", fill_value=np.nan)
@@ -211,6 +214,7 @@ def nll_loss_forward(
     """nll_loss_forward(self, target, Tensor? weight, int reduction, SymInt ignore_index) -> (output, total_weight)"""
     wide, target = _batched(cast(x, compute_dtype(ctx.dtype)), target)
     safe, each = _class_weights(wide, target, weight, ignore_index)
+    ctx.check(Fault.TARGET, outside(safe, wide.shape[1]), safe, wide.shape[1])
     values, total = _nll_values(wide, safe, each), _total(each)
     if reduction == Reduction.NONE and x.ndim > 1:
         return cast(values, ctx.dtype), lax.full((), 0, ctx.dtype)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.checks import Fault, outside
 from xla_core.ops.loss import Reduction
 from xla_core.ops.promote import Number, cast, compute_dtype, full
 from xla_core.ops.table import Context, op
@@ -66,6 +67,7 @@ def multi_margin_loss(
 ) -> jax.Array:
     """multi_margin_loss(self, target, Scalar p=1, Scalar margin=1, Tensor? weight=None, int reduction=1) -> Tensor"""
     x, target = _rows(x, target, compute_dtype(ctx.dtype))
+    ctx.check(Fault.MARGIN_TARGET, outside(target, x.shape[1]), target, x.shape[1])
     short, _ = _violations(x, target, margin)
     powered = short if p == 1 else lax.mul(short, short)
     each = lax.reduce_sum(lax.mul(powered, _per_target(weight, target, x.shape, powered.dtype)), (1,))
@@ -119,6 +121,7 @@ def multilabel_margin_loss_forward(ctx: Context, x: jax.Array, target: jax.Array
     """multilabel_margin_loss_forward(Tensor self, Tensor target, int reduction) -> (Tensor output, Tensor is_target)"""
     shape = target.shape
     x, target = _label_rows(x, target, compute_dtype(ctx.dtype))
+    ctx.check(Fault.MARGIN_TARGET, outside(target, x.shape[1], -1), target, x.shape[1])
     one_hot, labelled = _labels(target)
     short = _label_violations(x, one_hot, labelled)
     each = lax.div(lax.reduce_sum(short, (1, 2)), full(x.shape[1], (x.shape[0],), x.dtype))

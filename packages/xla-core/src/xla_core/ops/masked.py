@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import at_run_time, count, iota_along
+from xla_core.ops.checks import Fault
 from xla_core.ops.index import take_rows
 from xla_core.ops.promote import Number, cast, expand, full
 from xla_core.ops.reduce import nonzero
@@ -41,6 +42,8 @@ def set_positions(mask: jax.Array) -> jax.Array:
 def _masked_scatter(ctx: Context, x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     """masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor"""
     x, mask = expand(x, ctx.shape), expand(nonzero(mask), ctx.shape)
+    number = lax.reduce_sum(cast(mask, _INT64), tuple(range(mask.ndim)))
+    ctx.check(Fault.MASK_SOURCE, lax.gt(number, lax.full_like(number, source.size)), number, source.size)
     if not source.size or not x.size:
         return x
     found = take_rows(lax.reshape(source, (source.size,)), 0, ranks_of_set(lax.reshape(mask, (mask.size,))))

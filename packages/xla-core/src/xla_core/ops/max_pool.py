@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.checks import Fault, outside
 from xla_core.ops.conv_shape import spatial_arguments
 from xla_core.ops.promote import cast, compute_dtype, is_float, lowest
 from xla_core.ops.table import Context, Lowering, op
@@ -239,6 +240,8 @@ def fractional_max_pool_backward(
 
 def max_unpool(ctx: Context, rank: int, x: jax.Array, indices: jax.Array, output_size: Sequence[int], *_: Sequence[int]) -> jax.Array:
     """max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"""
+    size = math.prod(ctx.shape[-rank:])
+    ctx.check(Fault.UNPOOL, outside(indices, size), indices, size)
     return _scatter(x, indices, ctx.shape, rank, replace=True)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import internal
+from xla_core.ops.checks import Fault, not_a_share
 from xla_core.ops.promote import Number, as_array, cast, compute_dtype, expand, full, is_complex, is_float, real_dtype
 from xla_core.ops.table import Context, op
 from xla_core.ops.threefry import open_unit, standard_normal, unit
@@ -66,6 +67,8 @@ def randn(ctx: Context, *_: Any, **__: Any) -> jax.Array:
 
 def _normal(ctx: Context, mean: Value, std: Value) -> jax.Array:
     wide = compute_dtype(ctx.dtype)
+    if not isinstance(std, Number):
+        ctx.check(Fault.DEVIATION, lax.lt(std, lax.full_like(std, 0)))
     sample = cast(standard_normal(key_of(ctx), ctx.shape, wide), wide)
     return cast(sample * _spread(std, ctx, wide) + _spread(mean, ctx, wide), ctx.dtype)
 
@@ -102,12 +105,15 @@ def _probability(value: Value, ctx: Context) -> jax.Array:
 @op("bernoulli", random=True)
 def bernoulli(ctx: Context, probability: jax.Array, *, generator: Any = None) -> jax.Array:
     """bernoulli(Tensor self, *, Generator? generator=None) -> Tensor; `self` holds the probabilities."""
+    ctx.check(Fault.PROBABILITY, not_a_share(probability))
     return cast(_happens(ctx, _probability(probability, ctx)), ctx.dtype)
 
 
 @op("bernoulli.p", "bernoulli.Tensor", scalars=("p",), random=True)
 def bernoulli_like(ctx: Context, _: jax.Array, p: Value, *, generator: Any = None) -> jax.Array:
     """bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor."""
+    if not isinstance(p, Number):
+        ctx.check(Fault.PROBABILITY, not_a_share(p))
     return cast(_happens(ctx, _probability(p, ctx)), ctx.dtype)
 
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from xla_core.dtypes import torch_dtype
 from xla_core.ops.axes import at_run_time
+from xla_core.ops.checks import Fault
 from xla_core.ops.promote import cast, compute_dtype, full, is_float
 from xla_core.ops.random import exponential_sample, key_of
 from xla_core.ops.table import Context, op
@@ -145,6 +146,10 @@ def _with_replacement(ctx: Context, weights: jax.Array, count: int) -> jax.Array
 def multinomial(ctx: Context, weights: jax.Array, num_samples: int, replacement: bool = False, *, generator: Any = None) -> jax.Array:
     """multinomial(Tensor self, SymInt num_samples, bool replacement=False, *, Generator? generator=None) -> Tensor."""
     weights = cast(weights, compute_dtype(weights.dtype))
+    zero = lax.full_like(weights, 0)
+    ctx.check(Fault.WEIGHTS, lax.bitwise_not(lax.bitwise_and(lax.is_finite(weights), lax.ge(weights, zero))))
+    total = lax.reduce_sum(weights, (weights.ndim - 1,))
+    ctx.check(Fault.NO_WEIGHT, lax.le(total, lax.full_like(total, 0)))
     if replacement:
         return cast(_with_replacement(ctx, weights, num_samples), ctx.dtype)
     # A race of exponential clocks: the order of weight / clock is a draw without replacement.
@@ -161,6 +166,7 @@ def _jax_key(ctx: Context) -> jax.Array:
 @op("poisson", random=True)
 def poisson(ctx: Context, rate: jax.Array, generator: Any = None) -> jax.Array:
     """poisson(Tensor self, Generator? generator=None) -> Tensor."""
+    ctx.check(Fault.RATE, lax.lt(rate, lax.full_like(rate, 0)))
     return cast(jax.random.poisson(_jax_key(ctx), cast(rate, compute_dtype(rate.dtype)), ctx.shape, np.int64), ctx.dtype)
 
 

@@ -1,6 +1,6 @@
 """Writes at computed positions along one dimension, and the shared ways to write: set, add, multiply, extremes, mean.
 
-The device cannot raise: what would be written outside a dimension is dropped. Of several writes to one place without a
+What would be written outside a dimension is found by a check, and dropped. Of several writes to one place without a
 reduction, the last one counts, as on the CPU.
 """
 
@@ -15,11 +15,12 @@ from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
 from xla_core.ops.axes import at_least_1d, at_run_time, axis, slice_along, with_size, write_block
+from xla_core.ops.checks import Fault, outside
 from xla_core.ops.index import UNCHECKED, stacked, wrapped
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full, highest, is_integral, lowest
 from xla_core.ops.table import Context, op, scalar
 
-DROPS = "a write out of range is dropped: the device cannot raise"
+DROPS = "a write out of range raises when a value is read or at a later sync; unchecked it is dropped"
 # Writes updates into an operand; (operand, updates, kind) -> operand. `Place` fixes where.
 Place = Callable[[jax.Array, jax.Array, str], jax.Array]
 
@@ -74,9 +75,11 @@ def scatter_along(x: jax.Array, dim: int, index: jax.Array, updates: jax.Array, 
     return write_block(x, part, [0] * x.ndim)
 
 
-def place_along(x: jax.Array, dim: int, index: jax.Array) -> Place:
+def place_along(ctx: Context, x: jax.Array, dim: int, index: jax.Array) -> Place:
     """Writes elementwise along `dim` as `scatter` does."""
     dim, index = axis(dim, x.ndim), at_least_1d(index)
+    size = at_least_1d(x).shape[dim]
+    ctx.check(Fault.GATHER, outside(index, size), index, dim, size)
 
     def write(target: jax.Array, updates: jax.Array, kind: str) -> jax.Array:
         updates = at_least_1d(updates)
@@ -87,9 +90,11 @@ def place_along(x: jax.Array, dim: int, index: jax.Array) -> Place:
     return write if index.size else lambda target, updates, kind: target
 
 
-def place_rows(x: jax.Array, dim: int, index: jax.Array) -> Place:
-    """Writes whole slices along `dim` as `index_add` does; a 0-d index is one slice."""
+def place_rows(ctx: Context, x: jax.Array, dim: int, index: jax.Array, fault: Fault) -> Place:
+    """Writes whole slices along `dim` as `index_add` does; a 0-d index is one slice. fault: of a position out of range."""
     dim, index = axis(dim, x.ndim), at_least_1d(index)
+    size = at_least_1d(x).shape[dim]
+    ctx.check(fault, outside(index, size), index, *((size,) if fault is Fault.INDEX_SELECT else (dim, size)))
 
     def write(target: jax.Array, updates: jax.Array, kind: str) -> jax.Array:
         rows = at_least_1d(target)
@@ -131,26 +136,26 @@ def _mean_of(added: jax.Array, hits: jax.Array, include_self: bool) -> jax.Array
 @op("scatter.src", notes=DROPS)
 def _scatter(ctx: Context, x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
-    return place_along(x, dim, index)(x, src, "set")
+    return place_along(ctx, x, dim, index)(x, src, "set")
 
 
 @op("scatter.reduce", notes=DROPS)
 def _scatter_reduce(ctx: Context, x: jax.Array, dim: int, index: jax.Array, src: jax.Array, *, reduce: str) -> jax.Array:
     """scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
-    return place_along(x, dim, index)(x, src, _ALIASES.get(reduce, reduce))
+    return place_along(ctx, x, dim, index)(x, src, _ALIASES.get(reduce, reduce))
 
 
 @op("scatter.value", "scatter.value_reduce", scalars=("value",), notes=DROPS)
 def _scatter_value(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: Any, *, reduce: str = "set") -> jax.Array:
     """scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor"""
-    return place_along(x, dim, index)(x, full(value, index.shape, x.dtype), _ALIASES.get(reduce, reduce))
+    return place_along(ctx, x, dim, index)(x, full(value, index.shape, x.dtype), _ALIASES.get(reduce, reduce))
 
 
 @op("scatter_add", notes=DROPS)
 def _scatter_add(ctx: Context, x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
     wide = compute_dtype(x.dtype)
-    return cast(place_along(x, dim, index)(cast(x, wide), cast(src, wide), "sum"), x.dtype)
+    return cast(place_along(ctx, x, dim, index)(cast(x, wide), cast(src, wide), "sum"), x.dtype)
 
 
 @op("scatter_reduce.two", notes=DROPS)
@@ -161,7 +166,7 @@ def _scatter_reduce_two(
     if not index.size:
         return x
     wide = compute_dtype(x.dtype)
-    return cast(reduce_into(cast(x, wide), cast(src, wide), place_along(x, dim, index), reduce, include_self), x.dtype)
+    return cast(reduce_into(cast(x, wide), cast(src, wide), place_along(ctx, x, dim, index), reduce, include_self), x.dtype)
 
 
 @op("index_add", scalars=("alpha",), notes=DROPS)
@@ -170,13 +175,13 @@ def _index_add(ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: j
     wide = compute_dtype(x.dtype)
     factor = lax.broadcast(scalar(alpha, wide), source.shape)
     scaled = lax.bitwise_and(source, factor) if wide == np.bool_ else lax.mul(cast(source, wide), factor)
-    return cast(place_rows(x, dim, index)(cast(x, wide), scaled, "sum"), x.dtype)
+    return cast(place_rows(ctx, x, dim, index, Fault.GATHER if x.ndim > 1 else Fault.INDEX_SELECT)(cast(x, wide), scaled, "sum"), x.dtype)
 
 
 @op("index_copy", notes=DROPS)
 def _index_copy(ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     """index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
-    return place_rows(x, dim, index)(x, source, "set")
+    return place_rows(ctx, x, dim, index, Fault.INDEX)(x, source, "set")
 
 
 @op("index_reduce", notes=DROPS)
@@ -184,7 +189,7 @@ def _index_reduce(
     ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, *, include_self: bool = True
 ) -> jax.Array:
     """index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor"""
-    return reduce_into(x, source, place_rows(x, dim, index), reduce, include_self)
+    return reduce_into(x, source, place_rows(ctx, x, dim, index, Fault.INDEX_SELECT), reduce, include_self)
 
 
 @op("index_fill.int_Tensor", notes=DROPS)
@@ -193,6 +198,7 @@ def _index_fill(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: N
     """index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor; negative positions count from the end."""
     rows, dim = at_least_1d(x), axis(dim, x.ndim)
     size = rows.shape[dim]
+    ctx.check(Fault.INDEX, outside(index, size, -size), index, dim, size)
     index = wrapped(at_least_1d(index), size)
     hit = scatter_at(full(False, (size,), np.dtype(np.bool_)), (0,), (index,), full(True, index.shape, np.dtype(np.bool_)), 0)
     hit = lax.broadcast_in_dim(hit, rows.shape, (dim,))
@@ -203,6 +209,7 @@ def _index_fill(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: N
 def _put(ctx: Context, x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False) -> jax.Array:
     """put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor; negative positions count from the end."""
     flat = lax.reshape(x, (x.size,))
+    ctx.check(Fault.TAKE, outside(index, x.size, -x.size), index, x.size)
     index = wrapped(lax.reshape(index, (index.size,)), x.size)
     written = scatter_at(flat, (0,), (index,), lax.reshape(source, index.shape), 0, "sum" if accumulate else "set")
     return lax.reshape(written, x.shape)

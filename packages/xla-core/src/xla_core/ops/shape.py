@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import axis, block_along, moved, slice_along
+from xla_core.ops.checks import Fault
 from xla_core.ops.promote import broadcast, cast, compute_dtype, full
 from xla_core.ops.search import insertion_points
 from xla_core.ops.table import Context, op
@@ -134,6 +135,8 @@ def _channel_shuffle(ctx: Context, x: jax.Array, groups: int) -> jax.Array:
 @op("repeat_interleave.Tensor")
 def _repeat_interleave(ctx: Context, repeats: jax.Array, *, output_size: int | None = None) -> jax.Array:
     """repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor; only with output_size is its shape known."""
+    total = lax.reduce_sum(cast(repeats, _INT64), (0,))
+    ctx.check(Fault.REPEATS, lax.ne(total, lax.full_like(total, ctx.shape[0])), total, ctx.shape[0])
     ends = lax.cumsum(cast(repeats, _INT64), 0)
     places = lax.broadcasted_iota(_INT64, (1, *ctx.shape), 1)
     return cast(lax.reshape(insertion_points(lax.reshape(ends, (1, ends.size)), places, True), ctx.shape), ctx.dtype)

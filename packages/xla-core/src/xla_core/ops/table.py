@@ -17,6 +17,7 @@ import torch
 
 from xla_core._compat import OpOverload
 from xla_core.errors import RegistrationError
+from xla_core.ops.checks import Check, Fault, made
 
 Lowering = Callable[..., Any]
 _F = TypeVar("_F", bound=Lowering)
@@ -29,10 +30,12 @@ class Context:
     out: shape and *device* dtype of each result that shape inference promised, flattened in order (tensor lists in
         line); None where the operation returns no tensor (a masked gradient). A lowering must return exactly these.
     seed: (2,) uint32 key of this random operation; None for operations that are not `random`.
+    checks: what `check` found to test, in order; None where nobody asks.
     """
 
     out: tuple[jax.ShapeDtypeStruct | None, ...]
     seed: jax.Array | None = None
+    checks: list[Check] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,6 +47,11 @@ class Context:
         """Device dtype of the first result."""
         dtype: np.dtype = self._first().dtype
         return dtype
+
+    def check(self, fault: Fault, wrong: jax.Array, value: jax.Array | None = None, *numbers: int) -> None:
+        """Let the program raise `fault` if any of `wrong` (booleans) is true, with the largest `value` there and `numbers` in its text."""
+        if self.checks is not None and wrong.size:
+            self.checks.append(made(fault, wrong, value, numbers))
 
     def _first(self) -> jax.ShapeDtypeStruct:
         first = self.out[0]

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from xla_core._compat import import_dialects
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.ir.layout import everywhere, spans_devices
 from xla_core.ir.manual import REPLICA_AXIS
-from xla_core.ir.tape import ForkedTape, Recorder, forked_error
+from xla_core.ir.tape import NO_LIMIT, ForkedTape, Recorder, forked_error
 from xla_core.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
@@ -46,12 +47,13 @@ class Client:
 _lock = threading.Lock()
 _client: Client | None = None
 _forked = False  # from a process whose client runs
+_admit: Callable[[], Client] | None = None  # once only one thread may use the client
 _eager: bool | None = None
 
 
 def started() -> bool:
     """Whether the client runs."""
-    return _client is not None
+    return _client is not None or _admit is not None
 
 
 def client() -> Client:
@@ -64,6 +66,8 @@ def client() -> Client:
     if found is None:
         if _forked:
             raise forked_error()
+        if _admit is not None:
+            return _admit()
         with _lock:
             if _client is None:
                 _client = _start()
@@ -85,6 +89,51 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+class _GuardedLock:
+    """The lock of a recorder, behind a guard that is called first."""
+
+    def __init__(self, lock: AbstractContextManager[Any], guard: Callable[[], Any]) -> None:
+        self._lock = lock
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        self._guard()
+        self._lock.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.__exit__(*error)
+
+
+def keep_to_this_thread() -> None:
+    """Let no other thread use devices any more: SystemExit ends each at its next use; one that goes on all the same waits for ever."""
+    global _client, _admit
+    with _lock:
+        running, only, refused = _client, threading.get_ident(), set[int]()
+        if running is None:
+            return
+        never = threading.Lock()
+        never.acquire()
+
+        def admit() -> Client:
+            thread = threading.get_ident()
+            if thread != only:
+                if thread in refused:
+                    never.acquire()
+                refused.add(thread)
+                raise SystemExit
+            return running
+
+        for recorder in running.recorders:
+            recorder.lock = _GuardedLock(recorder.lock, admit)
+        _client, _admit = None, admit
+
+
+def check_thread() -> None:
+    """Ends the calling thread if it may not use devices any more."""
+    if _admit is not None:
+        _admit()
+
+
 def eager() -> bool:
     """Whether operations run as they are recorded."""
     return config.USE_EAGER_DEBUG_MODE.get() if _eager is None else _eager
@@ -96,7 +145,13 @@ def set_eager(on: bool) -> None:
     with _lock:
         _eager = on
         for recorder in () if _client is None else _client.recorders:
-            recorder.eager = on
+            _set_mode(recorder, on)
+
+
+def _set_mode(recorder: Recorder, eager: bool) -> None:
+    recorder.eager = eager
+    recorder.loop = None
+    recorder.allow(0 if eager else config.MAX_PENDING.get() or NO_LIMIT)
 
 
 _before_start: list[Callable[[], None]] = []
@@ -160,7 +215,7 @@ def _start() -> Client:
     import_dialects()
     recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
     for recorder in recorders:
-        recorder.eager = eager()
+        _set_mode(recorder, eager())
     return Client(kind, devices, recorders, _homes(devices, platform))
 
 

@@ -27,6 +27,7 @@ from xla_core.ir.text import graph_hash
 from xla_core.ir.verify import verify
 from xla_core.metrics import Cause, CompileEvent, ExecuteEvent, Unit
 from xla_core.ops import precision
+from xla_core.runtime import faults
 from xla_core.runtime.client import client, home, jax_device
 from xla_core.runtime.failures import reason
 from xla_core.runtime.interrupts import uninterrupted
@@ -126,6 +127,8 @@ def execute(
         with uninterrupted():
             results = _call(recorder, graph, executable, arguments)
             keep(list(results[:-1]))
+    if results[-1].ndim:
+        faults.expect(recorder, results[-1], graph)
     _measure(recorder, program, results[-1], begin, spans, cause, line)
 
 
@@ -147,7 +150,7 @@ def _build(
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
     layouts = [sharding_text(buffer.sharding) for buffer in inputs.buffers] if spans_devices(home(recorder)) else ()
-    program.graph_hash = graph_hash(graph, program.constants, precision.get(), *layouts)
+    program.graph_hash = graph_hash(graph, program.constants, precision.get(), config.CHECKS.get(), *layouts)
     program.described = _described(recorder, graph, program)
     donated = donated_arguments(graph)
     executable = disk.load(program.graph_hash, graph, arguments, device, devices_of(home(recorder)))
@@ -193,7 +196,7 @@ def _compile(recorder: Recorder, graph: Graph, program: Program, arguments: list
         raise LoweringError(
             f"a program of {_operations(graph)} operations could not be compiled for {recorder.device}: {error}{_kept_text(lowered)}"
         ) from error
-    disk.store(program.graph_hash, graph, compiled, device, devices_of(home(recorder)))
+    disk.store(program.graph_hash, graph, compiled, arguments, device, devices_of(home(recorder)))
     called: Callable[..., Any] = function  # the jit function finds what was just compiled, and is called faster than `compiled`
     return called
 
@@ -301,6 +304,7 @@ def wait(recorder: Recorder) -> None:
         token.block_until_ready()
     except RuntimeError as error:
         raise ExecutionError(f"an execution on {recorder.device} failed: {reason(error)}") from error
+    faults.look(recorder, wait=True)
 
 
 def wait_all() -> None:

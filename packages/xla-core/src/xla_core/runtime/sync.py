@@ -25,21 +25,20 @@ from xla_core.ir.graph import (
     dependants,
     extract,
     inputs_of,
+    keep_live,
     live_slots,
     materialize,
     operation_at,
     renamed_lines,
     results_of_once,
-    shrink,
     wanted_outside,
 )
-from xla_core.ir.state import promote_state
 from xla_core.ir.tape import BLANK, NOBODY, Recorder, Tape, Value, buffers_made, lose, loss
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
-from xla_core.runtime import executor, layouts
+from xla_core.runtime import executor, faults, turns
 from xla_core.runtime.interrupts import uninterrupted
 from xla_core.runtime.origin import asking_line
-from xla_core.runtime.transfer import download, filled
+from xla_core.runtime.transfer import download
 
 # A tape this long is checked for operations that nothing alive needs, and again when it has doubled.
 _COMPACT_FROM = 256
@@ -58,6 +57,11 @@ def forbid_reads(reason: str | None) -> str | None:
     """Make value reads raise GraphBreakError with `reason` (None: allow them again); gives the previous reason."""
     previous, _region.forbidden = _region.forbidden, reason
     return previous
+
+
+def reads_forbidden() -> bool:
+    """Whether this thread is where no value may be read."""
+    return _region.forbidden is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,9 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
         _measure_lock(begin)
         tape = recorder.tape
         tape.mend()
-        ran = bool(tape.entries) and _run_live(recorder, tape, cause, line)
+        turns.leave(recorder)
+        faults.look(recorder, wait=False)
+        ran = bool(tape.entries) and run_live(recorder, tape, cause, line)
         recorder.end_step()
     metrics.counter_add("MarkStep")
     launched = time.perf_counter_ns()
@@ -112,17 +118,12 @@ def _measure_lock(begin: int) -> None:
         metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
 
 
-def _run_live(recorder: Recorder, tape: Tape, cause: Cause | None, line: str | None) -> bool:
+def run_live(recorder: Recorder, tape: Tape, cause: Cause | None, line: str | None) -> bool:
     """Run everything live, and let go of the tape; whether there was anything. Raises what the first operation at fault raised."""
     failed: XlaError | None = None
     while True:
         with uninterrupted():
-            if tape.partly_run:
-                keep_live(tape)
-            if tape.filled:
-                promote_state(tape, partial(filled, recorder))
-            if layouts.any_kept():
-                layouts.settle(recorder)
+            turns.prepare(recorder, tape)
         plan = plan_step(tape)
         if plan is None:
             retire(recorder)
@@ -229,7 +230,7 @@ def _made_at(entry: Any) -> str:
 def retire(recorder: Recorder) -> None:
     """Empty the tape: leaves that outlive it forget it, and it lets go of their buffers."""
     old = recorder.tape
-    recorder.tape = Tape()
+    recorder.tape = Tape(recorder.limit)
     for entries in (old.entries, old.refs, old.feeds, old.reads, old.lines, old.filled):
         entries.clear()
 
@@ -267,6 +268,9 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     also = wanted_outside(tape, needed) if tape.partly_run else ()
     slots = sorted({*slots, *results_of_once(tape, needed), *also})
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
+    if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, tape, graph):
+        _compute_on(recorder, [value for value in values if value.buffer is None], cause)
+        return
     executor.execute(recorder, graph, inputs_of(entries, feeds), partial(materialize, tape, slots), cause, asking_line())
     if live_slots(tape):
         tape.partly_run = True
@@ -282,11 +286,6 @@ def compact(tape: Tape) -> None:
         tape.kept = len(tape.entries)
 
 
-def keep_live(tape: Tape) -> None:
-    """Drop what nothing alive needs."""
-    shrink(tape, ancestors(tape, [operation_at(tape.entries, slot) for slot in live_slots(tape)]))
-
-
 def read(value: Value) -> torch.Tensor:
     """A CPU copy of `value`, computed first if it is pending."""
     return read_many([value])[0]
@@ -299,6 +298,8 @@ def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[tor
     pending = [value for value in (*values, *beside) if value.buffer is None]
     compute(pending)
     tensors = [download(value) for value in values]
+    for recorder in {value.recorder.index: value.recorder for value in values}.values():
+        faults.look(recorder, wait=True)
     if pending and metrics.has_subscribers(SyncEvent):
         _announce(pending[0].recorder, line, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)
     return tensors

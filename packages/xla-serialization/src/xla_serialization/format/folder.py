@@ -6,14 +6,14 @@ import errno
 import os
 import re
 import secrets
-import warnings
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError, UnsavableError
-from xla_serialization.format.files import open_file, sync_folder
-from xla_serialization.format.manifest import INDEX, LARGEST_TEXT, Manifest, dump, parse
+from xla_serialization.format.files import held, naming, open_file, remove_leftover, sync_folder
+from xla_serialization.format.limits import LARGEST_TEXT, shown
+from xla_serialization.format.manifest import INDEX, Manifest, dump, parse
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.format.tree import check
 
@@ -33,13 +33,44 @@ def shard_name(number: int, count: int, save_id: str) -> str:
 
 def prepare(folder: Path) -> None:
     """Make the folder, if there is none, to last. Raises OSError, NotADirectoryError if a file is there."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    made = _missing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, "a checkpoint is a folder, and there is a file: choose another path", str(folder)) from None
     for one in made:
         sync_folder(one.parent)
+
+
+@contextmanager
+def prepared(folder: Path) -> Iterator[None]:
+    """Make the folder, if there is none, and hold it against other writers; if what follows fails, there is none again.
+
+    Raises as `prepare`, BlockingIOError if another holds it.
+    """
+    with ExitStack() as stack, _taken_back(_missing(folder)):
+        while True:
+            prepare(folder)
+            with suppress(FileNotFoundError):
+                stack.enter_context(held(folder))
+                break  # else another program has removed it meanwhile, as one of a step that was not finished
+        yield
+
+
+def _missing(folder: Path) -> list[Path]:
+    """Of the folder and those around it, what is not there."""
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+@contextmanager
+def _taken_back(made: list[Path]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # a folder in which there is something stays, and those around it
+            for one in made:
+                one.rmdir()
+        raise
 
 
 def publish(folder: Path, manifest: Manifest) -> None:
@@ -49,10 +80,13 @@ def publish(folder: Path, manifest: Manifest) -> None:
         raise UnsavableError(
             f"names and plain values make an index of {len(index)} bytes, of {LARGEST_TEXT} at most: save large data as tensors"
         )
-    check(parse(index, str(folder / INDEX)).tree, manifest.tensors, str(folder / INDEX))  # rather fail now than when it is needed
+    try:
+        check(parse(index, str(folder / INDEX)).tree, manifest.tensors, str(folder / INDEX))
+    except DamagedCheckpointError as error:  # rather fail now than when it is needed
+        raise UnsavableError(f"no reader would take it: {error}") from error
     beside = folder / f".index-{manifest.id}.json"
     try:
-        with open(beside, "xb") as file:
+        with naming(beside), open(beside, "xb") as file:
             file.write(index)
             file.flush()
             os.fsync(file.fileno())
@@ -76,17 +110,14 @@ def clean(folder: Path, kept: set[str]) -> None:
     """Remove shards and indices of ours that are not to be kept. Warns where that fails: what was saved is safe."""
     for path in folder.iterdir():
         if path.name not in kept and _OURS.fullmatch(path.name):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                warnings.warn(f"{path}: of an earlier save, cannot be removed ({error.strerror}); the next save tries again", stacklevel=2)
+            remove_leftover(path)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """What the folder holds now. Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError."""
     path = folder / INDEX
     try:
-        with open_file(_inside(folder, INDEX)) as file:
+        with open_file(inside(folder, INDEX)) as file:
             data = file.read(LARGEST_TEXT + 1)
     except (FileNotFoundError, NotADirectoryError):
         what = "there is no such folder" if not folder.exists() else "no folder" if not folder.is_dir() else f"no {INDEX} in it"
@@ -98,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _inside(folder: Path, name: str) -> Path:
+def inside(folder: Path, name: str) -> Path:
     """A file of the folder, and not one that a link leads to. Raises DamagedCheckpointError."""
     path = folder / name
     if path.is_symlink():
@@ -124,7 +155,7 @@ def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
     manifest = read_manifest(folder)
     for _ in range(_TRIES):
         try:
-            return manifest, {name: ShardReader(_inside(folder, name), size) for name, size in manifest.files.items()}
+            return manifest, {name: ShardReader(inside(folder, name), size) for name, size in manifest.files.items()}
         except FileNotFoundError as error:
             newer = read_manifest(folder)
             if newer.id == manifest.id:
@@ -136,4 +167,4 @@ def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
 def _with(manifest: Manifest, missing: FileNotFoundError) -> str:
     """The tensors of a missing file."""
     lost = [name for name, entry in manifest.tensors.items() if any(piece.file == Path(missing.filename).name for piece in entry.pieces)]
-    return f", with {len(lost)} tensors: {', '.join(map(repr, lost[:3]))}{', …' if len(lost) > 3 else ''}" if lost else ""
+    return f", with {len(lost)} tensors: {', '.join(map(shown, lost[:3]))}{', …' if len(lost) > 3 else ''}" if lost else ""

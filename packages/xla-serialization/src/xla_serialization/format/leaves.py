@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from xla_serialization.errors import DamagedCheckpointError
+from xla_serialization.format.limits import LARGEST_TEXT
 from xla_serialization.format.manifest import Tree
 from xla_serialization.format.tree import LEAVES, decode
 
@@ -27,8 +28,15 @@ class Leaf:
 
 def leaves(tree: Tree, path: str) -> list[Leaf]:
     """In their order; a tensor as often as it occurs. `path`: for messages. Raises DamagedCheckpointError for a tree of no kind."""
+    found = []
+    length = 0
     try:
-        return list(_leaves(tree, (), path))
+        for leaf in _leaves(tree, (), path):
+            length += sum(map(len, leaf.keys))
+            if length > LARGEST_TEXT:  # one long key may be on the way to a million
+                raise ValueError(f"the keys on the way to all its values make more than {LARGEST_TEXT} characters")
+            found.append(leaf)
+        return found
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
         raise DamagedCheckpointError(f"{path}: the tree does not follow the format: {error}") from error
 

@@ -5,27 +5,24 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import xxhash
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FailFast, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from xla_serialization.errors import DamagedCheckpointError, NewerCheckpointError
 from xla_serialization.format.dtypes import DTYPES
+from xla_serialization.format.limits import MOST_DIMS, is_file_name, parsed, shown
 
 INDEX = "model.safetensors.index.json"
 VERSION = 1
-LARGEST_TEXT = 100 << 20
-"""Bytes of an index, and of a shard's header, at most."""
 MANIFEST_KEY = "xla_checkpoint"
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _BYTES_LIMIT = 1 << 63
 _LENIENT = ConfigDict(extra="ignore")
 
-Shape = tuple[int, ...]
+Shape = Annotated[tuple[int, ...], FailFast()]
 Tree = Any
 """What stands for a nesting in JSON (FORMAT.md §5)."""
 
@@ -47,7 +44,7 @@ class TensorEntry:
 
     dtype: str
     shape: Shape
-    pieces: tuple[Piece, ...]
+    pieces: Annotated[tuple[Piece, ...], FailFast()]
 
     @property
     def nbytes(self) -> int:
@@ -102,15 +99,15 @@ def _canonical(plain: dict[str, Any]) -> bytes:
 def parse(data: bytes, path: str) -> Manifest:
     """The manifest in an index file. Raises DamagedCheckpointError or NewerCheckpointError; `path` is for their text."""
     try:
-        whole = json.loads(data.decode(), parse_constant=_refused)
+        whole = parsed(data)
     except (ValueError, RecursionError) as error:
-        raise DamagedCheckpointError(f"{path}: not JSON, or cut off after {len(data)} bytes ({error})") from error
+        raise DamagedCheckpointError(f"{path}: not JSON within our limits, or cut off after {len(data)} bytes ({error})") from error
     if not isinstance(whole, dict) or not isinstance(whole.get(MANIFEST_KEY), dict):
         raise DamagedCheckpointError(f"{path}: the index of another program's checkpoint: it has no {MANIFEST_KEY!r}")
     found: dict[str, Any] = whole[MANIFEST_KEY]
     version = found.get("version")
     if type(version) is not int or version < 1:
-        raise DamagedCheckpointError(f"{path}: a checkpoint of version {version!r}, which never was")
+        raise DamagedCheckpointError(f"{path}: a checkpoint of version {shown(version)}, which never was")
     if version > VERSION:
         raise NewerCheckpointError(
             f"{path}: a checkpoint of version {version}, this xla-serialization reads up to {VERSION}: pip install -U xla-serialization"
@@ -119,15 +116,12 @@ def parse(data: bytes, path: str) -> Manifest:
     if told is None or told != _safe_checksum(found):
         raise DamagedCheckpointError(f"{path}: the manifest has changed since it was written: its checksum is wrong")
     try:
-        files = _adapter(dict[str, int]).validate_python(found["files"])
-        tensors = _adapter(dict[str, TensorEntry]).validate_python(found["tensors"])
-        name = _adapter(str).validate_python(found["id"])
+        files, tensors = _each(found["files"], int), _each(found["tensors"], TensorEntry)
+        (name,) = _each({"id": found["id"]}, str).values()
     except KeyError as error:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: it has no {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = ".".join(map(str, first["loc"]))
-        raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {at}: {first['msg']}") from error
+    except ValueError as error:
+        raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {error}") from error
     manifest = Manifest(name, files, tensors, found.get("tree"), version)
     _check(manifest, path)
     for key, value in _for_others(manifest).items():
@@ -136,8 +130,19 @@ def parse(data: bytes, path: str) -> Manifest:
     return manifest
 
 
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+def _each(found: Any, kind: Any) -> dict[str, Any]:
+    """Entries of a JSON object as what they should be. Raises ValueError for the first that is not, and lists no more."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{shown(found)} is no object")
+    values = {}
+    for name, value in found.items():
+        try:
+            values[name] = _adapter(kind).validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            at = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{shown(name)[1:-1]}{at and '.'}{at}: {first['msg']}") from None
+    return values
 
 
 def _safe_checksum(found: dict[str, Any]) -> str | None:
@@ -155,16 +160,23 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _check(manifest: Manifest, path: str) -> None:
     """Raise DamagedCheckpointError for names that are no plain file names, unknown dtypes, and pieces that do not make up their tensor."""
     for file, size in manifest.files.items():
-        if not _FILE.fullmatch(file):
-            raise DamagedCheckpointError(f"{path}: {file!r} is no plain file name")
+        if not is_file_name(file):
+            raise DamagedCheckpointError(f"{path}: {shown(file)}, of {len(file)} characters, is no plain file name")
         if size < 0:
             raise DamagedCheckpointError(f"{path}: {file} has {size} bytes")
+    stored: set[str] = set()
     for name, entry in manifest.tensors.items():
+        tensor = f"tensor {shown(name)}"
         if entry.dtype not in DTYPES:
-            raise DamagedCheckpointError(f"{path}: tensor {name!r} has an unknown dtype, {entry.dtype!r}")
-        if not _possible(entry.shape, DTYPES[entry.dtype].itemsize):
-            raise DamagedCheckpointError(f"{path}: tensor {name!r} has an impossible shape: {str(list(entry.shape[:8]))[:80]}")
-        _check_pieces(name, entry, manifest, path)
+            raise DamagedCheckpointError(f"{path}: {tensor} has an unknown dtype, {shown(entry.dtype)}")
+        if len(entry.shape) > MOST_DIMS or not _possible(entry.shape, DTYPES[entry.dtype].itemsize):
+            what = f"an impossible shape of {len(entry.shape)} dimensions, of {MOST_DIMS} at most"
+            raise DamagedCheckpointError(f"{path}: {tensor} has {what}: {str(list(entry.shape[:8]))[:80]}")
+        _check_pieces(tensor, entry, manifest, path)
+        for piece in entry.pieces:
+            if piece.name in stored:  # so that a small file cannot fill a large memory
+                raise DamagedCheckpointError(f"{path}: the piece {shown(piece.name)} of {tensor} is part of two")
+            stored.add(piece.name)
 
 
 def _possible(shape: Shape, itemsize: int) -> bool:
@@ -177,14 +189,15 @@ def _possible(shape: Shape, itemsize: int) -> bool:
     return True
 
 
-def _check_pieces(name: str, entry: TensorEntry, manifest: Manifest, path: str) -> None:
+def _check_pieces(tensor: str, entry: TensorEntry, manifest: Manifest, path: str) -> None:
     for piece in entry.pieces:
         if piece.file not in manifest.files:
-            raise DamagedCheckpointError(f"{path}: tensor {name!r} lies in {piece.file!r}, which is no file of this checkpoint")
+            raise DamagedCheckpointError(f"{path}: {tensor} lies in {shown(piece.file)}, which is no file of this checkpoint")
         if not _inside(piece, entry.shape):
-            raise DamagedCheckpointError(f"{path}: a piece of tensor {name!r} lies outside it: {list(piece.shape)} at {list(piece.offset)}")
+            place = f"{shown(list(piece.shape))} at {shown(list(piece.offset))}"
+            raise DamagedCheckpointError(f"{path}: a piece of {tensor} lies outside it: {place}")
     if not _make_up(entry):
-        raise DamagedCheckpointError(f"{path}: the pieces of tensor {name!r} overlap, or do not make it up")
+        raise DamagedCheckpointError(f"{path}: the pieces of {tensor} overlap, or do not make it up")
 
 
 def _inside(piece: Piece, shape: Shape) -> bool:

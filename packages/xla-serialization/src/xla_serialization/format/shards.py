@@ -23,8 +23,9 @@ from safetensors import SafetensorError, safe_open
 
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, stored
-from xla_serialization.format.files import open_file
-from xla_serialization.format.manifest import LARGEST_TEXT, Shape, checksum
+from xla_serialization.format.files import naming, open_file
+from xla_serialization.format.limits import LARGEST_TEXT, check_parts, shown
+from xla_serialization.format.manifest import Shape, checksum
 
 _ALIGNMENT = 64  # so that data may be used where it is mapped
 _LENGTH_BYTES = 8
@@ -113,12 +114,9 @@ class ShardWriter:
 
     def _write(self, data: memoryview) -> None:
         at = 0
-        try:
+        with naming(self._path):
             while at < len(data):
                 at += os.write(self._fd, data[at : at + _WRITE_BYTES])
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
         self.nbytes += len(data)
 
     def __enter__(self) -> ShardWriter:
@@ -126,11 +124,9 @@ class ShardWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
-                os.fsync(self._fd)
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
+            with naming(self._path):
+                if kind is None:
+                    os.fsync(self._fd)
         finally:
             os.close(self._fd)
 
@@ -154,6 +150,7 @@ class ShardReader:
             raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
         this = f"/dev/fd/{self._file.fileno()}"  # whatever its name now means
         try:
+            check_parts(self._file.read(length))
             self._entries = _entries(this, _LENGTH_BYTES + length)
         except (SafetensorError, OSError, ValueError) as error:
             raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
@@ -167,10 +164,10 @@ class ShardReader:
         dtype, shape = stored(block.dtype, block.shape)
         found = self._entries.get(block.name)
         if found is None:
-            raise DamagedCheckpointError(f"{self._path}: tensor {block.name!r} is not in this file")
+            raise DamagedCheckpointError(f"{self._path}: tensor {shown(block.name)} is not in this file")
         if found[:2] != (dtype, shape):
             raise DamagedCheckpointError(
-                f"{self._path}: tensor {block.name!r} is {found[0]}{list(found[1])}, should be {dtype}{list(shape)}"
+                f"{self._path}: tensor {shown(block.name)} is {found[0]}{shown(list(found[1]))}, should be {dtype}{shown(list(shape))}"
             )
 
     def read(self, block: Block, wanted: str | None) -> torch.Tensor:
@@ -213,7 +210,7 @@ class ShardReader:
             if wanted is not None:
                 found.update(part)
         if wanted is not None and found.hexdigest() != wanted:
-            raise DamagedCheckpointError(f"{self._path}: the data of tensor {block.name!r} has changed since it was written")
+            raise DamagedCheckpointError(f"{self._path}: the data of tensor {shown(block.name)} has changed since it was written")
 
     def part(self, block: Block, index: tuple[slice, ...]) -> torch.Tensor:
         """A part of a block as it is mapped, read-only, of which only that is read; not checked."""
@@ -253,7 +250,7 @@ def _entries(path: str, start: int) -> dict[str, tuple[str, Shape, int, int]]:
             part = file.get_slice(name)
             dtype, shape = part.get_dtype(), tuple(part.get_shape())
             if dtype not in _ITEMSIZE:
-                raise ValueError(f"{name!r} is of dtype {dtype}, which no checkpoint holds")
+                raise ValueError(f"{shown(name)} is of dtype {dtype}, which no checkpoint holds")
             end = start + math.prod(shape) * _ITEMSIZE[dtype]
             found[name] = (dtype, shape, start, end)
             start = end

@@ -15,12 +15,14 @@ import torch
 
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, UnsavableError
 from xla_serialization.format.dtypes import DTYPES, in_numpy
+from xla_serialization.format.limits import check_hashes, shown
 from xla_serialization.format.manifest import TensorEntry, Tree
 
 _DEEPEST = 100
 """Containers in each other, at most: JSON and this module take some calls for each, of the 1000 that Python allows."""
 _PLAIN_BITS = 64
 """Integers up to so many bits are numbers in JSON: Python reads and writes no decimals of any length, other programs no more than these."""
+_LONGEST_REASON = 500
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LIKE_A_PIECE = re.compile(r".*@[\d,]+", re.DOTALL)
 _FACTORIES: Mapping[str, Callable[[], Any]] = {made.__name__: made for made in (bool, dict, float, int, list, set, str, tuple)}
@@ -185,11 +187,11 @@ def check(tree: Tree, tensors: Mapping[str, TensorEntry], path: str) -> None:
     def leaf(kind: str, name: str) -> object:
         dtype = DTYPES[tensors[name].dtype]
         if kind in ("parameter", "tensor, requires grad") and not (dtype.is_floating_point or dtype.is_complex):
-            raise ValueError(f"{name!r} is of {dtype}, which has no gradient")
+            raise ValueError(f"{shown(name)} is of {dtype}, which has no gradient")
         if kind in ("array", "scalar") and not in_numpy(dtype):
-            raise ValueError(f"{name!r} is of {dtype}, which NumPy does not have")
+            raise ValueError(f"{shown(name)} is of {dtype}, which NumPy does not have")
         if kind == "scalar" and tensors[name].shape:
-            raise ValueError(f"{name!r} has a shape, and is no scalar")
+            raise ValueError(f"{shown(name)} has a shape, and is no scalar")
         return [] if kind == "array" else object()  # an array is no key, nor in a set
 
     _decoded_by(leaf, tree, path)
@@ -201,21 +203,24 @@ def _decoded_by(leaf: Leaf, tree: Tree, path: str) -> Any:
     except CheckpointError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise DamagedCheckpointError(f"{path}: the tree does not follow the format: {error}") from error
+        raise DamagedCheckpointError(f"{path}: the tree does not follow the format: {str(error)[:_LONGEST_REASON]}") from None
 
 
 def _value(tree: Tree, leaf: Leaf, depth: int) -> Any:
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
     if not isinstance(tree, dict) or len(tree) != 1:
-        raise ValueError(f"{str(tree)[:60]} is nothing that a tree holds")
+        raise ValueError(f"{shown(tree)} is nothing that a tree holds")
     if depth > _DEEPEST + 1:
         raise ValueError(f"more than {_DEEPEST} containers are in each other")
     ((kind, inside),) = tree.items()
     if kind in LEAVES:
         return leaf(kind, inside)
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_values(inside, leaf, depth))
+        items = _values(inside, leaf, depth)
+        if kind in ("set", "frozenset"):
+            check_hashes(items)
+        return _SEQUENCES[kind](items)
     if kind in ("dict", "ordered dict", "counter"):
         maker: Any = {"dict": dict, "ordered dict": OrderedDict, "counter": Counter}[kind]
         return maker(dict(_pairs(inside, leaf, depth)))
@@ -228,19 +233,23 @@ def _value(tree: Tree, leaf: Leaf, depth: int) -> Any:
         return defaultdict(factory, _pairs(inside["items"], leaf, depth))
     if kind == "deque":
         return deque(_values(inside["items"], leaf, depth), inside["maxlen"])
+    if kind not in _PLAIN:
+        raise ValueError(f"{shown(kind)} is no kind of value")
     return _PLAIN[kind](inside)
 
 
 def _values(trees: Tree, leaf: Leaf, depth: int) -> list[Any]:
     if not isinstance(trees, list):
-        raise ValueError(f"{str(trees)[:60]} is no list")
+        raise ValueError(f"{shown(trees)} is no list")
     return [_value(one, leaf, depth + 1) for one in trees]
 
 
 def _pairs(trees: Tree, leaf: Leaf, depth: int) -> list[tuple[Any, Any]]:
     if not isinstance(trees, list):
-        raise ValueError(f"{str(trees)[:60]} is no list of pairs")
-    return [(_value(key, leaf, depth + 1), _value(value, leaf, depth + 1)) for key, value in trees]
+        raise ValueError(f"{shown(trees)} is no list of pairs")
+    pairs = [(_value(key, leaf, depth + 1), _value(value, leaf, depth + 1)) for key, value in trees]
+    check_hashes([key for key, _ in pairs])
+    return pairs
 
 
 def _leaf(kind: str, tensor: torch.Tensor) -> Any:
@@ -262,7 +271,7 @@ def _named(kind: type) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         found = vars(torch).get(name)  # getattr would import modules
         if type(found) is not kind:
-            raise ValueError(f"torch.{name} is no {kind.__name__}")
+            raise ValueError(f"torch.{shown(name)[1:-1]} is no {kind.__name__}")
         return found
 
     return find
@@ -275,7 +284,7 @@ def _decoded(text: str) -> bytes:
 def _text(tree: Tree) -> str:
     found = _decoded(tree["surrogates"]).decode("utf-8", "surrogatepass") if isinstance(tree, dict) else tree
     if not isinstance(found, str):
-        raise ValueError(f"{str(tree)[:60]} is no text")
+        raise ValueError(f"{shown(tree)} is no text")
     return found
 
 
@@ -283,12 +292,12 @@ def _device(text: str) -> torch.device:
     try:
         return torch.device(_text(text))
     except RuntimeError as error:
-        raise ValueError(f"{text!r} is no device") from error
+        raise ValueError(f"{shown(text)} is no device") from error
 
 
 def _special(text: str) -> float:
     if text not in ("nan", "inf", "-inf"):
-        raise ValueError(f"{text!r} is no special float")
+        raise ValueError(f"{shown(text)} is no special float")
     return float(text)
 
 
@@ -299,19 +308,19 @@ def _number(tree: Tree) -> float:
 def _integer(tree: Tree) -> int:
     found = int(tree["integer"], 16) if isinstance(tree, dict) else tree
     if type(found) is not int:
-        raise ValueError(f"{str(tree)[:60]} is no integer")
+        raise ValueError(f"{shown(tree)} is no integer")
     return found
 
 
 def _integers(parts: Tree, none: bool = False) -> list[Any]:
     if not isinstance(parts, list):
-        raise ValueError(f"{str(parts)[:60]} are no integers")
+        raise ValueError(f"{shown(parts)} are no integers")
     return [None if none and part is None else _integer(part) for part in parts]
 
 
 def _of(count: int, parts: list[Any]) -> list[Any]:
     if len(parts) != count:
-        raise ValueError(f"{str(parts)[:60]} has {len(parts)} parts, not {count}")
+        raise ValueError(f"{shown(parts)} has {len(parts)} parts, not {count}")
     return parts
 
 

@@ -1,0 +1,63 @@
+"""An entry of the cache on disk: a program, bound to what it is a program of, under one checksum.
+
+`MAGIC`, the SHA-256 of all that follows, the three digests of the `Identity`, and the payload. Entries without this `MAGIC`, of
+older versions too, are not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+MAGIC = b"xla-core program 2\n"
+_DIGEST_BYTES = 32
+
+
+class UnusableError(Exception):
+    """Why an entry, or the folder of entries, is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a stored program is bound to.
+
+    key: the hex digest that names it. interface: what it takes and gives (shapes, dtypes, shardings, donation). environment: what
+    its machine code depends on besides.
+    """
+
+    key: str
+    interface: str
+    environment: str
+
+    def digests(self) -> tuple[bytes, bytes, bytes]:
+        """Of environment, program and interface, in this order in an entry."""
+        return _digest(self.environment.encode()), bytes.fromhex(self.key), _digest(self.interface.encode())
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def pack(identity: Identity, payload: bytes) -> bytes:
+    """The entry of a program."""
+    bound = b"".join(identity.digests()) + payload
+    return MAGIC + _digest(bound) + bound
+
+
+def unpack(wanted: Identity, content: bytes) -> bytes:
+    """The payload of an entry. Raises UnusableError if it is damaged, or of another program, interface or environment than `wanted`."""
+    if not content.startswith(MAGIC):
+        raise UnusableError("it was not written by this version's cache")
+    checksum, bound = content[len(MAGIC) :][:_DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
+    if _digest(bound) != checksum:
+        raise UnusableError("it is truncated or damaged")
+    problems = (
+        "it was made by other versions of the libraries, for another processor or with other flags",
+        "it holds another program",
+        f"its program takes or gives other shapes, dtypes or shardings than {wanted.interface}",
+    )
+    for expected, problem in zip(wanted.digests(), problems, strict=True):
+        found, bound = bound[:_DIGEST_BYTES], bound[_DIGEST_BYTES:]
+        if found != expected:
+            raise UnusableError(problem)
+    return bound

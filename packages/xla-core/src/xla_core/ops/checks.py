@@ -1,0 +1,125 @@
+"""What only data shows to be wrong, such as an index out of range: found by the program itself, raised when its results are read.
+
+A lowering calls `context.check` with what it tests; the program returns one error word beside its results (compile/emit.py), which the
+runtime looks at when a value is read or at a later sync (runtime/faults.py).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax import lax
+
+_INT64 = np.dtype(np.int64)
+_NONE = np.iinfo(np.int64).min  # stands for: nothing is wrong
+
+
+class Fault(enum.IntEnum):
+    """What can be wrong. The numbers are part of programs on disk."""
+
+    INDEX = 1  # value: an index; its dimension, the size
+    INDEX_SELECT = 2  # value: an index; the size
+    GATHER = 3  # value: an index; its dimension, the size
+    TAKE = 4  # value: an index; number of elements
+    TARGET = 5  # value: a class
+    MARGIN_TARGET = 6
+    MASK_VALUES = 7  # value: how many elements are set; how many values there are
+    MASK_SOURCE = 8  # value: how many elements are set; how many elements the source has
+    PROBABILITY = 9
+    WEIGHTS = 10
+    NO_WEIGHT = 11
+    DEVIATION = 12
+    RATE = 13
+    LIKELIHOOD = 14
+    DIVISION = 15
+    REPEATS = 16  # value: sum of the repeats; the size that was promised
+    BAG = 17  # value: an index; the size
+    UNPOOL = 18  # value: an index; the size
+    CLASS = 19  # value: a class; number of classes
+    MASK_POSITIONS = 20  # value: how many elements are set; how many positions stand beside them
+
+
+_Error = Callable[[int, int, int], Exception]
+
+_ERRORS: dict[Fault, _Error] = {
+    Fault.INDEX: lambda index, dim, size: IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}"),
+    Fault.INDEX_SELECT: lambda index, size, _: IndexError(f"index out of range in self: {index} where there are {size}"),
+    Fault.GATHER: lambda index, dim, size: RuntimeError(f"index {index} is out of bounds for dimension {dim} with size {size}"),
+    Fault.TAKE: lambda index, size, _: IndexError(f"out of range: tried to access index {index} on a tensor of {size} elements"),
+    Fault.TARGET: lambda target, classes, _: IndexError(f"Target {target} is out of bounds: there are {classes} classes"),
+    Fault.MARGIN_TARGET: lambda target, classes, _: RuntimeError(f"argument #2 'target' is out of range: {target} of {classes} classes"),
+    Fault.MASK_VALUES: lambda number, values, _: RuntimeError(
+        f"shape mismatch: value tensor with {values} elements along the mask cannot be broadcast to indexing result with {number}"
+    ),
+    Fault.MASK_POSITIONS: lambda number, others, _: IndexError(
+        f"shape mismatch: indexing tensors could not be broadcast together with shapes [{number}], [{others}]"
+    ),
+    Fault.MASK_SOURCE: lambda number, elements, _: RuntimeError(
+        f"Number of elements of source < number of ones in mask: {elements} < {number}"
+    ),
+    Fault.PROBABILITY: lambda *_: RuntimeError("Expected p_in >= 0 && p_in <= 1 to be true, but got false"),
+    Fault.WEIGHTS: lambda *_: RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"),
+    Fault.NO_WEIGHT: lambda *_: RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)"),
+    Fault.DEVIATION: lambda *_: RuntimeError("normal expects all elements of std >= 0.0"),
+    Fault.RATE: lambda *_: RuntimeError("invalid Poisson rate, expected rate to be non-negative"),
+    Fault.LIKELIHOOD: lambda *_: RuntimeError("all elements of input and target should be between 0 and 1"),
+    Fault.DIVISION: lambda *_: RuntimeError("ZeroDivisionError: an integer was divided by zero"),
+    Fault.REPEATS: lambda total, size, _: RuntimeError(f"allocated size does not match required size: {size}, but repeats sum to {total}"),
+    Fault.CLASS: lambda value, classes, _: RuntimeError(
+        "Class values must be non-negative" if value < 0 else f"Class values must be smaller than num_classes: {value} of {classes}"
+    ),
+    Fault.BAG: lambda index, size, _: RuntimeError(f"input takes value {index} which is not in the valid range [0, {size})"),
+    Fault.UNPOOL: lambda index, size, _: RuntimeError(f"Found an invalid max index: {index}, the output volumes have {size} elements"),
+}
+
+
+def error_of(fault: Fault, value: int, numbers: tuple[int, int], where: str) -> Exception:
+    """The exception that torch raises for `fault`, with `where` behind its text."""
+    error = _ERRORS[fault](value, *numbers)
+    return type(error)(f"{error}{where}")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a lowering tests: `value`, an int64 scalar, is an example of what is wrong, or nothing is."""
+
+    fault: Fault
+    value: jax.Array
+    numbers: tuple[int, int]
+
+
+def made(fault: Fault, wrong: jax.Array, value: jax.Array | None, numbers: tuple[int, ...]) -> Check:
+    """The check that nothing of `wrong` (booleans) is true. value: integers of the same shape to show, the largest of them."""
+    shown = lax.full_like(wrong, 1, _INT64) if value is None else lax.convert_element_type(value, _INT64)
+    found = lax.reduce_max(lax.select(wrong, shown, lax.full_like(shown, _NONE)), tuple(range(wrong.ndim)))
+    first, second = (*numbers, 0, 0)[:2]
+    return Check(fault, found, (first, second))
+
+
+def error_word(checks: list[tuple[int, Check]]) -> jax.Array:
+    """The error word of a program, of the first of `checks` (with their operations' slots) that found something; zeros if none did.
+
+    Five numbers: slot + 1, fault, value, and the check's own two.
+    """
+    found = lax.concatenate([lax.reshape(check.value, (1,)) for _, check in checks], 0)
+    table = np.array([[slot + 1, check.fault, *check.numbers] for slot, check in checks], np.int64)
+    wrong = lax.ne(found, lax.full_like(found, _NONE))
+    first = lax.argmax(wrong, 0, np.int32)
+    slot, fault, *numbers = (jax.numpy.asarray(column)[first] for column in table.T)
+    word = lax.concatenate([lax.reshape(number, (1,)) for number in (slot, fault, found[first], *numbers)], 0)
+    return lax.select(lax.broadcast(lax.reduce_or(wrong, (0,)), word.shape), word, lax.full_like(word, 0))
+
+
+def not_a_share(x: jax.Array) -> jax.Array:
+    """Where floats are not in [0, 1]; NaN is not."""
+    return lax.bitwise_not(lax.bitwise_and(lax.ge(x, lax.full_like(x, 0)), lax.le(x, lax.full_like(x, 1))))
+
+
+def outside(index: jax.Array, size: int, low: int = 0) -> jax.Array:
+    """Where integers are not in [low, size)."""
+    index = lax.convert_element_type(index, _INT64)
+    return lax.bitwise_or(lax.lt(index, lax.full_like(index, low)), lax.ge(index, lax.full_like(index, size)))
