@@ -82,7 +82,7 @@ def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert all(
         f"<!-- {edge} {block} -->" in text
-        for block in ("machine", "trace", "steps", "collectives", "account", "checkpoint")
+        for block in ("machine", "trace", "steps", "collectives", "account", "checks", "checkpoint")
         for edge in ("begin", "end")
     )
 
@@ -96,6 +96,7 @@ def test_the_performance_page_has_the_places() -> None:
         ("trace.py", ("--repeats", "0"), "--repeats"),
         ("spmd.py", ("--layouts", "rows"), "rows"),
         ("collectives.py", ("--rounds", "0"), "--rounds"),
+        ("extras.py", ("dreams",), "dreams"),
         ("checkpoint.py", ("--cases", "restore"), "restore"),
         ("render.py", ("no-such-file.json",), "no-such-file.json"),
     ],
@@ -122,9 +123,10 @@ def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> Non
     assert 0 < block["held_bytes"] < 3 * block["weight_bytes"], "less than the weights and both moments whole"
 
 
-def test_what_an_account_costs_is_timed(tmp_path: Path) -> None:
-    (row,) = results("account.py", tmp_path / "results.json", "--models", "mlp")["rows"]
-    assert row["model"] == "mlp" and row["kept_vs_not"] > 0 and row["goal"] == "≤ 1.02"
+@pytest.mark.parametrize("extra", ["account", "checks"])
+def test_what_an_extra_costs_is_timed(extra: str, tmp_path: Path) -> None:
+    (row,) = results("extras.py", tmp_path / "results.json", extra, "--models", "mlp")["rows"]
+    assert row["model"] == "mlp" and row["with_vs_without"] > 0 and row["goal"] == "≤ 1.02"
 
 
 @pytest.mark.parametrize("case", ["load-cpu", *(pytest.param(case, marks=pytest.mark.long) for case in ("save", "load-xla"))])
