@@ -105,6 +105,14 @@ def extras_table(results: Results) -> str:
     return table(["model", "ms", "ms, with it", "×", "goal", ""], rows)
 
 
+def loops_table(results: Results) -> str:
+    """Seconds, memory and programs of loops without and with syncs."""
+    keys = ("turns", "s", "early_mb", "mb", "programs", "sync_s", "sync_mb", "sync_programs", "vs_sync")
+    rows = [[row["loop"], *(number(row[key]) for key in keys), row["goal"], "met" if row["met"] else "missed"] for row in results["rows"]]
+    headings = ["loop", "turns", "s", "MB after a tenth", "MB", "programs", "s, with syncs", "MB", "programs", "×", "goal", ""]
+    return table(headings, rows)
+
+
 def checkpoint_table(results: Results) -> str:
     """MB/s, peak memory and ratios of saves and loads."""
     met = {None: "", True: "met", False: "missed"}
@@ -130,6 +138,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "collectives": collectives_table,
     "account": extras_table,
     "checks": extras_table,
+    "loops": loops_table,
     "checkpoint": checkpoint_table,
     "spmd": spmd_table,
     "spmd-scale": scale_table,

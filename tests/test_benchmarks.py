@@ -82,7 +82,7 @@ def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert all(
         f"<!-- {edge} {block} -->" in text
-        for block in ("machine", "trace", "steps", "collectives", "account", "checks", "checkpoint")
+        for block in ("machine", "trace", "steps", "collectives", "account", "checks", "loops", "checkpoint")
         for edge in ("begin", "end")
     )
 
@@ -127,6 +127,14 @@ def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> Non
 def test_what_an_extra_costs_is_timed(extra: str, tmp_path: Path) -> None:
     (row,) = results("extras.py", tmp_path / "results.json", extra, "--models", "mlp")["rows"]
     assert row["model"] == "mlp" and row["with_vs_without"] > 0 and row["goal"] == "≤ 1.02"
+
+
+def test_loops_without_syncs_are_timed_beside_those_with(tmp_path: Path) -> None:
+    rows = results("loops.py", tmp_path / "results.json", "--loops", "accumulate,in-place")["rows"]
+    assert [row["loop"] for row in rows] == ["accumulate", "in-place"]
+    assert all(row["s"] > 0 and row["sync_programs"] > 0 and row["met"] == (row["vs_sync"] <= 1.5) for row in rows)
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| in-place |" in done.stdout
 
 
 @pytest.mark.parametrize("case", ["load-cpu", *(pytest.param(case, marks=pytest.mark.long) for case in ("save", "load-xla"))])

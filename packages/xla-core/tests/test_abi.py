@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -247,6 +249,37 @@ def test_a_pass_that_does_not_work_is_named() -> None:
         finally:
             remove()
     assert (torch.ones(3, device="xla") * 5).tolist() == [5, 5, 5]
+
+
+def test_a_build_scope_is_entered_while_a_program_is_compiled() -> None:
+    told: list[str | float] = []
+
+    @contextmanager
+    def scope(graph: abi.Graph) -> Iterator[None]:
+        compiled = abi.counter("UncachedCompile")
+        try:
+            yield
+        finally:
+            told.extend([graph_text(graph), abi.counter("UncachedCompile") - compiled])
+
+    library = torch.library.Library("xla_core_scope", "DEF")
+    library.define("fails(Tensor x) -> Tensor")
+    library.impl("fails", torch.empty_like, "Meta")
+    abi.register_op(abi.OpSpec("xla_core_scope::fails", lambda context, x: x[:1]))
+    x = torch.ones(37).to("xla")
+    remove = abi.register_build_scope(scope)
+    try:
+        for _ in range(2):
+            x.cosh().cpu()
+        assert "aten.cosh" in str(told[0]) and told[1:] == [1], "once, around the compilation"
+        with pytest.raises(errors.LoweringError):
+            torch.ops.xla_core_scope.fails(x).cpu()
+        assert "fails" in str(told[2]) and told[3] == 0, "it is left after a failure, too"
+        told.clear()
+    finally:
+        remove()
+    x.sinh().cpu()
+    assert not told
 
 
 def test_topology_is_checked_and_restored() -> None:

@@ -28,7 +28,6 @@ CAUSES = {
     "os._exit": "its process has died",
 }
 SOON = 20.0  # seconds from the fault to the end of all others: twice what is promised, for a machine that does more than this
-COMPILED = 120.0  # who skips a program that others compile is missed when they have compiled it
 
 
 def variables(manager: str, rank: int, size: int, port: int) -> dict[str, str]:
@@ -143,7 +142,7 @@ def faulty(tmp_path: Path) -> Iterator[Start]:
 
 def seconds_to_a_good_end(job: FaultyJob, moment: str, fault: str) -> float:
     """Check how the others of a job without a launcher end; seconds until then."""
-    seconds = job.others_end(COMPILED if (moment, fault) == ("compile", "skip") else SOON)
+    seconds = job.others_end(SOON)
     for rank, process in job.processes.items():
         if rank == job.rank:
             continue
@@ -195,7 +194,7 @@ def test_a_fault_under_a_manager(faulty: Start, manager: str, fault: str) -> Non
 def test_a_fault_under_a_launcher(faulty: Start, launcher: str, moment: str, fault: str) -> None:
     """It ends the others itself, by SIGTERM, where it sees the fault before they do; then it is the one that says who was at fault."""
     job = faulty(launcher, 2, moment, fault, 0)
-    print(f"the others ended after {job.others_end(COMPILED if (moment, fault) == ('compile', 'skip') else SOON):.1f} s")
+    print(f"the others ended after {job.others_end(SOON):.1f} s")
     if (launcher, fault) != ("torchrun", "SIGSTOP"):  # there it waits for the stopped process, half a minute
         assert job.processes[-1].wait(2 * SOON) != 0
     error = job.errors()

@@ -67,7 +67,7 @@ from xla_core.metrics import (
 from xla_core.ops.table import Context, OpSpec, scalar
 from xla_core.runtime.abi_version import ABI_VERSION, require
 from xla_core.runtime.client import Client, before_start, client
-from xla_core.runtime.executor import ExecutableWrapper, GraphPass, register_pass, register_wrapper
+from xla_core.runtime.executor import BuildScope, ExecutableWrapper, GraphPass, register_build_scope, register_pass, register_wrapper
 from xla_core.runtime.failures import explain_failures
 from xla_core.runtime.origin import pass_over, user_frames, user_line
 from xla_core.runtime.topology import Topology, set_topology, topology
@@ -76,6 +76,7 @@ __all__ = [
     "ABI_VERSION",
     "Cause",
     "Client",
+    "BuildScope",
     "CompileEvent",
     "Context",
     "DevicePart",
@@ -133,6 +134,7 @@ __all__ = [
     "order_devices",
     "owned_parts",
     "pass_over",
+    "register_build_scope",
     "register_op",
     "register_pass",
     "register_wrapper",

@@ -2,7 +2,8 @@
 
 Every program with collectives has a number, counted alike on all replicas. Before one whose collectives are new runs, the
 replicas exchange what they are about to do under that number. Later runs cost nothing but an entry here: a thread looks once a
-second whether the oldest unfinished one still hangs, and tells the job, which knows whether others run something else or are gone.
+second whether the oldest unfinished one still hangs, or is still compiled, and tells the job, which knows whether others run something
+else or are gone.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import jax
 
-from xla_core.abi import Graph, Operation, register_wrapper
+from xla_core.abi import Graph, Operation, register_build_scope, register_wrapper
 from xla_distributed.ending import end_process
 from xla_distributed.errors import CollectiveMismatchError, ReplicaLostError
 from xla_distributed.member import Member, Standing
@@ -42,7 +43,10 @@ class _Collectives:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """An execution of a program with collectives. token: is ready when it is done; None while it is being launched."""
+    """An execution of a program with collectives. token: is ready when it is done; None while it is being launched, or compiled.
+
+    failed: it was not launched, whatever the reason.
+    """
 
     number: int
     collectives: _Collectives
@@ -67,7 +71,7 @@ class _Ledger:
     timeout: Callable[[], float]
     count: int = 0
     failed: int | None = None  # the first that failed before it was launched
-    compiling: set[int] = field(default_factory=set)  # threads that compile collectives
+    building: _Run | None = None  # the next, while its program is compiled
     known: set[str] = field(default_factory=set)
     runs: deque[_Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
@@ -105,9 +109,19 @@ class _Ledger:
             f"{self.shown(run, start)}\nreplica {different[0]} runs{_shown(theirs, start)}"
         )
 
+    @contextmanager
+    def build(self, collectives: _Collectives) -> Iterator[None]:
+        """While the program of the next run is compiled."""
+        run = self.building = _Run(self.count + 1, collectives, time.monotonic())
+        try:
+            yield
+        finally:
+            self.building = None
+            run.failed = True  # another entry is made for its execution
+
     def oldest(self) -> _Run | None:
-        """The first run that is not over."""
-        return next((run for run in tuple(self.runs) if not run.over), None)
+        """The first run that is not over, be it compiled yet or not."""
+        return next((run for run in tuple(self.runs) if not run.over), self.building)
 
     def look(self) -> None:
         """Tell the job of a run that hangs, again and again."""
@@ -118,6 +132,9 @@ class _Ledger:
                 self.member.stuck(run.name, run.collectives.digest, self.shown(run))
 
     def _named(self, name: str) -> _Run | None:
+        building = self.building
+        if building is not None and building.name == name:
+            return building
         return next((run for run in tuple(self.runs) if run.name == name), None)
 
     def shown(self, run: _Run, start: int = 0) -> str:
@@ -132,7 +149,7 @@ class _Ledger:
         return Standing.SAME if run.collectives.digest == digest else self.shown(run)
 
     def disagreed(self, name: str, text: str) -> None:
-        """End the process if it waits in a collective that another replica does not run: nothing else can wake it."""
+        """End the process if it waits in a collective that another replica does not run, or compiles one: nothing else can wake it."""
         run = self._named(name)
         if run is not None:
             threading.Thread(target=self._end, args=(run, text), name="xla-job-mismatch", daemon=True).start()
@@ -148,11 +165,7 @@ class _Ledger:
     def doomed(self) -> str | None:
         """What this process is at though it waits, or would then, for others that do not come any more; None if it is at nothing such."""
         run = self.oldest()
-        if run is not None:
-            return self.shown(run) if self.member.cannot_run(run.number) else None
-        if self.compiling and self.member.cannot_run(self.count + 1):
-            return f"replica {self.member.rank} compiles a program with collectives"
-        return None
+        return self.shown(run) if run is not None and self.member.cannot_run(run.number) else None
 
 
 _ledger: _Ledger | None = None
@@ -165,6 +178,7 @@ def watch(member: Member, timeout: Callable[[], float]) -> None:
     member.on_disagreement = _ledger.disagreed
     member.on_inquiry = _ledger.inquiry
     register_wrapper(_wrapped)
+    register_build_scope(_building)
     threading.Thread(target=_ledger.look, name="xla-job-watch", daemon=True).start()
 
 
@@ -180,24 +194,16 @@ def doomed() -> str | None:
     return _ledger.doomed() if _ledger is not None else None
 
 
-def compiled(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """The lowering of a collective, with which a compile begins that others wait for, or would."""
-
-    @wraps(lower)
-    def run(*arguments: Any, **named: Any) -> Any:
-        if _ledger is not None:
-            _ledger.compiling.add(threading.get_ident())
-        return lower(*arguments, **named)
-
-    return run
+def _building(graph: Graph) -> AbstractContextManager[None]:
+    """While a program is compiled, which others wait for if it holds collectives."""
+    collectives = _collectives(graph) if _ledger is not None else None
+    return nullcontext() if _ledger is None or collectives is None else _ledger.build(collectives)
 
 
 def _wrapped(graph: Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
     """The executable, with an entry in the account if it holds collectives."""
     ledger = _ledger
     collectives = _collectives(graph)
-    if ledger is not None:
-        ledger.compiling.discard(threading.get_ident())
     if ledger is None or collectives is None:
         return executable
 

@@ -12,7 +12,7 @@ import torch
 
 from xla_core.abi import OpSpec, register_op
 from xla_distributed import lowering
-from xla_distributed.ledger import NAMESPACE, compiled
+from xla_distributed.ledger import NAMESPACE
 
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "DEF")
 Tensors = Sequence[torch.Tensor]
@@ -24,7 +24,7 @@ def _define(schema: str, shapes: Callable[..., Any], lower: Callable[..., Any]) 
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, shapes, "Meta")
     scalars = frozenset({"scale"} if "float scale" in schema else ())
-    register_op(OpSpec(f"{NAMESPACE}::{name}", compiled(lower), scalars, once=True))
+    register_op(OpSpec(f"{NAMESPACE}::{name}", lower, scalars, once=True))
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -73,6 +73,17 @@ def register_wrapper(wrapper: ExecutableWrapper) -> Callable[[], None]:
     return lambda: _wrappers.remove(wrapper)
 
 
+# What is entered while the program of a graph is made.
+BuildScope = Callable[[Graph], AbstractContextManager[object]]
+_build_scopes: list[BuildScope] = []
+
+
+def register_build_scope(scope: BuildScope) -> Callable[[], None]:
+    """Enter `scope(graph)` while a program is loaded from disk or compiled, to be run next; returns a function that removes it."""
+    _build_scopes.append(scope)
+    return lambda: _build_scopes.remove(scope)
+
+
 @cache
 def programs() -> ProgramCache:
     """The in-memory cache of this process."""
@@ -120,7 +131,10 @@ def execute(
         floats, ints = program.numbers(inputs)
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
         if executable is None:
-            executable = _build(recorder, graph, inputs, program, arguments, cause, line)
+            with ExitStack() as scopes:
+                for scope in _build_scopes:
+                    scopes.enter_context(scope(graph))
+                executable = _build(recorder, graph, inputs, program, arguments, cause, line)
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
