@@ -27,6 +27,22 @@ REFUSED: dict[str, Call] = {
     "ctc_loss with lengths of floats": lambda d: ctc(d, torch.tensor([4.0, 4.0])),
     "ctc_loss with a length too few": lambda d: ctc(d, torch.tensor([4])),
     "a stride of 0": lambda d: F.conv2d(torch.ones(1, 1, 4, 4, device=d), torch.ones(1, 1, 2, 2, device=d), stride=0),
+    "a convolution's bias of another size, in a large call": lambda d: F.conv2d(
+        torch.ones(64, 3, 80, 80, device=d), torch.ones(4, 3, 3, 3, device=d), torch.ones(5, device=d)
+    ),
+    "a transposed convolution's bias of another size": lambda d: F.conv_transpose2d(
+        torch.ones(1, 4, 8, 8, device=d), torch.ones(4, 3, 2, 2, device=d), torch.ones(4, device=d), groups=2
+    ),
+    "channels_last of two dimensions": lambda d: torch.ones(3, 4, device=d).to(memory_format=torch.channels_last),
+    "a channels_last copy of three dimensions": lambda d: torch.ones(3, 4, 2, device=d).clone(memory_format=torch.channels_last),
+    "one running statistic without the other": lambda d: F.batch_norm(
+        torch.ones(3, 4, device=d), torch.ones(4, device=d), None, training=True
+    ),
+    "boundaries of two dimensions, of many": lambda d: torch.bucketize(torch.ones(300, 300, device=d), torch.ones(3, 3, device=d)),
+    "a sort of many over a dimension that is not there": lambda d: torch.sort(torch.ones(300, 300, device=d), dim=5),
+    "more sources than places among many": lambda d: torch.ones(300, 300, device=d).index_reduce(
+        0, torch.ones(90, device=d, dtype=torch.int64), torch.ones(91, 300, device=d), "mean"
+    ),
     "a negative padding": lambda d: F.conv2d(torch.ones(1, 1, 4, 4, device=d), torch.ones(1, 1, 2, 2, device=d), padding=-1),
 }
 

@@ -145,7 +145,11 @@ def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
 def _convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], *rest: Any
 ) -> Tensor:
-    """Torch's own looks at no stride, padding or dilation."""
+    """Torch's own looks at no bias, stride, padding or dilation."""
+    transposed, _, groups = rest
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (channels,):
+        raise RuntimeError(f"convolution: a bias for {channels} channels has the shape ({channels},), got {tuple(bias.shape)}")
     if min(*stride, *dilation) < 1 or min(padding) < 0:
         raise RuntimeError(f"convolution: strides and dilations are positive, paddings not negative, got {stride}, {dilation}, {padding}")
     result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,24 +40,27 @@ def _host_real_ones(item: Any) -> Any:
     return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else _host(item)
 
 
-def _shrunk(item: Any) -> Any:
-    """Zeros in a shape of at most `_FEW` elements along each dimension: equal sizes stay equal."""
+def _shrunk(sizes: dict[int, int], item: Any) -> Any:
+    """Zeros in a shape of the sizes that stand for its own."""
     if type(item) is XLATensor:
-        return torch.zeros([min(size, _FEW) for size in item.shape], dtype=item.dtype, device="cpu")
+        return torch.zeros([sizes.get(size, size) for size in item.shape], dtype=item.dtype, device="cpu")
     return _host(item)
 
 
-def _shrunk_meta(item: Any) -> Any:
-    return _shrunk(item).to("meta") if type(item) is XLATensor else meta_of(item)
+def _shrunk_meta(sizes: dict[int, int], item: Any) -> Any:
+    return _shrunk(sizes, item).to("meta") if type(item) is XLATensor else meta_of(item)
 
 
 # Most elements that a call may have, results included, for the CPU to be asked about it as it is.
 _SMALL = 1 << 16
-_FEW = 4
+_FEW = 4  # sizes up to this stand for themselves
 # What the CPU says of the stand-ins' values, not of the call.
 _ABOUT_VALUES = ("segment_reduce(): Expected all rows of lengths", "allocated size does not match required size")
-# What it says of dtypes, whatever the sizes.
-_ABOUT_DTYPES = re.compile(r"not implemented for|type|integral|floating|boolean|complex", re.IGNORECASE)
+# What it says of dtypes and numbers of dimensions, whatever the sizes, and of sizes that have to be equal.
+_ABOUT_KINDS = re.compile(
+    r"not implemented for|type|integral|floating|boolean|complex|must be 1 dimension|Dimension out of range|Number of indices",
+    re.IGNORECASE,
+)
 # Kernels that stock torch lacks on the CPU although their meaning is clear, and operations that it has not there at all.
 _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 
@@ -64,13 +68,13 @@ _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8
 def ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Raise what the CPU raises for a call that meta tensors let pass: they check less, dtypes in particular.
 
-    Of a call with many elements it sees fewer, and what it says counts if it is about dtypes.
+    Of a call with many elements it sees fewer, and what it says counts if it is about dtypes and dimensions.
     """
     sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
     if not sizes or _beyond_the_cpu(func, args):
         return
     if sum(sizes) > _SMALL:
-        _ask_about_dtypes(func, args, kwargs)
+        _ask_about_kinds(func, args, kwargs)
         return
     refused = _refusal(func, args, kwargs, _host)
     if refused is None or (_has_masks(args) and str(refused).startswith("shape mismatch")):
@@ -80,13 +84,15 @@ def ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], res
         raise refused
 
 
-def _ask_about_dtypes(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    large = {size for item in tree_leaves((args, kwargs)) if type(item) is XLATensor for size in item.shape if size > _FEW}
+    sizes = {size: _FEW + 1 + place for place, size in enumerate(sorted(large))}  # what is equal or larger remains so
     try:
-        on_meta(func, args, kwargs, _shrunk_meta)
+        on_meta(func, args, kwargs, partial(_shrunk_meta, sizes))
     except Exception:
         return  # a number among the arguments goes with the sizes
-    refused = _refusal(func, args, kwargs, _shrunk)
-    if refused is not None and _ABOUT_DTYPES.search(str(refused)):
+    refused = _refusal(func, args, kwargs, partial(_shrunk, sizes))
+    if refused is not None and _ABOUT_KINDS.search(str(refused)):
         raise refused
 
 

@@ -40,7 +40,15 @@ def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Independent data. Values are immutable, so the copy shares the value until one side is written to."""
+    if "memory_format" in kwargs:
+        _check_format(args[0], kwargs["memory_format"])
     return in_image_of(args[0], wrap(value_of(args[0])))
+
+
+def _check_format(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> None:
+    """Raise torch's error if a tensor has not the dimensions of a memory format: all look contiguous here, whatever it is."""
+    if memory_format in (torch.channels_last, torch.channels_last_3d):
+        torch.empty(tensor.shape, memory_format=memory_format, device="meta")
 
 
 def in_image_of(source: XLATensor, tensor: XLATensor) -> XLATensor:
@@ -149,6 +157,8 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = None if device is None else torch.device(device)
     if type(tensor) is not XLATensor:
         return wrap(upload(_with_shape(tensor).to("cpu", dtype), recorder_of(target)))
+    if "memory_format" in kwargs:
+        _check_format(tensor, kwargs["memory_format"])
     if target is not None and target.type != "xla":
         if target.type == "meta":
             return torch.empty(tensor.shape, dtype=dtype, device="meta")
@@ -279,7 +289,9 @@ def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
     given = dict(zip(names, args, strict=False)) | kwargs
     mean, variance, training = given["running_mean"], given["running_var"], given["training"]
-    if mean is None or variance is None:
+    if (mean is None) != (variance is None):
+        raise ValueError("batch_norm: running_mean and running_var are given both or neither, got one of them")
+    if mean is None:
         return aten._native_batch_norm_legit.no_stats(
             given["input"], given["weight"], given["bias"], training, given["momentum"], given["eps"]
         )
