@@ -224,7 +224,7 @@ def test_every_module_of_the_core_imports(wheels: dict[str, Wheel], tmp_path: Pa
 
 
 def test_clients_find_the_distribution(wheels: dict[str, Wheel], tmp_path: Path) -> None:
-    """R01: `torch_xla` has metadata, and `torch_xla.__version__` is the same API level."""
+    """`torch_xla` has metadata, and `torch_xla.__version__` is the same API level."""
     site = install(tmp_path, wheels["xla-core"], wheels["torch_xla"])
     code = "import importlib.metadata, torch_xla\nprint(importlib.metadata.version('torch_xla'), torch_xla.__version__)\n"
     assert run_apart(site, code).split() == ["2.10.0", "2.10.0"]

@@ -1,4 +1,4 @@
-"""The documentation's examples, run as they stand there (api.md §8; the id is in each test's name). Those of one process are here."""
+"""The documentation's examples, run as they stand there. Those of one process are here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nothing_pending() -> None:
     torch_xla.sync(wait=True)
 
 
-def test_w01_creating_a_tensor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_creating_a_tensor(capsys: pytest.CaptureFixture[str]) -> None:
     t = torch.randn(2, 2, device=xm.xla_device())
     print(t.device)
     print(t)
@@ -52,7 +52,7 @@ def test_w01_creating_a_tensor(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(rf"tensor\(\[\[\s*{number},\s*{number}\],\s*\[\s*{number},\s*{number}\]\], device='xla:0'\)", "\n".join(text))
 
 
-def test_w02_adding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adding(capsys: pytest.CaptureFixture[str]) -> None:
     t0 = torch.randn(2, 2, device=xm.xla_device())
     t1 = torch.randn(2, 2, device=xm.xla_device())
     print(t0 + t1)
@@ -60,13 +60,13 @@ def test_w02_adding(capsys: pytest.CaptureFixture[str]) -> None:
     torch.testing.assert_close((t0 + t1).cpu(), t0.cpu() + t1.cpu(), rtol=0, atol=0)
 
 
-def test_w03_matrix_product() -> None:
+def test_matrix_product() -> None:
     t0 = torch.randn(2, 2, device=xm.xla_device())
     t1 = torch.randn(2, 2, device=xm.xla_device())
     torch.testing.assert_close(t0.mm(t1).cpu(), t0.cpu().mm(t1.cpu()))
 
 
-def test_w04_linear_layer() -> None:
+def test_linear_layer() -> None:
     l_in = torch.randn(10, device=xm.xla_device())
     linear = torch.nn.Linear(10, 20).to(xm.xla_device())
     l_out = linear(l_in)
@@ -74,7 +74,7 @@ def test_w04_linear_layer() -> None:
     torch.testing.assert_close(l_out.detach().cpu(), linear.cpu()(l_in.cpu()).detach())
 
 
-def test_w05_mixing_devices_is_an_error() -> None:
+def test_mixing_devices_is_an_error() -> None:
     l_in = torch.randn(10, device=xm.xla_device())
     linear = torch.nn.Linear(10, 20)
     with pytest.raises(RuntimeError, match=r"Input tensor is not an XLA tensor: torch\.FloatTensor"):
@@ -100,7 +100,7 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(data, target)] * count
 
 
-def test_w06_training_on_one_device() -> None:
+def test_training_on_one_device() -> None:
     train_loader, lr, momentum = batches(12), 0.1, 0.9
     losses, compiles, marks = [], [], counter("MarkStep")
 
@@ -129,7 +129,7 @@ def test_w06_training_on_one_device() -> None:
     assert values[-1] < 0.8 * values[0]
 
 
-def test_w06_gives_the_same_losses_as_on_cpu() -> None:
+def test_gives_the_same_losses_as_on_cpu() -> None:
     def train(device: torch.device) -> list[float]:
         model = MNIST().train().to(device)
         optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -147,7 +147,7 @@ def test_w06_gives_the_same_losses_as_on_cpu() -> None:
     assert train(torch_xla.device()) == pytest.approx(train(torch.device("cpu")), rel=1e-4)
 
 
-def test_w09_saving_and_loading(tmp_path: Path) -> None:
+def test_saving_and_loading(tmp_path: Path) -> None:
     path = tmp_path / "tensors.pt"
     device = xm.xla_device()
 
@@ -163,7 +163,7 @@ def test_w09_saving_and_loading(tmp_path: Path) -> None:
     assert torch.equal(t0_loaded, t0) and torch.equal(t1_loaded, t1)
 
 
-def test_w10_saved_state_loads_without_this_package(tmp_path: Path) -> None:
+def test_saved_state_loads_without_this_package(tmp_path: Path) -> None:
     model = MNIST().to(xm.xla_device())
     xm.save(model.state_dict(), tmp_path / "model.pt")
     code = f"""
@@ -181,7 +181,7 @@ def test_w10_saved_state_loads_without_this_package(tmp_path: Path) -> None:
     assert all(torch.equal(mine, theirs.cpu()) for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True))
 
 
-def test_w11_w12_a_state_saved_one_tensor_at_a_time_is_restored(tmp_path: Path) -> None:
+def test_a_state_saved_one_tensor_at_a_time_is_restored(tmp_path: Path) -> None:
     model = MNIST().to(xm.xla_device())
     xser.save(model.state_dict(), tmp_path / "model.pt")
     tensors = {file.name for file in (tmp_path / "model.pt.tensors").glob("tensor_*.pt")}
@@ -191,7 +191,7 @@ def test_w11_w12_a_state_saved_one_tensor_at_a_time_is_restored(tmp_path: Path) 
     assert all(torch.equal(mine, theirs.cpu()) for mine, theirs in zip(fresh.parameters(), model.parameters(), strict=True))
 
 
-def test_w13_a_second_process_finds_the_program(tmp_path: Path) -> None:
+def test_a_second_process_finds_the_program(tmp_path: Path) -> None:
     code = f"""
         import torch_xla.runtime as xr
         xr.initialize_cache({str(tmp_path)!r}, readonly=False)
@@ -229,15 +229,15 @@ BFLOAT16 = """
         ({"XLA_USE_BF16": "1"}, ["bfloat16", "bfloat16", "bfloat16"]),
         ({"XLA_DOWNCAST_BF16": "1"}, ["bfloat16", "float32", "bfloat16"]),
     ],
-    ids=["none", "E07", "E08"],
+    ids=["none", "XLA_USE_BF16", "XLA_DOWNCAST_BF16"],
 )
-def test_w14_reduced_precision_shows_in_values_only(variables: dict[str, str], computed: list[str]) -> None:
+def test_reduced_precision_shows_in_values_only(variables: dict[str, str], computed: list[str]) -> None:
     dtypes, *kinds = run(BFLOAT16, **variables).splitlines()
     assert dtypes.split() == [f"torch.{name}" for name in "float32 float64 bfloat16 float32 float64 float32 float64".split()]
     assert kinds == computed
 
 
-def test_w15_moving_a_view_ends_its_relation() -> None:
+def test_moving_a_view_ends_its_relation() -> None:
     t = torch.arange(4.0)
     view = t[1:3]
     moved = view.to(xm.xla_device())
@@ -254,7 +254,7 @@ def test_w15_moving_a_view_ends_its_relation() -> None:
     assert (base.tolist(), back.tolist()) == ([[0.0, 1.0, 2.0], [4.0, 5.0, 6.0]], [-1.0] * 3)
 
 
-def test_w15_between_two_xla_devices() -> None:
+def test_between_two_xla_devices() -> None:
     code = """
         import torch, torch_xla
         base = torch.arange(4.0, device="xla:0")
@@ -266,7 +266,7 @@ def test_w15_between_two_xla_devices() -> None:
     assert run(code, CPU_NUM_DEVICES="2").strip() == "xla:1 [0.0, 2.0, 4.0, 6.0] [11.0, 12.0]"
 
 
-def test_w16_direct_saving_remembers_the_device(tmp_path: Path) -> None:
+def test_direct_saving_remembers_the_device(tmp_path: Path) -> None:
     t = torch.arange(4.0, device=xm.xla_device())
     torch.save(t, tmp_path / "t.pt")
     loaded = torch.load(tmp_path / "t.pt")
@@ -274,7 +274,7 @@ def test_w16_direct_saving_remembers_the_device(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "t.pt", map_location="cpu").device.type == "cpu"
 
 
-def test_w16_loading_fails_where_the_device_is_not(tmp_path: Path) -> None:
+def test_loading_fails_where_the_device_is_not(tmp_path: Path) -> None:
     path = str(tmp_path / "t.pt")
     run(f"import torch, torch_xla; torch.save(torch.ones(3, device='xla:1'), {path!r})", CPU_NUM_DEVICES="2")
     with pytest.raises(RuntimeError):
@@ -282,7 +282,7 @@ def test_w16_loading_fails_where_the_device_is_not(tmp_path: Path) -> None:
     assert torch.load(path, map_location="cpu").tolist() == [1.0, 1.0, 1.0]
 
 
-def test_w17_nothing_runs_before_it_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_runs_before_it_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     a = torch.arange(6.0).reshape(2, 3).to(xm.xla_device())
     before = samples("ExecuteTime")
     b = (a * 2).relu().t() @ a
@@ -298,12 +298,12 @@ def test_w17_nothing_runs_before_it_is_needed(capsys: pytest.CaptureFixture[str]
     assert counter("ExecuteComputation") >= 2 and d.tolist() == (c.cpu() + 1).tolist()
 
 
-def test_w26_memory_info() -> None:
+def test_memory_info() -> None:
     info = xm.get_memory_info()
     assert isinstance(info["bytes_used"], int) and isinstance(info["bytes_limit"], int)
 
 
-def test_w27_optimizer_step_with_the_optimizer_alone() -> None:
+def test_optimizer_step_with_the_optimizer_alone() -> None:
     class Counting(optim.SGD):
         def step(self, closure: Any = None) -> Any:
             super().step(closure)
@@ -317,7 +317,7 @@ def test_w27_optimizer_step_with_the_optimizer_alone() -> None:
     assert model.bias.item() == pytest.approx(before - 0.5)
 
 
-def test_w28_step_closures_print_in_order_and_add_no_execution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_closures_print_in_order_and_add_no_execution(capsys: pytest.CaptureFixture[str]) -> None:
     def print_loss(step: int, loss: torch.Tensor) -> None:
         print(f"step {step}: {loss.item():.3f}")
 
@@ -338,7 +338,7 @@ def test_w28_step_closures_print_in_order_and_add_no_execution(capsys: pytest.Ca
     assert counter("ExecuteComputation") - executions == 4
 
 
-def test_w29_eager_mode_and_compile() -> None:
+def test_eager_mode_and_compile() -> None:
     def step_fn(model: nn.Module, optimizer: optim.Optimizer, data: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss: torch.Tensor = nn.NLLLoss()(model(data), target)
@@ -363,7 +363,7 @@ def test_w29_eager_mode_and_compile() -> None:
         experimental.eager_mode(False)
 
 
-def test_w30_stablehlo_of_an_inference_graph() -> None:
+def test_stablehlo_of_an_inference_graph() -> None:
     from jax.extend.mlir.dialects import stablehlo
 
     model = MNIST().eval().to(xm.xla_device())

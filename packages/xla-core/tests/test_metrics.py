@@ -1,4 +1,4 @@
-"""Counters, metrics and events of the core (api.md §5, M03–M11)."""
+"""Counters, metrics and events of the core."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -31,14 +31,14 @@ FALLBACK = FallbackEvent(device="xla:0", start_s=1.0, duration_ns=2, operator="a
 SYNC = SyncEvent(device="xla:0", start_s=1.0, duration_ns=2, kind=SyncKind.STEP)
 
 
-def test_m03_counters_add_up_and_zero_is_inactive(registry: Registry) -> None:
+def test_counters_add_up_and_zero_is_inactive(registry: Registry) -> None:
     registry.counter_add("MarkStep")
     registry.counter_add("MarkStep", 4)
     registry.counter_add("Idle", 0)
     assert dict(registry.snapshot().counters) == {"MarkStep": 5}
 
 
-def test_m06_metric_totals_cover_samples_that_left_the_ring(registry: Registry) -> None:
+def test_metric_totals_cover_samples_that_left_the_ring(registry: Registry) -> None:
     with config.override(config.METRICS_SAMPLES, 3):
         for value in (1.0, 2.0, 4.0, 8.0, 16.0):
             registry.metric_add("CompileTime", value, Unit.DURATION_NS)
@@ -49,7 +49,7 @@ def test_m06_metric_totals_cover_samples_that_left_the_ring(registry: Registry) 
     assert times == sorted(times)
 
 
-def test_m06_default_ring_size(registry: Registry) -> None:
+def test_default_ring_size(registry: Registry) -> None:
     for value in range(1030):
         registry.metric_add("InboundData", value, Unit.BYTES)
     assert len(registry.snapshot().metrics["InboundData"].samples) == 1024
@@ -74,7 +74,7 @@ def test_snapshot_is_sorted_and_does_not_change(registry: Registry) -> None:
         before.counters["a"] = 3  # type: ignore[index]
 
 
-def test_m08_collected_counters_join_kept_ones_and_restart_on_clear(registry: Registry) -> None:
+def test_collected_counters_join_kept_ones_and_restart_on_clear(registry: Registry) -> None:
     counts = {"xla::add": 3, "xla::mul": 0}
     end = registry.register_collector(lambda: counts)
     registry.counter_add("xla::add", 2)

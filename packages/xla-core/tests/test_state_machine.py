@@ -99,7 +99,7 @@ class Pair:
 
 
 def fresh(result: Tensor) -> Tensor:
-    """The CPU tensor as an xla one would be: new tensors are row-major there (api.md B10)."""
+    """The CPU tensor as an xla one would be: new tensors are row-major there."""
     return result if result.is_contiguous() else result.contiguous()
 
 

@@ -1,4 +1,4 @@
-"""What PT_XLA_DEBUG tells of compilations and executions (api.md §10.4), in processes of their own: the environment switches it on."""
+"""What PT_XLA_DEBUG tells of compilations and executions, in processes of their own: the environment switches it on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports as numbers, and compared with earlier ones (api.md §10.4)."""
+"""Reports as numbers, and compared with earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pending programs saved to files (api.md §10.4): each format, names that count, nothing computed."""
+"""Pending programs saved to files: each format, names that count, nothing computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines about what keeps steps from being fast (api.md §10.4): when they come, and when they come again."""
+"""Lines about what keeps steps from being fast: when they come, and when they come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch_xla.debug.metrics` after real operations (M01-M06, M08-M11, W31)."""
+"""`torch_xla.debug.metrics` after real operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def step(size: int = 3) -> torch.Tensor:
     return y
 
 
-def test_w31_all_six_functions_after_a_step() -> None:
+def test_all_six_functions_after_a_step() -> None:
     before = time.time()
     y = step(5)
     assert y.tolist() == [2.0, 6.0, 10.0, 14.0, 18.0]
@@ -57,7 +57,7 @@ def test_w31_all_six_functions_after_a_step() -> None:
     assert "Counter: xla::add" not in short and "Counter: xla::add\n" in met.short_metrics_report(["xla::add"])
 
 
-def test_m06_durations_are_nanoseconds_and_sums_are_of_all() -> None:
+def test_durations_are_nanoseconds_and_sums_are_of_all() -> None:
     for _ in range(3):
         step()
     data = met.metric_data("ExecuteTime")
@@ -67,7 +67,7 @@ def test_m06_durations_are_nanoseconds_and_sums_are_of_all() -> None:
     assert [when for when, _ in samples] == sorted(when for when, _ in samples)
 
 
-def test_m06_a_ring_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_METRICS_SAMPLES", "2")
     for _ in range(4):
         step()
@@ -75,14 +75,14 @@ def test_m06_a_ring_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data is not None and data[0] == 4 and len(data[2]) == 2 and data[1] > sum(value for _, value in data[2])
 
 
-def test_m08_recorded_operations_by_base_name() -> None:
+def test_recorded_operations_by_base_name() -> None:
     step()
     names = met.counter_names()
     assert met.counter_value("xla::mul") == 1 and met.counter_value("xla::add") == 2, "`+=` counts as the add that it is"
     assert not any(name in names for name in ("xla::add_", "xla::add.Tensor", "xla::add_.Tensor"))
 
 
-def test_m09_operators_on_the_cpu_by_full_name() -> None:
+def test_operators_on_the_cpu_by_full_name() -> None:
     x = torch.tensor([0, 2, 0, 1]).to("xla")
     assert float(x.sum().item()) == 3.0
     assert met.counter_value("aten::_local_scalar_dense") == 1
@@ -97,7 +97,7 @@ def test_m09_operators_on_the_cpu_by_full_name() -> None:
     assert name.startswith("xla_debug_tests::halved") and met.counter_value(name) == 1
 
 
-def test_m10_counters_and_m11_metrics_of_the_runtime() -> None:
+def test_counters_and_m11_metrics_of_the_runtime() -> None:
     for _ in range(2):
         kept = step(7)
     assert kept.cpu().sum().item() == 98.0

@@ -1,4 +1,4 @@
-"""Reports in a file after each step (M07)."""
+"""Reports in a file after each step."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def saved(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-def test_m07_a_block_is_a_header_and_the_report(saved: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_a_header_and_the_report(saved: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abi, "snapshot", lambda: abi.Snapshot({"MarkStep": 2}, {}))
     block = "Counter: MarkStep\n  Value: 2\n\n"
     assert saved(2) == f"[MetricsData; step=0]\n{block}[MetricsData; step=1]\n{block}"
     assert numbers(saved()) == [0, 1, 0], "each thread counts for itself; a file is appended to"
 
 
-def test_m07_without_a_file_nothing_happens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_nothing_happens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("XLA_METRICS_FILE", raising=False)
     save_metrics()
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("stream", ["STDERR", "STDOUT"])
-def test_m07_streams(stream: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams(stream: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("XLA_METRICS_FILE", stream)
     monkeypatch.setattr(xr, "world_size", lambda: 4)
     save_metrics()
@@ -68,7 +68,7 @@ def test_m07_streams(stream: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert len(numbers(found)) == 1 and other == ""
 
 
-def test_m07_each_replica_has_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_replica_has_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_METRICS_FILE", str(tmp_path / "from_variable"))
     monkeypatch.setattr(xr, "world_size", lambda: 4)
     monkeypatch.setattr(xr, "global_ordinal", lambda: 2)
@@ -77,12 +77,12 @@ def test_m07_each_replica_has_its_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(path.name for path in tmp_path.iterdir()) == ["from_argument.2", "from_variable.2"]
 
 
-def test_m07_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         save_metrics(str(tmp_path / "absent" / "metrics"))
 
 
-def test_m07_each_step_saves(script: Callable[..., Any], tmp_path: Path) -> None:
+def test_each_step_saves(script: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     assert script(STEPS, XLA_METRICS_FILE=str(path)).out == "9.0\n"
     text = path.read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_m07_each_step_saves(script: Callable[..., Any], tmp_path: Path) -> None
     assert counts == ["1", "2", "3"], "saved behind the step"
 
 
-def test_m07_reports_come_before_step_closures_and_from_the_local_master_only(script: Callable[..., Any], tmp_path: Path) -> None:
+def test_reports_come_before_step_closures_and_from_the_local_master_only(script: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     found = script(
         f"""
@@ -111,7 +111,7 @@ def test_m07_reports_come_before_step_closures_and_from_the_local_master_only(sc
 
 
 @pytest.mark.long
-def test_m07_of_real_replicas(script: Callable[..., Any], tmp_path: Path) -> None:
+def test_of_real_replicas(script: Callable[..., Any], tmp_path: Path) -> None:
     """Each has its file; steps are saved on the local master. What PT_XLA_DEBUG_FILE names is divided in the same way."""
     pytest.importorskip("torch_xla.distributed.xla_multiprocessing")
     script(

@@ -1,4 +1,4 @@
-"""Tensors of two runs, saved and compared (api.md §10.4)."""
+"""Tensors of two runs, saved and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles (api.md §10.4, R17): what is written holds the names, steps sync once, servers answer, mistakes are named."""
+"""Profiles: what is written holds the names, steps sync once, servers answer, mistakes are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a report to the byte (M01, M02, §5.1), from snapshots written down by hand."""
+"""The text of a report to the byte, from snapshots written down by hand."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("counted")
-def test_m01_metrics_come_first_without_blank_lines() -> None:
+def test_metrics_come_first_without_blank_lines() -> None:
     assert report.metrics_report() == (
         f"Metric: CompileTime\n{LINES}Metric: InboundData\n{LINES}"
         "Counter: MarkStep\n  Value: 2\nCounter: aten::nonzero\n  Value: 1\nCounter: xla::add\n  Value: 3\n"
@@ -112,7 +112,7 @@ def test_m01_metrics_come_first_without_blank_lines() -> None:
 
 
 @pytest.mark.usefixtures("counted")
-def test_m02_what_is_listed_in_list_order_then_operators_on_the_cpu() -> None:
+def test_what_is_listed_in_list_order_then_operators_on_the_cpu() -> None:
     always = "Counter: aten::nonzero\n  Value: 1\n"
     assert report.short_metrics_report() == f"Metric: CompileTime\n{LINES}Counter: MarkStep\n  Value: 2\n{always}"
     found = report.short_metrics_report(["xla::add", "Absent", "MarkStep"], ["InboundData", "CompileTime"])

@@ -1,4 +1,4 @@
-"""Jobs that a cluster's manager has started: real processes with the variables of Slurm or Open MPI, and none of ours (api.md R05)."""
+"""Jobs that a cluster's manager has started: real processes with the variables of Slurm or Open MPI, and none of ours."""
 
 from __future__ import annotations
 

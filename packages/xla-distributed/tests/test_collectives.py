@@ -1,4 +1,4 @@
-"""Every collective over dtypes and groups, against NumPy, at two and four processes (api.md D01–D12)."""
+"""Every collective over dtypes and groups, against NumPy, at two and four processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C18 among replicas: the processes of jobs keep their programs in one folder, also two jobs at once, and later jobs load them."""
+"""The processes of jobs keep their programs in one folder, also two jobs at once, and later jobs load them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that nobody spawned: torchrun's variables alone, groups of processes on two addresses, torchrun itself (api.md R05)."""
+"""Jobs that nobody spawned: torchrun's variables alone, groups of processes on two addresses, torchrun itself."""
 
 from __future__ import annotations
 

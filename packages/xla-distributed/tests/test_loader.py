@@ -1,4 +1,4 @@
-"""Loaders that upload ahead (api.md D23–D27, R07)."""
+"""Loaders that upload ahead."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wait_for_threads() -> None:
 BATCHES = [{"x": torch.full((2,), float(number)), "host": np.arange(2), "pair": (number, torch.tensor(number))} for number in range(5)]
 
 
-def test_d26_batches_come_in_order_with_their_structure() -> None:
+def test_batches_come_in_order_with_their_structure() -> None:
     loader = pl.MpDeviceLoader(BATCHES, torch_xla.device())
     assert len(loader) == 5
     for _ in range(2):
@@ -48,14 +48,14 @@ def test_d26_batches_come_in_order_with_their_structure() -> None:
 
 
 @pytest.mark.parametrize(("every", "syncs"), [(1, 7), (2, 4)])
-def test_d25_steps_before_batches_and_twice_at_the_end(every: int, syncs: int) -> None:
+def test_steps_before_batches_and_twice_at_the_end(every: int, syncs: int) -> None:
     before = marks()
     for _ in pl.MpDeviceLoader(BATCHES, "xla", batches_per_execution=every):
         pass
     assert marks() - before == syncs
 
 
-def test_d27_the_last_step_takes_effect() -> None:
+def test_the_last_step_takes_effect() -> None:
     total = torch.zeros((), device="xla")
     before = abi.counter("ExecuteComputation")
     for batch in pl.MpDeviceLoader(BATCHES, "xla"):
@@ -140,7 +140,7 @@ def test_a_new_pass_closes_the_previous_one() -> None:
     assert len(list(second)) == 5
 
 
-def test_d23_samples_are_dealt_out_and_an_incomplete_round_dropped(run_two_devices: Any) -> None:
+def test_samples_are_dealt_out_and_an_incomplete_round_dropped(run_two_devices: Any) -> None:
     assert run_two_devices.split() == ["[0,", "2]", "[1,", "3]", "2"]
 
 
@@ -195,7 +195,7 @@ def test_input_sharding_is_forwarded() -> None:
     wait_for_threads()
 
 
-def test_r07_what_clients_rely_on() -> None:
+def test_what_clients_rely_on() -> None:
     class Loader(list[torch.Tensor]):
         dataset = "the data"
 

@@ -1,4 +1,4 @@
-"""Gradients are reduced while backward goes on, where the backend allows it: what the program makes wait for what (D14, E02)."""
+"""Gradients are reduced while backward goes on, where the backend allows it: what the program makes wait for what."""
 
 from __future__ import annotations
 

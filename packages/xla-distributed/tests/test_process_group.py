@@ -1,4 +1,4 @@
-"""Backend `xla` of `torch.distributed` (api.md §10.2)."""
+"""Backend `xla` of `torch.distributed`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replicas see of their job, and what they compute together (api.md §3): two processes against one."""
+"""What replicas see of their job, and what they compute together: two processes against one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_process_that_has_used_its_devices_can_spawn(start: Callable[..., Any]
     assert start("used", 2).reports() == [3.0, 3.0]
 
 
-def test_d29_each_replica_has_one_device(reports: Reports) -> None:
+def test_each_replica_has_one_device(reports: Reports) -> None:
     for rank, report in enumerate(reports):
         place = report["place"]
         assert place["device"] == "xla:0" and place["devices"] == ["xla:0"]
@@ -33,7 +33,7 @@ def test_d29_each_replica_has_one_device(reports: Reports) -> None:
         assert place["master"] == (rank == 0)
 
 
-def test_r05_children_see_the_variables_of_torchrun(reports: Reports) -> None:
+def test_children_see_the_variables_of_torchrun(reports: Reports) -> None:
     for rank, report in enumerate(reports):
         assert report["place"]["variables"] == [str(rank), "2"] * 3
 
@@ -43,18 +43,18 @@ def test_a_loop_of_data_parallel_is_the_replica_of_its_process(reports: Reports)
         assert report["looped"] == [[[1.0, 21.0, 41.0], "xla:0", 2, rank]]
 
 
-def test_d16_d17_w24_rendezvous(reports: Reports) -> None:
+def test_rendezvous(reports: Reports) -> None:
     for report in reports:
         assert report["meetings"]["bare"] == [[], []]
         assert report["meetings"]["payloads"] == ["0", "long1"]
         assert report["meetings"]["wrong"] == ["TypeError", "ValueError"]
 
 
-def test_d18_do_on_ordinals_runs_there_with_cpu_tensors(reports: Reports) -> None:
+def test_do_on_ordinals_runs_there_with_cpu_tensors(reports: Reports) -> None:
     assert [report["meetings"]["once"] for report in reports] == [None, ["cpu", 2.0, "x"]]
 
 
-def test_d19_w25_mesh_reduce_takes_any_object(reports: Reports) -> None:
+def test_mesh_reduce_takes_any_object(reports: Reports) -> None:
     for report in reports:
         assert report["meetings"]["mean"] == 0.5
         assert report["meetings"]["scalar"] == ["float32", "float32"]
@@ -66,14 +66,14 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
 
 
-def test_d20_parameters_start_as_those_of_replica_0(reports: Reports) -> None:
+def test_parameters_start_as_those_of_replica_0(reports: Reports) -> None:
     expected = [parameter.tolist() for parameter in model().parameters()]
     for report in reports:
         for mine, theirs in zip(report["training"]["start"], expected, strict=True):
             torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs))
 
 
-def test_d14_d15_w27_training_is_that_of_one_process_with_the_whole_batch(reports: Reports) -> None:
+def test_training_is_that_of_one_process_with_the_whole_batch(reports: Reports) -> None:
     net = model()
     net[1].eval()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -88,7 +88,7 @@ def test_d14_d15_w27_training_is_that_of_one_process_with_the_whole_batch(report
             torch.testing.assert_close(torch.tensor(mine), parameter.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_e02_buckets_are_one_more_program_and_no_step_recompiles(reports: Reports) -> None:
+def test_buckets_are_one_more_program_and_no_step_recompiles(reports: Reports) -> None:
     for report in reports:
         first, second, third, bucketed, *later = report["training"]["compiled"]
         assert first < second == third and bucketed == third + 1 and set(later) == {bucketed}

@@ -1,4 +1,4 @@
-"""Threads of one process as replicas: DataParallel, spawn_threads, collectives among them (api.md §10.2)."""
+"""Threads of one process as replicas: DataParallel, spawn_threads, collectives among them."""
 
 from __future__ import annotations
 

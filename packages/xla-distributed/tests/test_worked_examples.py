@@ -1,4 +1,4 @@
-"""The worked examples of api.md §8 that are a script of several processes."""
+"""Whole scripts of several processes, as users start them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).parent / "programs" / "guide.py"
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """W08: what the script reports when it is started from a shell with `PJRT_DEVICE` and nothing else of ours."""
+    """What the script reports when it is started from a shell with `PJRT_DEVICE` and nothing else of ours."""
     folder = tmp_path_factory.mktemp("guide")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CPU_", "XLA_"))}
     command = [sys.executable, str(PROGRAM), str(folder)]
@@ -28,11 +28,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return report
 
 
-def test_w08_the_guides_script_from_a_shell(alone: dict[str, Any]) -> None:
+def test_the_guides_script_from_a_shell(alone: dict[str, Any]) -> None:
     assert alone["size"] == 1
 
 
-def test_w07_the_guides_script_on_two_replicas(start: Callable[..., Any], alone: dict[str, Any]) -> None:
+def test_the_guides_script_on_two_replicas(start: Callable[..., Any], alone: dict[str, Any]) -> None:
     """Equal data on all replicas: their mean gradient is that of one."""
     for report in start("guide", 2).reports():
         assert report["size"] == 2

@@ -1,4 +1,4 @@
-"""`ZeroRedundancyOptimizer` (api.md §10.2): two processes against a stock optimizer with the whole batch; one replica by itself."""
+"""`ZeroRedundancyOptimizer`: two processes against a stock optimizer with the whole batch; one replica by itself."""
 
 from __future__ import annotations
 

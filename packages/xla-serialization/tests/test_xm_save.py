@@ -1,4 +1,4 @@
-"""`xm.save` (api.md Z01, R09): files that stock torch loads, written by the masters, replaced when whole."""
+"""`xm.save`: files that stock torch loads, written by the masters, replaced when whole."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "saved").is_file()
 
 
-def test_w23_each_hosts_master_writes(run: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_each_hosts_master_writes(run: Callable[..., list[Any]], tmp_path: Path) -> None:
     """Two replicas on one host, and every way of saving."""
     pytest.importorskip("xla_distributed")
     reports = run("replicas", tmp_path, processes=2)

@@ -1,4 +1,4 @@
-"""`torch_xla.utils.serialization` (api.md Z02, Z03): the documented files, whoever wrote them."""
+"""`torch_xla.utils.serialization`: the documented files, whoever wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of shardings (api.md §10.3)."""
+"""Pictures of shardings."""
 
 from __future__ import annotations
 

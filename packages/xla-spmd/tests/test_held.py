@@ -1,4 +1,4 @@
-"""What each of eight devices holds of a tensor, and giving it to them (api.md S26, S27, §4.1)."""
+"""What each of eight devices holds of a tensor, and giving it to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meshes that follow the hardware: api.md §4.2 on patched topologies (S10, S11), and random ones against JAX's own placement."""
+"""Meshes that follow the hardware: hand-made cases on patched topologies, and random ones against JAX's own placement."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_hardware_without_coordinates_is_row_major(hardware: Patch) -> None:
         ([{"name": "TPU"}], ((1,),), TopologyError, "ends with its number, such as TPU:3, got 'TPU'"),
     ],
 )
-def test_s10_what_does_not_fit(hardware: Patch, devices: list[Device], arguments: Any, error: type[Exception], said: str) -> None:
+def test_what_does_not_fit(hardware: Patch, devices: list[Device], arguments: Any, error: type[Exception], said: str) -> None:
     hardware(devices)
     with pytest.raises(error, match=said) as caught:
         xs.HybridMesh(*arguments)

@@ -1,4 +1,4 @@
-"""How inputs lie: `ShardingSpec` (api.md S21, S22)."""
+"""How inputs lie: `ShardingSpec`."""
 
 from __future__ import annotations
 

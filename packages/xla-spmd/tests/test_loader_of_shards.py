@@ -1,4 +1,4 @@
-"""A loader with `input_sharding`: each device gets its part of a batch, and only that (api.md D23, C45)."""
+"""A loader with `input_sharding`: each device gets its part of a batch, and only that."""
 
 from __future__ import annotations
 

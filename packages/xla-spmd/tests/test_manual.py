@@ -1,4 +1,4 @@
-"""Manual regions on eight devices (api.md S17–S19, §4.1)."""
+"""Manual regions on eight devices."""
 
 from __future__ import annotations
 

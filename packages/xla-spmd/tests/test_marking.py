@@ -1,4 +1,4 @@
-"""Dividing tensors over eight devices, and taking that back (api.md S01, S02, W19, W22, §7)."""
+"""Dividing tensors over eight devices, and taking that back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_outside_spmd_mode(report: Any, refused: Any) -> None:
 
 
 def test_what_is_counted(report: Any) -> None:
-    """The runtime counters and metrics of SPMD mode (api.md M10, M11)."""
+    """The runtime counters and metrics of SPMD mode."""
     found = report("marking.counted")
     assert found["XlaMarkSharding"] == 1 and found["VirtualDeviceUsage"] == 1
     assert found["ExecuteReplicated"] == 1 and found["ExecuteComputation"] == 0
@@ -78,13 +78,13 @@ def test_modules(report: Any) -> None:
     assert found["saved"] == [0.0, BOTH, [2, 4]], "the file has the whole tensor, the devices their parts"
 
 
-def test_w19_mark_sharding(report: Any) -> None:
+def test_mark_sharding(report: Any) -> None:
     found = report("marking.w19_mark_sharding")
     assert found["texts"] == [ROWS, "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"]
     assert found["error"] < 1e-5
 
 
-def test_w22_clear_sharding(report: Any) -> None:
+def test_clear_sharding(report: Any) -> None:
     found = report("marking.w22_clear_sharding")
     assert found["texts"] == ["{devices=[8,1]0,1,2,3,4,5,6,7}", "", ""]
     assert found["same"] and found["device"] == "xla:0" and found["again"]

@@ -1,4 +1,4 @@
-"""Meshes: what makes one, their value, their text, the global and the one-dimensional one (api.md S03–S09, §10.3)."""
+"""Meshes: what makes one, their value, their text, the global and the one-dimensional one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def no_global_mesh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("ids", [range(8), list(range(8)), np.arange(8), np.arange(8, dtype=np.int32), iter(range(8)), tuple(range(8))])
-def test_s06_s07_any_iterable_of_ids(ids: Any) -> None:
+def test_any_iterable_of_ids(ids: Any) -> None:
     mesh = xs.Mesh(ids, [4, 2], ["x", "y"])
     assert isinstance(mesh.device_ids, np.ndarray) and mesh.device_ids.tolist() == list(range(8))
     assert mesh.mesh_shape == (4, 2) and mesh.axis_names == ("x", "y")
@@ -40,7 +40,7 @@ def test_s06_s07_any_iterable_of_ids(ids: Any) -> None:
     assert [mesh.get_axis_name_idx(name) for name in ("x", "y", "z")] == [0, 1, None]
 
 
-def test_s07_without_names() -> None:
+def test_without_names() -> None:
     mesh = xs.Mesh([3, 1, 2, 0], (1, 4))
     assert mesh.axis_names is None and mesh.shape() == OrderedDict([(0, 1), (1, 4)])
     assert mesh.get_logical_mesh().tolist() == [[3, 1, 2, 0]]
@@ -65,7 +65,7 @@ def test_s07_without_names() -> None:
         (([0], ()), r"at least one axis"),
     ],
 )
-def test_s06_what_is_no_mesh(arguments: tuple[Any, ...], said: str) -> None:
+def test_what_is_no_mesh(arguments: tuple[Any, ...], said: str) -> None:
     with pytest.raises(MeshError, match=said) as caught:
         xs.Mesh(*arguments)
     assert isinstance(caught.value, AssertionError)
@@ -118,20 +118,20 @@ def test_text_of_no_mesh(text: str) -> None:
 
 
 @pytest.mark.usefixtures("no_global_mesh")
-def test_s03_s04_the_very_mesh_that_was_set() -> None:
+def test_the_very_mesh_that_was_set() -> None:
     assert xs.get_global_mesh() is None
     mesh = xs.Mesh(range(4), (2, 2))
     xs.set_global_mesh(mesh)
     assert xs.get_global_mesh() is mesh
 
 
-def test_s05_looks_the_devices_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_the_devices_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xr, "global_runtime_device_count", lambda: 6)
     assert xs.get_1d_mesh() == xs.Mesh(range(6), (6,))
     assert xs.get_1d_mesh("data") == xs.Mesh(range(6), (6,), ("data",))
 
 
-def test_s08_lists_are_the_callers() -> None:
+def test_lists_are_the_callers() -> None:
     mesh = xs.Mesh(range(4), (2, 2))
     first = mesh._get_op_sharding_args((0, None))
     first[0].clear()
@@ -139,7 +139,7 @@ def test_s08_lists_are_the_callers() -> None:
     assert mesh._get_op_sharding_args((0, None)) == ([[0, 1], [2, 3]], [[0], [1]], [[0, 1], [2, 3]], 5)
 
 
-def test_s09_counts_each_mesh_and_spec_once() -> None:
+def test_counts_each_mesh_and_spec_once() -> None:
     mesh = xs.Mesh([5, 4, 3, 2, 1, 0], (3, 2), ("counted", "twice"))
     before = created()
     mesh._get_op_sharding_args((0, 1))
@@ -156,7 +156,7 @@ def test_s09_counts_each_mesh_and_spec_once() -> None:
     assert created() == before + 3
 
 
-def test_s09_shardings_go_with_the_last_equal_mesh() -> None:
+def test_shardings_go_with_the_last_equal_mesh() -> None:
     def once() -> int:
         before = created()
         xs.Mesh([3, 2, 1, 0], (4,), ("short-lived",)).get_op_sharding((0,))
@@ -178,7 +178,7 @@ def test_s09_shardings_go_with_the_last_equal_mesh() -> None:
         (("z",), PartitionSpecError, r"no axis 'z' \(x, y\)"),
     ],
 )
-def test_s08_axes_that_a_mesh_has_not(spec: Any, error: type[Exception], said: str) -> None:
+def test_axes_that_a_mesh_has_not(spec: Any, error: type[Exception], said: str) -> None:
     mesh = xs.Mesh(range(8), (4, 2), ("x", "y"))
     for ask in (mesh._get_op_sharding_args, mesh.get_op_sharding):
         with pytest.raises(error, match=said) as caught:

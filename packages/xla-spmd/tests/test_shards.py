@@ -1,4 +1,4 @@
-"""Where shards lie: the worked example of api.md §4.1, and random ones, which cover a tensor once per copy (S26, S27)."""
+"""Where shards lie: a worked example, and random ones, which cover a tensor once per copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From mesh and spec to a sharding: the table of api.md §4.1, S12–S16, and random ones against JAX's own shardings."""
+"""From mesh and spec to a sharding: a table of cases, and random ones against JAX's own shardings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_table(mesh: xs.Mesh, spec: Any, tiles: Any, assignment: Any, groups: An
     assert OpSharding(*mesh._get_op_sharding_args(spec)) == sharding == parse(text)
 
 
-def test_s12_numbers() -> None:
+def test_numbers() -> None:
     assert [(kind.name, int(kind)) for kind in xs.ShardingType] == [
         ("REPLICATED", 0),
         ("MAXIMAL", 1),
@@ -81,17 +81,17 @@ def test_s12_numbers() -> None:
         ((0, None), 1, xs.ShardingType.MAXIMAL),
     ],
 )
-def test_s13_type(spec: Any, count: int, kind: xs.ShardingType) -> None:
+def test_type(spec: Any, count: int, kind: xs.ShardingType) -> None:
     assert xla_sharding._get_sharding_type(spec, count) is kind
 
 
-def test_s15_both_empty_unless_partial() -> None:
+def test_both_empty_unless_partial() -> None:
     assert xla_sharding._get_group_assignment(TILED, np.arange(4), 1, set()) == ([], [])
     with pytest.raises(ShardingError, match=r"dimensions \[0, 1\] are split, which a tile assignment of shape \(4,\)"):
         xla_sharding._get_group_assignment(PARTIAL, np.arange(4), 3, {2})
 
 
-def test_s16_names_become_indices() -> None:
+def test_names_become_indices() -> None:
     translate = xla_sharding._translate_named_partition_spec
     assert translate(FOUR_TWO, ("y", None, ("x",))) == (1, None, (0,))
     assert translate(FOUR_TWO, (("y", 0), np.int64(1))) == ((1, 0), 1)
@@ -115,7 +115,7 @@ def test_s16_names_become_indices() -> None:
         (FOUR_TWO, ((("x",), "y"),), AxisError, r"not tuples such as \('x',\)"),
     ],
 )
-def test_s16_what_is_no_spec(mesh: xs.Mesh, spec: Any, error: type[Exception], said: str) -> None:
+def test_what_is_no_spec(mesh: xs.Mesh, spec: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said) as caught:
         xla_sharding._translate_named_partition_spec(mesh, spec)
     assert isinstance(caught.value, ValueError if error is PartitionSpecError else AssertionError)

@@ -1,4 +1,4 @@
-"""Wrappers of tensors on eight devices (api.md S20, S25)."""
+"""Wrappers of tensors on eight devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation's examples of meshes, run as they stand there (api.md W18, W20, W21), and the jax view on eight CPU devices."""
+"""The documentation's examples of meshes, run as they stand there, and the jax view on eight CPU devices."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def report(eight_devices: Callable[..., Any]) -> Any:
     return eight_devices("-c", textwrap.dedent(EIGHT_DEVICES))[0]
 
 
-def test_w18_mesh(report: Any) -> None:
+def test_mesh(report: Any) -> None:
     assert report["logical"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert report["shape"] == repr(OrderedDict([("x", 4), ("y", 2)]))
 
@@ -64,7 +64,7 @@ def test_shards_are_those_of_jax(report: Any) -> None:
     assert report["wrong"] == [] and report["checked"] == 3 * 7 * 8
 
 
-def test_w20_hybrid_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hybrid_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     corners = [(0, 0), (1, 0), (0, 1), (1, 1)]
     devices = [{"name": f"TPU:{n}", "coords": [*corners[n % 4], 0], "core_on_chip": 0, "slice_index": n // 4} for n in range(8)]
     monkeypatch.setattr(xr, "global_runtime_device_attributes", lambda: devices)
@@ -78,7 +78,7 @@ def test_w20_hybrid_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mesh.get_logical_mesh().ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_w21_global_and_1d_mesh() -> None:
+def test_global_and_1d_mesh() -> None:
     import torch_xla.distributed.spmd as xs
 
     mesh = xs.get_1d_mesh("data")

@@ -125,17 +125,17 @@ def _optional_str(name: str, doc: str) -> Setting[str | None]:
 
 
 # Behaviour of tensors and steps.
-ALWAYS_ALLREDUCE = _flag("XLA_ALWAYS_ALLREDUCE", False, "`all_reduce` issues a collective even for one replica (E01).")
+ALWAYS_ALLREDUCE = _flag("XLA_ALWAYS_ALLREDUCE", False, "`all_reduce` issues a collective even for one replica.")
 RATE_TRACKER_SMOOTHING = Setting(
-    "RATE_TRACKER_SMOOTHING", 0.4, "Share of the previous rate in `RateTracker.rate()` (E03).", _parse_fraction, "a number from 0 to 1"
+    "RATE_TRACKER_SMOOTHING", 0.4, "Share of the previous rate in `RateTracker.rate()`.", _parse_fraction, "a number from 0 to 1"
 )
-EMIT_STEPLOG = _flag("XLA_EMIT_STEPLOG", False, "Each step sync writes one line to stderr (E04).")
+EMIT_STEPLOG = _flag("XLA_EMIT_STEPLOG", False, "Each step sync writes one line to stderr.")
 SYNC_WAIT: Setting[bool | None] = Setting(
-    "XLA_SYNC_WAIT", None, "When set, replaces the `wait` argument of step syncs (E05).", _parse_bool, "0, 1, true or false"
+    "XLA_SYNC_WAIT", None, "When set, replaces the `wait` argument of step syncs.", _parse_bool, "0, 1, true or false"
 )
-USE_SPMD = _flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones (E06).")
-USE_BF16 = _flag("XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16 (E07).")
-DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32 (E08).")
+USE_SPMD = _flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones.")
+USE_BF16 = _flag("XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16.")
+DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32.")
 USE_32BIT_LONG = _flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32.")
 NO_SPECIAL_SCALARS = _flag(
     "XLA_NO_SPECIAL_SCALARS", False, "Python numbers are inputs of a program from the start, not constants until they change."
@@ -154,7 +154,7 @@ MAX_PENDING = _int(
     "Operations, with their inputs, that may be pending on a device; with more, a loop without `torch_xla.sync()` is run turn by turn, and "
     "the same when a value is read by a program of 500. 0: no limit.",
 )
-MAX_ASYNC_QUEUE = _int("XLA_MAX_ASYNC_QUEUE", 100, "Step closures that may wait for the background thread (C58).", minimum=1)
+MAX_ASYNC_QUEUE = _int("XLA_MAX_ASYNC_QUEUE", 100, "Step closures that may wait for the background thread.", minimum=1)
 CHECKS = _flag(
     "XLA_CHECKS",
     True,
@@ -163,26 +163,26 @@ CHECKS = _flag(
 )
 
 # Hardware, processes and replicas.
-PJRT_DEVICE = _optional_str("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset (E10).")
-PJRT_SELECT_DEFAULT_DEVICE = _flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset (C06).")
-CPU_NUM_DEVICES = _int("CPU_NUM_DEVICES", 1, "Number of CPU devices (E11).", minimum=1)
+PJRT_DEVICE = _optional_str("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset.")
+PJRT_SELECT_DEFAULT_DEVICE = _flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset.")
+CPU_NUM_DEVICES = _int("CPU_NUM_DEVICES", 1, "Number of CPU devices.", minimum=1)
 PJRT_CPU_ASYNC_CLIENT = _flag("PJRT_CPU_ASYNC_CLIENT", True, "The CPU client runs programs in the background.")
 LOCAL_RANK = _optional_int("LOCAL_RANK", "Number of this process on its host, as torchrun sets it.")
 RANK = _optional_int("RANK", "Number of this process in the job, as torchrun sets it.")
 WORLD_SIZE = _optional_int("WORLD_SIZE", "Processes of the job, as torchrun sets it.", minimum=1)
 LOCAL_WORLD_SIZE = _optional_int("LOCAL_WORLD_SIZE", "Processes of the job on this host, as torchrun sets it.", minimum=1)
-MASTER_ADDR = _optional_str("MASTER_ADDR", "Address of the host where the processes of a job meet (C15).")
+MASTER_ADDR = _optional_str("MASTER_ADDR", "Address of the host where the processes of a job meet.")
 
 # Compiled programs.
 COMPILATION_CACHE_SIZE = _int("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
-PERSISTENT_CACHE_PATH = _optional_str("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset (C18).")
-PERSISTENT_CACHE_READ_ONLY = _flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it (C18).")
+PERSISTENT_CACHE_PATH = _optional_str("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
+PERSISTENT_CACHE_READ_ONLY = _flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
 
 # Debugging.
-HLO_DEBUG = _flag("XLA_HLO_DEBUG", False, "Source locations of the user's code in StableHLO (E09).")
+HLO_DEBUG = _flag("XLA_HLO_DEBUG", False, "Source locations of the user's code in StableHLO.")
 IR_DEBUG = _flag("XLA_IR_DEBUG", False, "Every recorded operation keeps the user's line.")
 CORE_VERIFY = _int("XLA_CORE_VERIFY", 0, "From 1 on, graphs are verified between passes.")
-METRICS_SAMPLES = _int("XLA_METRICS_SAMPLES", 1024, "Samples that a metric keeps (M06).", minimum=1)
+METRICS_SAMPLES = _int("XLA_METRICS_SAMPLES", 1024, "Samples that a metric keeps.", minimum=1)
 SAVE_HLO_FILE = _optional_str("XLA_SAVE_HLO_FILE", "File to which the HLO of a program that failed to compile is appended.")
 DUMP_HLO_GRAPH = _flag("XLA_DUMP_HLO_GRAPH", False, "Put the HLO of a program that failed to compile into the error message.")
 DYNAMO_DEBUG = _flag("XLA_DYNAMO_DEBUG", False, "Log what the `openxla` backend of `torch.compile` does.")

@@ -1,6 +1,6 @@
 """torch dtypes and the XLA dtypes that stand for them on the device.
 
-The pair is fixed for the life of a process: `XLA_USE_BF16` and `XLA_DOWNCAST_BF16` (api.md E07, E08) are read once.
+The pair is fixed for the life of a process: `XLA_USE_BF16` and `XLA_DOWNCAST_BF16` are read once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
 
 @cache
 def _reduced() -> Mapping[torch.dtype, np.dtype]:
-    """Where the device computes in another dtype than the tensor reports (api.md B09, E07, E08)."""
+    """Where the device computes in another dtype than the tensor reports."""
     half, single = _NATURAL[torch.bfloat16], _NATURAL[torch.float32]
     long = {torch.int64: _NATURAL[torch.int32]} if config.USE_32BIT_LONG.get() else {}
     if config.USE_BF16.get():

@@ -1,6 +1,6 @@
 """What the core counts, measures and announces: counters, metrics and typed events. Nothing is named or rendered here.
 
-Counters and metrics are read as a `Snapshot` (api.md §5, M03–M11); events go to subscribers at once, in the thread where
+Counters and metrics are read as a `Snapshot`; events go to subscribers at once, in the thread where
 they happen. A subscriber that raises is named in a warning and hears no more; only an XlaError propagates to the operation that caused
 the event, so that a subscriber can stop a run on purpose.
 """
@@ -39,7 +39,7 @@ class Direction(enum.Enum):
 
 
 class SyncKind(enum.Enum):
-    """STEP ran all that was live (api.md B04), READ only what the requested values need (B05)."""
+    """STEP ran all that was live, READ only what the requested values need."""
 
     STEP = "step"
     READ = "read"

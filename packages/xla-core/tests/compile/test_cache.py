@@ -1,4 +1,4 @@
-"""Programs in memory: constants that vary once become inputs for good, and the least recently used program goes first (api.md B07)."""
+"""Programs in memory: constants that vary once become inputs for good, and the least recently used program goes first."""
 
 from __future__ import annotations
 

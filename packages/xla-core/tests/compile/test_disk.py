@@ -1,4 +1,4 @@
-"""C18, W13: programs on disk. Second processes load them; whatever is wrong with an entry costs one warning and one compile."""
+"""Programs on disk. Second processes load them; whatever is wrong with an entry costs one warning and one compile."""
 
 from __future__ import annotations
 

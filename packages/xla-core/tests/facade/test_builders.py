@@ -1,4 +1,4 @@
-"""Users' operations and kernels: what the facade asks of `torch_xla.core.xla_builder` (api.md §10.1 Builder, Kernels)."""
+"""Users' operations and kernels: what the facade asks of `torch_xla.core.xla_builder`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks for values that are being computed (api.md §10.1)."""
+"""Callbacks for values that are being computed."""
 
 from __future__ import annotations
 

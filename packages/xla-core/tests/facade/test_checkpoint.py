@@ -1,4 +1,4 @@
-"""Checkpointing (api.md §10.1 `utils.checkpoint`, S24, C46–C50), with a CPU stand-in for the device's functions."""
+"""Checkpointing, with a CPU stand-in for the device's functions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_without_reentrance_nested_arguments_go_behind_the_barrier(device: Devic
 
 @both
 @pytest.mark.parametrize("preserve", [True, False])
-def test_c47_random_states_are_replayed_and_restored(use_reentrant: bool, preserve: bool, device: Device) -> None:
+def test_random_states_are_replayed_and_restored(use_reentrant: bool, preserve: bool, device: Device) -> None:
     drawn: list[tuple[float, float]] = []
 
     def block(x: torch.Tensor) -> torch.Tensor:
@@ -202,7 +202,7 @@ def test_torchs_options_pass_through_without_reentrance(device: Device) -> None:
     assert entered == ["forward", "again"]
 
 
-def test_s24_extract_tensors_from_list() -> None:
+def test_extract_tensors_from_list() -> None:
     a, b = torch.ones(1), torch.nn.Parameter(torch.ones(1))
     assert [id(t) for t in CheckpointFunction._extract_tensors_from_list([1, a, None, "x", b, [a]])] == [id(a), id(b)]
     assert CheckpointFunction._extract_tensors_from_list([]) == []

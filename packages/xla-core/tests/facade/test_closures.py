@@ -1,4 +1,4 @@
-"""Runners of step closures (api.md C38, C58)."""
+"""Runners of step closures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def finish(handler: AsyncClosureHandler) -> None:
         assert not thread.is_alive()
 
 
-def test_c38_sync_closures_run_in_order_and_an_error_loses_the_rest() -> None:
+def test_sync_closures_run_in_order_and_an_error_loses_the_rest() -> None:
     seen: list[int] = []
 
     def fail() -> None:
@@ -33,7 +33,7 @@ def test_c38_sync_closures_run_in_order_and_an_error_loses_the_rest() -> None:
     assert seen == [1, 2]
 
 
-def test_c58_async_closures_run_in_order_in_one_other_thread() -> None:
+def test_async_closures_run_in_order_in_one_other_thread() -> None:
     seen: list[tuple[int, int]] = []
     handler = AsyncClosureHandler()
     gate = threading.Event()
@@ -50,7 +50,7 @@ def test_c58_async_closures_run_in_order_in_one_other_thread() -> None:
     assert len({thread for _, thread in seen}) == 1 and seen[0][1] != threading.get_ident()
 
 
-def test_c58_idle_thread_ends_and_the_next_closure_starts_another() -> None:
+def test_idle_thread_ends_and_the_next_closure_starts_another() -> None:
     handler = AsyncClosureHandler()
     seen: list[str] = []
     for word in ("a", "b"):
@@ -60,7 +60,7 @@ def test_c58_idle_thread_ends_and_the_next_closure_starts_another() -> None:
     assert seen == ["a", "b"]
 
 
-def test_c58_blocks_when_full() -> None:
+def test_blocks_when_full() -> None:
     handler = AsyncClosureHandler(max_queue_size=1)
     gate, running = threading.Event(), threading.Event()
     seen: list[int] = []
@@ -82,7 +82,7 @@ def test_c58_blocks_when_full() -> None:
     assert seen == [1, 2]
 
 
-def test_c38_async_error_surfaces_at_the_next_hand_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_async_error_surfaces_at_the_next_hand_over(caplog: pytest.LogCaptureFixture) -> None:
     handler = AsyncClosureHandler()
     gate = threading.Event()
     seen: list[int] = []
@@ -104,7 +104,7 @@ def test_c38_async_error_surfaces_at_the_next_hand_over(caplog: pytest.LogCaptur
     assert seen == [4]
 
 
-def test_c38_a_full_queue_is_released_by_a_failure() -> None:
+def test_a_full_queue_is_released_by_a_failure() -> None:
     handler = AsyncClosureHandler(max_queue_size=1)
     gate, running = threading.Event(), threading.Event()
     errors: list[BaseException | None] = []
@@ -130,7 +130,7 @@ def test_c38_a_full_queue_is_released_by_a_failure() -> None:
     assert [type(error) for error in errors] == [ValueError]
 
 
-def test_c58_length_from_the_environment() -> None:
+def test_length_from_the_environment() -> None:
     with config.override(config.MAX_ASYNC_QUEUE, 2):
         assert AsyncClosureHandler(max_queue_size=7)._max_queue_size == 2
     with config.override(config.MAX_ASYNC_QUEUE, None):

@@ -1,4 +1,4 @@
-"""Reference computations of kernels (api.md §10.1 Kernels, R13): compared with plain loops in NumPy or stock torch."""
+"""Reference computations of kernels: compared with plain loops in NumPy or stock torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def near(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_r13_flash_attention(causal: bool, draw: torch.Generator) -> None:
+def test_flash_attention(causal: bool, draw: torch.Generator) -> None:
     q, k, v = (torch.randn(2, 3, 8, 4, generator=draw) for _ in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     near(kernels.flash_attention(q.to("xla"), k.to("xla"), v.to("xla"), causal, sm_scale=0.5, partition_spec=("x",), mesh=None), expected)

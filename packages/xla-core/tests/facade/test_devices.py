@@ -1,4 +1,4 @@
-"""Devices by their texts and real names (api.md B01, C01–C03, C21–C24, C30–C33, C59)."""
+"""Devices by their texts and real names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_b01_c01_default_device() -> None:
+def test_default_device() -> None:
     assert torch_xla.device() == torch.device("xla:0") and str(torch_xla.device()) == "xla:0"
     assert torch_xla.device(0) == xm.xla_device() == xm.xla_device(0)
     assert str(torch.zeros(1, device="xla").device) == "xla:0"
 
 
-def test_c01_c02_c03_several_devices(run: Run) -> None:
+def test_several_devices(run: Run) -> None:
     code = """
         import torch, torch_xla, torch_xla.core.xla_model as xm
         print(torch_xla.devices() == [torch.device("xla", n) for n in range(3)], torch_xla.device_count())
@@ -43,7 +43,7 @@ def test_c01_c02_c03_several_devices(run: Run) -> None:
 
 
 @pytest.mark.parametrize("index", [1, 99, -1])
-def test_c01_out_of_range(index: int) -> None:
+def test_out_of_range(index: int) -> None:
     with pytest.raises(IndexError):
         torch_xla.device(index)
     with pytest.raises(IndexError):
@@ -52,7 +52,7 @@ def test_c01_out_of_range(index: int) -> None:
 
 
 @pytest.mark.usefixtures("fresh_warnings")
-def test_c21_b17_deprecated_and_devkind_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_deprecated_and_devkind_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert xm.xla_device(devkind="TPU") == torch.device("xla:0")
@@ -62,7 +62,7 @@ def test_c21_b17_deprecated_and_devkind_ignored(caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_c22_hardware_kind() -> None:
+def test_hardware_kind() -> None:
     assert xm.xla_device_hw("xla:0") == xm.xla_device_hw(torch.device("xla")) == "CPU"
     assert isinstance(xm.xla_device_kind(), str) and xm.xla_device_kind("xla:0")
     for text in ("cpu", "no device", "xla:x"):
@@ -70,27 +70,27 @@ def test_c22_hardware_kind() -> None:
             xm.xla_device_hw(text)
 
 
-def test_c23_is_xla_tensor() -> None:
+def test_is_xla_tensor() -> None:
     assert xm.is_xla_tensor(torch.zeros(1, device="xla")) is True
     assert xm.is_xla_tensor(torch.zeros(1)) is False
     assert xm.is_xla_tensor(torch.nn.Linear(1, 1).to("xla").weight)
 
 
-def test_c24_supported_devices() -> None:
+def test_supported_devices() -> None:
     assert xm.get_xla_supported_devices() == ["xla:0"]
     assert xm.get_xla_supported_devices(max_devices=0) == xm.get_xla_supported_devices(0) == []
     assert xm.get_xla_supported_devices("CPU") == xm.get_xla_supported_devices(["CPU", "TPU"]) == ["xla:0"]
     assert xm.get_xla_supported_devices(devkind="TPU") is None
 
 
-def test_c30_c59_real_names_are_parsed() -> None:
+def test_real_names_are_parsed() -> None:
     for parse in (xm.parse_xla_device, parse_xla_device):
         assert parse("CPU:3") == ("CPU", 3)
         for text in ("CPU", "CPU:", ":3", "CPU:x", "xla:0 ", ""):
             assert parse(text) is None
 
 
-def test_c31_c32_real_devices() -> None:
+def test_real_devices() -> None:
     assert xm._xla_real_device("xla:0") == xm._xla_real_device(torch.device("xla:0")) == "CPU:0"
     assert xm.xla_real_devices() == xm.xla_real_devices([]) == xm.xla_real_devices(["xla:0"]) == ["CPU:0"]
     for text in ("xla", "CPU:0", "xla:one", "cpu"):
@@ -98,7 +98,7 @@ def test_c31_c32_real_devices() -> None:
             xm._xla_real_device(text)
 
 
-def test_c33_replication_devices(run: Run) -> None:
+def test_replication_devices(run: Run) -> None:
     assert xm.xla_replication_devices() == xm.xla_replication_devices(["xla:0"]) == ["CPU:0"]
     with pytest.raises(RuntimeError, match="one kind"):
         xm.xla_replication_devices(["CPU:0", "TPU:0"])
@@ -115,7 +115,7 @@ def test_c33_replication_devices(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("fresh_warnings")
-def test_b17_each_old_name_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_old_name_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="torch_xla"):
         for _ in range(2):
             xm.mark_step()

@@ -1,4 +1,4 @@
-"""`torch.compile` with backends `openxla` and `openxla_eval` (api.md §10.1, R15): CPU results, one program, one execution a call."""
+"""`torch.compile` with backends `openxla` and `openxla_eval`: CPU results, one program, one execution a call."""
 
 from __future__ import annotations
 

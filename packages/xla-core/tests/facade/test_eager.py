@@ -1,4 +1,4 @@
-"""Eager mode (api.md C54, C55)."""
+"""Eager mode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def samples(name: str) -> int:
     return 0 if metric is None else metric.total_samples
 
 
-def test_c54_each_operation_runs_at_once() -> None:
+def test_each_operation_runs_at_once() -> None:
     tensor = torch.arange(5.0).to("xla")
     experimental.eager_mode(True)
     assert experimental.is_eager_mode() and eager.is_eager_mode()
@@ -60,7 +60,7 @@ def test_c54_each_operation_runs_at_once() -> None:
     assert later.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
-def test_c54_eager_times_are_only_those_of_eager_operations() -> None:
+def test_eager_times_are_only_those_of_eager_operations() -> None:
     before = samples("EagerOpExecuteTime"), samples("EagerOpCompileTime")
     (torch.arange(7.0).to("xla") * 5).cpu()
     assert (samples("EagerOpExecuteTime"), samples("EagerOpCompileTime")) == before
@@ -117,7 +117,7 @@ def test_eager_debug_variable(run: Run) -> None:
     assert run(code, XLA_USE_EAGER_DEBUG_MODE="1").split() == ["True", "1"]
 
 
-def test_c55_compile_traces_lazily_and_warns_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_compile_traces_lazily_and_warns_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(deprecation, "_warned", set())
     with caplog.at_level(logging.WARNING, logger="torch_xla"):
         step = experimental.compile(lambda x: (x * 2 + 1).sum())

@@ -1,4 +1,4 @@
-"""Loss scaling and autocast (api.md §10.1 AMP, R04, R12), against `torch.amp` on the CPU."""
+"""Loss scaling and autocast, against `torch.amp` on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import torch_xla` does and does not do (api.md R01, R02, R03, R13)."""
+"""What `import torch_xla` does and does not do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch_xla
 Run = Callable[..., str]
 
 
-def test_r01_version_is_the_api_level() -> None:
+def test_version_is_the_api_level() -> None:
     assert re.fullmatch(r"2\.\d+\.\d+", torch_xla.__version__)
     assert tuple(map(int, torch_xla.__version__.split(".")))[:2] >= (2, 9)
 
@@ -38,11 +38,11 @@ SIDE_EFFECTS = """
 """
 
 
-def test_r02_import_has_no_side_effects(run: Run) -> None:
+def test_import_has_no_side_effects(run: Run) -> None:
     assert run(SIDE_EFFECTS, PJRT_DEVICE=None) == "", "nothing is printed, to stderr neither"
 
 
-def test_r02_submodules_are_reachable(run: Run) -> None:
+def test_submodules_are_reachable(run: Run) -> None:
     code = """
         import torch_xla.runtime
         import torch_xla
@@ -52,7 +52,7 @@ def test_r02_submodules_are_reachable(run: Run) -> None:
     assert run(code).split() == ["1", "sum", "torch_xla._XLAC", "torch_xla.utils", "eager_mode", "highest"]
 
 
-def test_r03_device_type_is_cheap_and_tpu_is_absent(run: Run) -> None:
+def test_device_type_is_cheap_and_tpu_is_absent(run: Run) -> None:
     code = """
         import torch_xla.runtime as xr
         from torch_xla._internal import tpu
@@ -83,14 +83,14 @@ def test_r03_device_type_is_cheap_and_tpu_is_absent(run: Run) -> None:
         "utils.dlpack",
     ],
 )
-def test_r13_public_names_resolve(name: str) -> None:
+def test_public_names_resolve(name: str) -> None:
     module = importlib.import_module(f"torch_xla.{name}")
     assert module.__all__ and len(set(module.__all__)) == len(module.__all__)
     for public in module.__all__:
         assert getattr(module, public) is not None or public == "profiler"
 
 
-def test_r13_names_of_the_package_itself() -> None:
+def test_names_of_the_package_itself() -> None:
     for public in torch_xla.__all__:
         assert callable(getattr(torch_xla, public))
 

@@ -1,4 +1,4 @@
-"""Closeable bounded queues (api.md §10.1)."""
+"""Closeable bounded queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory in use (api.md C49, R04) and exchange of buffers by DLPack (api.md §10.1, R13)."""
+"""Memory in use and exchange of buffers by DLPack."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch_xla.core.xla_model as xm
 from torch_xla.utils.dlpack import from_dlpack, to_dlpack
 
 
-def test_c49_r04_all_numbers_are_there() -> None:
+def test_all_numbers_are_there() -> None:
     info = xm.get_memory_info()
     assert all(type(info[name]) is int for name in ("bytes_used", "bytes_limit", "peak_bytes_used", "kb_free", "kb_total"))
     assert 0 <= info["bytes_used"] <= info["peak_bytes_used"] <= info["bytes_limit"]
     assert info["kb_total"] == info["bytes_limit"] // 1024 and info["kb_free"] <= info["kb_total"]
 
 
-def test_c49_buffers_are_counted_and_given_back() -> None:
+def test_buffers_are_counted_and_given_back() -> None:
     torch_xla.sync()
     gc.collect()
     before = xm.get_memory_info("xla:0")["bytes_used"]

@@ -1,4 +1,4 @@
-"""Ordinals, waiting, random state, conversion and the rest of the model-level API (api.md C20, C25–C29, C35, C40, C43–C48, C50–C53)."""
+"""Ordinals, waiting, random state, conversion and the rest of the model-level API."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def data(*numbers: float) -> torch.Tensor:
     return torch.tensor(numbers).to("xla")
 
 
-def test_c20_reduction_names() -> None:
+def test_reduction_names() -> None:
     names = (xm.REDUCE_SUM, xm.REDUCE_MUL, xm.REDUCE_AND, xm.REDUCE_OR, xm.REDUCE_MIN, xm.REDUCE_MAX)
     assert names == ("sum", "mul", "and", "or", "min", "max")
 
 
-def test_c25_c26_c28_c29_alone() -> None:
+def test_alone() -> None:
     assert (xm.get_local_ordinal(), xm.xrt_world_size(), xm.xrt_world_size(8), xm.get_ordinal(), xm.get_ordinal(3)) == (0, 1, 1, 0, 0)
     assert xm.is_master_ordinal() is True and xm.is_master_ordinal(local=False) is True
 
 
-def test_c27_master_print(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_master_print(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
     xm.master_print("a", 1)
     xm.master_print("b", fd=text, flush=True)
@@ -44,7 +44,7 @@ def test_c27_master_print(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert capsys.readouterr().out == "a 1\nlocal\n" and text.getvalue() == "b\n"
 
 
-def test_c35_unlazy_runs_all_in_one_execution() -> None:
+def test_unlazy_runs_all_in_one_execution() -> None:
     first, second, other = data(1.0) + 1, data(2.0) * 2, data(3.0) * 3
     before = executions()
     assert xm.unlazy([first, second]) is None
@@ -53,7 +53,7 @@ def test_c35_unlazy_runs_all_in_one_execution() -> None:
     assert other.item() == 9.0 and executions() == before + 2
 
 
-def test_c40_wait_device_ops_launches_nothing() -> None:
+def test_wait_device_ops_launches_nothing() -> None:
     pending = data(1.0, 2.0) * 2
     before = executions()
     for devices in ([], ["xla:0"], ["CPU:0"], [torch.device("xla:0")]):
@@ -65,7 +65,7 @@ def test_c40_wait_device_ops_launches_nothing() -> None:
     assert pending.tolist() == [2.0, 4.0]
 
 
-def test_c43_arena_moves_a_nesting_to_the_device() -> None:
+def test_arena_moves_a_nesting_to_the_device() -> None:
     shared = torch.ones(2)
     nesting = {"a": [shared, (shared, 3)], "b": {"c": torch.zeros(1)}}
     arena = xm.ToXlaTensorArena(lambda found: [tensor.to("xla") for tensor in found], lambda value: isinstance(value, torch.Tensor))
@@ -74,7 +74,7 @@ def test_c43_arena_moves_a_nesting_to_the_device() -> None:
     assert nesting["a"][0] is shared
 
 
-def test_c44_r08_convert_to_cpu() -> None:
+def test_convert_to_cpu() -> None:
     parameter = torch.nn.Parameter(data(1.0, 2.0))
     tensor = data(3.0) + 1
     nesting = OrderedDict(
@@ -90,7 +90,7 @@ def test_c44_r08_convert_to_cpu() -> None:
     assert type(cpu["parameter"]) is torch.Tensor and nesting["rest"][0] is tensor
 
 
-def test_c44_without_conversion_everything_is_computed() -> None:
+def test_without_conversion_everything_is_computed() -> None:
     tensor = data(1.0) + 1
     before = executions()
     nesting = {"x": [tensor]}
@@ -115,13 +115,13 @@ class Wrapper(torch.Tensor):
         return wrapper
 
 
-def test_c44_wrappers_are_converted_too() -> None:
+def test_wrappers_are_converted_too() -> None:
     cpu = xm._maybe_convert_to_cpu([Wrapper.around(data(1.0, 2.0))])
     assert type(cpu[0]) is torch.Tensor and cpu[0].tolist() == [1.0, 2.0]
     xm.unlazy([Wrapper.around(data(1.0) + 1)])
 
 
-def test_c45_r08_send_cpu_data() -> None:
+def test_send_cpu_data() -> None:
     source = torch.tensor([1.0, 2.0], requires_grad=True)
     already = data(9.0)
     batch = {"x": source, "nested": {"y": torch.ones(1, dtype=torch.int32), "n": 3}, "list": [source, already]}
@@ -153,7 +153,7 @@ class Spec:
         self.applied.append(tuple(tensor.shape))
 
 
-def test_c45_sharding_where_ranks_match(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharding_where_ranks_match(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Spec(minibatch=False)
     xm.send_cpu_data_to_device([torch.ones(3, 2), torch.ones(3)], "xla", input_sharding=spec)
     assert spec.applied == [(3, 2)]
@@ -163,7 +163,7 @@ def test_c45_sharding_where_ranks_match(monkeypatch: pytest.MonkeyPatch) -> None
         xm.send_cpu_data_to_device([torch.ones(3, 2)], "xla", input_sharding=Spec(minibatch=True))
 
 
-def test_c46_c47_c48_random_state() -> None:
+def test_random_state() -> None:
     before = executions()
     assert xm.set_rng_state(12) is None
     assert xm.get_rng_state() == xm.get_rng_state("xla:0") == 12
@@ -186,7 +186,7 @@ def test_c46_c47_c48_random_state() -> None:
     assert xm.get_rng_state() == (7 * 7012063 + 1012031) % 2**64
 
 
-def test_c50_optimization_barrier_keeps_values_and_stays_in_the_program() -> None:
+def test_optimization_barrier_keeps_values_and_stays_in_the_program() -> None:
     tensor = data(1.0, 2.0) * 3
     view = tensor[1:]
     parameter = torch.nn.Parameter(data(4.0))
@@ -201,7 +201,7 @@ def test_c50_optimization_barrier_keeps_values_and_stays_in_the_program() -> Non
     assert view.tolist() == [1.0, 2.0]
 
 
-def test_c52_view_sharing() -> None:
+def test_view_sharing() -> None:
     tensor = data(1.0, 2.0)
     xm.check_view_sharing({"a": tensor, "b": [tensor, data(1.0)]})
     for other in (tensor[1:], tensor.detach(), tensor.view(2, 1)):
@@ -210,7 +210,7 @@ def test_c52_view_sharing() -> None:
     xm.check_view_sharing([tensor, tensor.clone()])
 
 
-def test_c53_operator_namespace() -> None:
+def test_operator_namespace() -> None:
     assert isinstance(xm.XLA_LIB, torch.library.Library)
     xm.XLA_LIB.define("for_a_test(Tensor x) -> Tensor")
     torch.library.impl(xm.XLA_LIB, "for_a_test", "CompositeImplicitAutograd")(lambda x: x + 1)

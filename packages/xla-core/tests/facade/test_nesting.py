@@ -1,4 +1,4 @@
-"""Walking and rebuilding nestings (api.md C43, C57)."""
+"""Walking and rebuilding nestings."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def double_all(nesting: Any) -> Any:
         (None, None),
     ],
 )
-def test_c43_keeps_nesting_and_types(nesting: Any, expected: Any) -> None:
+def test_keeps_nesting_and_types(nesting: Any, expected: Any) -> None:
     result = double_all(nesting)
     assert result == expected and type(result) is type(expected)
 
 
-def test_c43_keeps_what_makes_a_container_special() -> None:
+def test_keeps_what_makes_a_container_special() -> None:
     source: defaultdict[str, list[int]] = defaultdict(list, a=[1])
     result = double_all(source)
     assert result == {"a": [2]} and result["missing"] == [] and source == {"a": [1]}
     assert double_all(deque([1], maxlen=3)).maxlen == 3
 
 
-def test_c43_converts_in_one_call_each_object_once() -> None:
+def test_converts_in_one_call_each_object_once() -> None:
     calls: list[list[torch.Tensor]] = []
 
     def convert(found: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -92,7 +92,7 @@ def test_c43_converts_in_one_call_each_object_once() -> None:
     assert result["x"] is result["y"][1]
 
 
-def test_c43_does_not_call_for_an_empty_list() -> None:
+def test_does_not_call_for_an_empty_list() -> None:
     def never(found: list[Any]) -> list[Any]:
         raise AssertionError(found)
 
@@ -101,13 +101,13 @@ def test_c43_does_not_call_for_an_empty_list() -> None:
     assert result == source and result is not source
 
 
-def test_c43_wrong_number_of_results() -> None:
+def test_wrong_number_of_results() -> None:
     arena = ToXlaTensorArena(lambda found: found[:1], is_int)
     with pytest.raises(ValueError, match="convert_fn got 2 tensors and returned 1"):
         arena.transform([1, 2])
 
 
-def test_c43_inputs_are_not_modified() -> None:
+def test_inputs_are_not_modified() -> None:
     inner = Batch(x=1, names=["n"])
     source: dict[str, Any] = {"a": [1, inner], "b": inner}
     result = double_all(source)
@@ -115,7 +115,7 @@ def test_c43_inputs_are_not_modified() -> None:
     assert result["b"].x == 2 and result["b"] is result["a"][1] and type(result["b"]) is Batch
 
 
-def test_c43_cycles_close_on_the_copy() -> None:
+def test_cycles_close_on_the_copy() -> None:
     loop: list[Any] = [1]
     pair = (loop, 2)
     loop.append(pair)
@@ -131,7 +131,7 @@ def test_c43_cycles_close_on_the_copy() -> None:
     assert double_all(table)["self"]["self"]["v"] == 8
 
 
-def test_c43_data_wrappers() -> None:
+def test_data_wrappers() -> None:
     wrapped = Wrapped({"t": 1}, "tag")
     result = double_all([wrapped, wrapped])
     assert result[0] is result[1] and type(result[0]) is Wrapped
@@ -159,7 +159,7 @@ def test_tensors_are_never_opened() -> None:
     assert double_all({"t": tensor})["t"] is tensor and tensor.note == 3
 
 
-def test_c43_modules_come_out_as_copies() -> None:
+def test_modules_come_out_as_copies() -> None:
     module = torch.nn.Linear(2, 2)
     arena = ToXlaTensorArena(lambda found: [t.detach() + 1 for t in found], lambda value: isinstance(value, torch.Tensor))
     copied = arena.transform(module)
@@ -176,7 +176,7 @@ def test_packed_sequences_are_rebuilt() -> None:
     assert type(result) is type(packed) and result.data.tolist() == [3.0, 3.0, 3.0] and result.batch_sizes is packed.batch_sizes
 
 
-def test_c57_fn_runs_once_per_object_in_order() -> None:
+def test_fn_runs_once_per_object_in_order() -> None:
     seen: list[int] = []
     xu.for_each_instance({"a": [1, 2], "b": (2, {"c": 3})}, is_int, seen.append)
     assert seen == [1, 2, 3]
@@ -199,7 +199,7 @@ nestings = st.recursive(
 
 
 @given(nestings)
-def test_c57_both_walkers_visit_the_same_leaves_in_the_same_order(nesting: Any) -> None:
+def test_both_walkers_visit_the_same_leaves_in_the_same_order(nesting: Any) -> None:
     walked: list[int] = []
     rewritten: list[int] = []
     xu.for_each_instance(nesting, is_int, walked.append)

@@ -1,4 +1,4 @@
-"""Hardware, processes, replicas, SPMD mode, the compilation cache (api.md C06–C19, E05, E06, E10, E11, R05, §10.1)."""
+"""Hardware, processes, replicas, SPMD mode, the compilation cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def launched() -> object:
     set_topology(previous)
 
 
-def test_c06_device_type(run: Run) -> None:
+def test_device_type(run: Run) -> None:
     assert xr.device_type() == "CPU"
     code = "import torch_xla.runtime as xr; print(xr.device_type())"
     assert run(code, PJRT_DEVICE="TPU_16").strip() == "TPU"
@@ -35,7 +35,7 @@ def test_c06_device_type(run: Run) -> None:
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_c06_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_path: Path, run: Run) -> None:
+def test_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_path: Path, run: Run) -> None:
     if gpu:
         (tmp_path / "nvidia0").touch()
     code = f"""
@@ -52,7 +52,7 @@ def test_c06_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tm
     assert [("PJRT_DEVICE is not set: using CPU" in text, "xla-core[cuda]" in text) for text in warnings] == [(True, True)] * gpu
 
 
-def test_e10_an_unknown_kind_is_an_error(run: Run) -> None:
+def test_an_unknown_kind_is_an_error(run: Run) -> None:
     code = """
         import torch, torch_xla
         try:
@@ -63,14 +63,14 @@ def test_e10_an_unknown_kind_is_an_error(run: Run) -> None:
     assert "PJRT_DEVICE=ABACUS" in run(code, PJRT_DEVICE="ABACUS")
 
 
-def test_c07_to_c14_alone() -> None:
+def test_alone() -> None:
     assert (xr.process_count(), xr.process_index(), xr.host_index(), xr.local_process_count()) == (1, 0, 0, 1)
     assert xr.addressable_device_count() == xr.local_device_count() == xr.global_device_count() == 1
     assert xr.addressable_runtime_device_count() == xr.global_runtime_device_count() == 1
     assert (xr.world_size(), xr.global_ordinal(), xr.local_ordinal()) == (1, 0, 0)
 
 
-def test_e11_one_process_sees_all_cpu_devices_and_is_one_replica(run: Run) -> None:
+def test_one_process_sees_all_cpu_devices_and_is_one_replica(run: Run) -> None:
     code = """
         import torch, torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
         print(xr.addressable_device_count(), xr.local_device_count(), xr.global_device_count(), xr.global_runtime_device_count())
@@ -87,7 +87,7 @@ def test_e11_one_process_sees_all_cpu_devices_and_is_one_replica(run: Run) -> No
 
 
 @pytest.mark.usefixtures("launched")
-def test_c07_to_c14_in_a_launch() -> None:
+def test_in_a_launch() -> None:
     assert (xr.process_count(), xr.process_index(), xr.host_index(), xr.local_process_count()) == (4, 2, 1, 2)
     assert (xr.local_device_count(), xr.global_device_count(), xr.global_runtime_device_count()) == (2, 4, 4)
     assert (xr.world_size(), xr.global_ordinal(), xr.local_ordinal()) == (4, 2, 0)
@@ -98,7 +98,7 @@ def test_c07_to_c14_in_a_launch() -> None:
 
 
 @pytest.mark.parametrize(("slices", "named"), [([0, 0], [None, None]), ([0, 1], [0, 1])])
-def test_c19_slices_are_told_apart_only_where_there_are_several(
+def test_slices_are_told_apart_only_where_there_are_several(
     monkeypatch: pytest.MonkeyPatch, slices: list[int], named: list[int | None]
 ) -> None:
     """jax gives a TPU of one slice a `slice_index` too, which would make a mesh ask for the other slices."""
@@ -109,7 +109,7 @@ def test_c19_slices_are_told_apart_only_where_there_are_several(
     assert found[1]["name"] == "TPU:1" and found[1]["coords"] == [1, 0, 0] and found[1]["num_cores"] == 1
 
 
-def test_c12_code_looks_the_topology_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_looks_the_topology_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xr, "global_runtime_device_attributes", lambda: [{"name": f"TPU:{number}"} for number in range(8)])
     assert xr.global_runtime_device_count() == xr.global_device_count() == 8
     assert xr.runtime_device_attributes("TPU:7") == {"name": "TPU:7"}
@@ -119,7 +119,7 @@ def test_c12_code_looks_the_topology_up_through_the_module(monkeypatch: pytest.M
     assert not xm.is_master_ordinal() and xm.get_local_ordinal() == 3
 
 
-def test_r05_torchrun_variables_give_the_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_variables_give_the_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, text)
     assert (xr.world_size(), xr.global_ordinal(), xr.local_ordinal(), xr.local_process_count()) == (6, 4, 1, 3)
@@ -127,7 +127,7 @@ def test_r05_torchrun_variables_give_the_topology(monkeypatch: pytest.MonkeyPatc
     assert (xr.world_size(), xr.global_ordinal()) == (1, 0)
 
 
-def test_c34_set_replication_joins_and_leaves() -> None:
+def test_set_replication_joins_and_leaves() -> None:
     try:
         xm.set_replication("xla:0", ["CPU:0", "CPU:1"])
         assert replicas.joined() == ("CPU:0", "CPU:1")
@@ -144,7 +144,7 @@ def test_c34_set_replication_joins_and_leaves() -> None:
 
 
 @pytest.mark.usefixtures("launched")
-def test_c34_the_only_device_of_a_process_of_several_joins_it_to_the_job() -> None:
+def test_the_only_device_of_a_process_of_several_joins_it_to_the_job() -> None:
     """accelerate says so of the devices that it sees."""
     try:
         xm.set_replication(torch.device("xla:0"), xm.get_xla_supported_devices())
@@ -155,14 +155,14 @@ def test_c34_the_only_device_of_a_process_of_several_joins_it_to_the_job() -> No
         replicas._membership.devices = None
 
 
-def test_c15_master_ip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_master_ip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert xr.get_master_ip() == "127.0.0.1"
     monkeypatch.setenv("MASTER_ADDR", "10.1.2.3")
     assert xr.get_master_ip() == "10.1.2.3"
 
 
-def test_c15_master_ip_of_a_tpu_slice(run: Run) -> None:
+def test_master_ip_of_a_tpu_slice(run: Run) -> None:
     code = "import torch_xla.runtime as xr; print(xr.get_master_ip())"
     assert run(code, PJRT_DEVICE="TPU", TPU_WORKER_HOSTNAMES="127.0.0.9,127.0.0.8").strip() == "127.0.0.9"
 
@@ -183,7 +183,7 @@ SPMD = """
 """
 
 
-def test_c16_c17_spmd_is_one_virtual_device(run: Run) -> None:
+def test_spmd_is_one_virtual_device(run: Run) -> None:
     warned, devices, counts, physical = run(SPMD, CPU_NUM_DEVICES="4").splitlines()
     assert warned == "0 1 True"
     assert devices == "[device(type='xla', index=0)] 1 xla:0 CPU xla:0"
@@ -191,7 +191,7 @@ def test_c16_c17_spmd_is_one_virtual_device(run: Run) -> None:
     assert physical == "4 4"
 
 
-def test_c16_warnings(run: Run) -> None:
+def test_warnings(run: Run) -> None:
     code = """
         import warnings, torch, torch_xla, torch_xla.runtime as xr
         kept = torch.ones(2, device="xla")
@@ -205,7 +205,7 @@ def test_c16_warnings(run: Run) -> None:
     assert "use_spmd(auto=True)" in run(code, stderr=True)
 
 
-def test_c18_cache_only_before_the_first_computation(run: Run, tmp_path: Path) -> None:
+def test_cache_only_before_the_first_computation(run: Run, tmp_path: Path) -> None:
     code = f"""
         import torch, torch_xla, torch_xla.runtime as xr
         xr.initialize_cache({str(tmp_path / "first")!r})
@@ -221,7 +221,7 @@ def test_c18_cache_only_before_the_first_computation(run: Run, tmp_path: Path) -
     assert list((tmp_path / "second").iterdir())
 
 
-def test_c18_readonly_never_writes(run: Run, tmp_path: Path) -> None:
+def test_readonly_never_writes(run: Run, tmp_path: Path) -> None:
     code = f"""
         import torch, torch_xla, torch_xla.runtime as xr
         xr.initialize_cache({str(tmp_path)!r}, readonly=True)
@@ -231,7 +231,7 @@ def test_c18_readonly_never_writes(run: Run, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_c19_attributes_are_those_of_the_hardware() -> None:
+def test_attributes_are_those_of_the_hardware() -> None:
     (attributes,) = xr.global_runtime_device_attributes()
     assert attributes == {"name": "CPU:0"}
     assert xr.runtime_device_attributes(torch.device("xla:0")) == attributes

@@ -1,4 +1,4 @@
-"""Names of other distributions: theirs, or one replica's result, or an error that names the wheel (api.md D01–D22, Z01, R06)."""
+"""Names of other distributions: theirs, or one replica's result, or an error that names the wheel."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_an_installed_sibling_lacks_is_told_from_what_it_lost(plugins: Call
         siblings.refuse_import("torch_xla.distributed.spmd")
 
 
-def test_d01_all_reduce_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_reduce_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = values()
     result = xm.all_reduce(xm.REDUCE_SUM, tensor, scale=0.5)
     assert result is not tensor and result.tolist() == [1.0, 2.0, 3.0]
@@ -122,7 +122,7 @@ def test_d01_all_reduce_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts.tolist() == [1, 2] and counts.dtype is torch.int64
 
 
-def test_d02_d03_d05_all_gather_of_one_replica() -> None:
+def test_all_gather_of_one_replica() -> None:
     tensor = values()
     for gathered in (xm.all_gather(tensor, dim=-1), xm._all_gather_using_all_reduce(tensor), xm.all_gather_bucketized([tensor])[0]):
         assert gathered is not tensor and gathered.tolist() == [1.0, 2.0, 3.0]
@@ -142,7 +142,7 @@ def test_d02_d03_d05_all_gather_of_one_replica() -> None:
         xm.all_gather([tensor], output=[tensor, tensor], pin_layout=False)
 
 
-def test_d06_d07_d08_of_one_replica() -> None:
+def test_of_one_replica() -> None:
     tensor = values()
     assert xm.all_to_all(tensor, 0, 0, 1).tolist() == [1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match="split_count"):
@@ -156,7 +156,7 @@ def test_d06_d07_d08_of_one_replica() -> None:
         xm.collective_broadcast([tensor], root_ordinal=1)
 
 
-def test_d11_d12_scale_applies_to_reduce_scatter() -> None:
+def test_scale_applies_to_reduce_scatter() -> None:
     tensor = values()
     assert xm.reduce_scatter("sum", tensor, 0.5, 0, 1).tolist() == [0.5, 1.0, 1.5]
     (listed,) = xm.reduce_scatter_bucketized("sum", [tensor], 2.0, 0, 1)
@@ -174,7 +174,7 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def test_d13_d14_gradients() -> None:
+def test_gradients() -> None:
     model, optimizer = model_and_optimizer()
     assert xm._fetch_gradients(optimizer) == []
     model(values()).sum().backward()
@@ -184,7 +184,7 @@ def test_d13_d14_gradients() -> None:
     assert xm.all_reduce_bucketized_gradients([weight], 0.5, None, True) is None and weight.tolist() == [[1.0, 2.0, 3.0]]
 
 
-def test_d15_optimizer_step_returns_the_result_and_syncs_if_asked() -> None:
+def test_optimizer_step_returns_the_result_and_syncs_if_asked() -> None:
     model, optimizer = model_and_optimizer()
 
     def closure() -> torch.Tensor:
@@ -202,7 +202,7 @@ def test_d15_optimizer_step_returns_the_result_and_syncs_if_asked() -> None:
     assert marks() == before + 1
 
 
-def test_r06_reduction_is_looked_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduction_is_looked_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(xm, "reduce_gradients", lambda optimizer, **kwargs: seen.append((optimizer, kwargs)), raising=False)
     _, optimizer = model_and_optimizer()
@@ -212,7 +212,7 @@ def test_r06_reduction_is_looked_up_through_the_module(monkeypatch: pytest.Monke
     assert xm.reduce_gradients(optimizer) is None
 
 
-def test_d16_d17_rendezvous() -> None:
+def test_rendezvous() -> None:
     before = marks()
     assert xm.xla_rendezvous(b"here") == [b"here"]
     assert marks() == before + 2
@@ -223,7 +223,7 @@ def test_d16_d17_rendezvous() -> None:
         xm.xla_rendezvous(b"", ordinals=[0, 1])
 
 
-def test_d18_d19_run_with_cpu_tensors() -> None:
+def test_run_with_cpu_tensors() -> None:
     def target(data: dict[str, torch.Tensor], factor: float) -> float:
         assert data["x"].device.type == "cpu"
         return float(data["x"].sum()) * factor
@@ -236,7 +236,7 @@ def test_d18_d19_run_with_cpu_tensors() -> None:
     assert xm.mesh_reduce("tag", {"x": values()}, lambda parts: [part["x"].device.type for part in parts]) == ["cpu"]
 
 
-def test_d20_d21() -> None:
+def test_d21() -> None:
     model, _ = model_and_optimizer()
     before = marks()
     assert xm.broadcast_master_param(model) is None
@@ -245,7 +245,7 @@ def test_d20_d21() -> None:
     assert context is xm._get_device_context() and xm._get_all_reduce_token()[0] is token
 
 
-def test_z01_save_loads_without_this_package(tmp_path: Path) -> None:
+def test_save_loads_without_this_package(tmp_path: Path) -> None:
     state = {"weight": values(), "nested": [torch.ones(2, 2, device="xla"), 3, "text"]}
     xm.save(state, tmp_path / "state.pt", sync=True)
     loaded = torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu")

@@ -1,4 +1,4 @@
-"""Rates, deprecations, variable names, checkpoint tags and view sharing (api.md B17, C51, C52, C56, C59, §10.1)."""
+"""Rates, deprecations, variable names, checkpoint tags and view sharing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_c51_rates(clock: Clock) -> None:
+def test_rates(clock: Clock) -> None:
     tracker = rate_tracker.RateTracker(smooth_factor=0.25)
     assert tracker.rate() == 0.0 and tracker.global_rate() == 0.0
     tracker.add(10)
@@ -51,7 +51,7 @@ def test_c51_rates(clock: Clock) -> None:
     assert tracker.global_rate() == 3.0
 
 
-def test_c51_no_time_keeps_the_count(clock: Clock) -> None:
+def test_no_time_keeps_the_count(clock: Clock) -> None:
     tracker = rate_tracker.RateTracker()
     tracker.add(4)
     assert tracker.rate() == 0.0
@@ -59,7 +59,7 @@ def test_c51_no_time_keeps_the_count(clock: Clock) -> None:
     assert tracker.rate() == 2.0
 
 
-def test_e03_default_smoothing(clock: Clock) -> None:
+def test_default_smoothing(clock: Clock) -> None:
     def second_rate() -> float:
         tracker = rate_tracker.RateTracker()
         for count in (10, 20):
@@ -92,7 +92,7 @@ def new_name(a: int, b: int = 2) -> int:
 old_module = types.ModuleType("some.module")
 
 
-def test_c56_deprecated_names_old_and_new_once(warnings_of: list[str]) -> None:
+def test_deprecated_names_old_and_new_once(warnings_of: list[str]) -> None:
     old = deprecation.deprecated(old_module, new_name, "old_name", extra_msg="Gone in 9.9.")
     assert warnings_of == []
     assert old(3) == 6 and old(3, b=5) == 15
@@ -100,7 +100,7 @@ def test_c56_deprecated_names_old_and_new_once(warnings_of: list[str]) -> None:
     assert (old.__name__, old.__module__) == ("old_name", "some.module")
 
 
-def test_b17_once_per_name_in_the_process(warnings_of: list[str]) -> None:
+def test_once_per_name_in_the_process(warnings_of: list[str]) -> None:
     for _ in range(2):
         deprecation.deprecated(old_module, new_name)(1)
     deprecation.deprecated(old_module, new_name, "other")(1)
@@ -129,7 +129,7 @@ def test_register_deprecated_calls_the_new_function(warnings_of: list[str]) -> N
     assert warnings_of == [f"some.module.older is deprecated, use {__name__}.new_name instead."]
 
 
-def test_c59_constants_equal_their_names() -> None:
+def test_constants_equal_their_names() -> None:
     assert {name: getattr(xenv, name) for name in xenv.__all__} == {name: name for name in xenv.__all__}
     assert {"PJRT_DEVICE", "CPU_NUM_DEVICES", "PJRT_LOCAL_PROCESS_RANK"} <= set(xenv.__all__)
     assert {setting.name for setting in config.SETTINGS} <= set(xenv.__all__)
@@ -180,7 +180,7 @@ def shared_storage() -> dict[str, Any]:
         ((lambda t: [t, t.detach()])(torch.eye(3).to_sparse()), "obj[0]", "obj[1]"),
     ],
 )
-def test_c52_sharing_names_both(nesting: Any, first: str, second: str) -> None:
+def test_sharing_names_both(nesting: Any, first: str, second: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         check_view_sharing(nesting)
     assert first in str(caught.value) and second in str(caught.value)
@@ -197,18 +197,18 @@ def test_c52_sharing_names_both(nesting: Any, first: str, second: str) -> None:
         {"n": 1},
     ],
 )
-def test_c52_no_sharing(nesting: Any) -> None:
+def test_no_sharing(nesting: Any) -> None:
     check_view_sharing(nesting)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
-def test_c52_compressed_sparse_tensors_share_by_their_values() -> None:
+def test_compressed_sparse_tensors_share_by_their_values() -> None:
     compressed = torch.eye(3).to_sparse_csr()
     with pytest.raises(RuntimeError, match="share memory"):
         check_view_sharing([compressed, compressed.values()])
 
 
-def test_c52_tied_modules_are_fine_and_data_is_not() -> None:
+def test_tied_modules_are_fine_and_data_is_not() -> None:
     first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     second.weight = first.weight
     check_view_sharing([first, second])
@@ -217,7 +217,7 @@ def test_c52_tied_modules_are_fine_and_data_is_not() -> None:
         check_view_sharing([first, second])
 
 
-def test_c52_alias_groups_come_from_the_key() -> None:
+def test_alias_groups_come_from_the_key() -> None:
     a, b, c = torch.ones(1), torch.ones(1), torch.ones(1)
     groups = {id(a): 1, id(b): 2, id(c): 1}
     check_view_sharing([a, b], alias_key=lambda t: groups[id(t)])
@@ -225,7 +225,7 @@ def test_c52_alias_groups_come_from_the_key() -> None:
         check_view_sharing([a, b, c], alias_key=lambda t: groups[id(t)])
 
 
-def test_c52_xla_tensors_tell_their_alias_group() -> None:
+def test_xla_tensors_tell_their_alias_group() -> None:
     def tensor(group: int) -> Any:
         return types.SimpleNamespace(device=torch.device("xla:0"), _xla_alias_id=group)
 

@@ -1,4 +1,4 @@
-"""StableHLO of pending work and of exported programs (api.md C41, C42, E09, §10.1 Export)."""
+"""StableHLO of pending work and of exported programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parsed(bytecode: bytes) -> str:
     return str(dialect.deserialize_portable_artifact(context, bytecode))
 
 
-def test_c41_the_given_tensors_are_the_results_and_stay_pending() -> None:
+def test_the_given_tensors_are_the_results_and_stay_pending() -> None:
     tensor = data(1.0, 2.0)
     wanted, other = tensor * 3, tensor.exp()
     before = counter("ExecuteComputation"), counter("UncachedCompile")
@@ -56,7 +56,7 @@ def test_c41_the_given_tensors_are_the_results_and_stay_pending() -> None:
     assert wanted.tolist() == [3.0, 6.0] and other[0].item() == pytest.approx(2.7182817)
 
 
-def test_c41_asking_does_not_change_the_next_program() -> None:
+def test_asking_does_not_change_the_next_program() -> None:
     def step(ask: bool) -> torch.Tensor:
         result = (data(1.0, 2.0, 5.0) - 1).square().sum()
         if ask:
@@ -71,19 +71,19 @@ def test_c41_asking_does_not_change_the_next_program() -> None:
     assert counter("UncachedCompile") == compiled
 
 
-def test_c41_computed_tensors_pass_through_and_nothing_pending_is_a_module_too() -> None:
+def test_computed_tensors_pass_through_and_nothing_pending_is_a_module_too() -> None:
     tensor = data(1.0, 2.0)
     assert "return %arg0" in xm.get_stablehlo([tensor])
     assert "module @" in xm.get_stablehlo()
 
 
-def test_c42_bytecode_is_the_same_module() -> None:
+def test_bytecode_is_the_same_module() -> None:
     tensor = data(1.0, 2.0) * 3
     bytecode = xm.get_stablehlo_bytecode([tensor])
     assert isinstance(bytecode, bytes) and "stablehlo.multiply" in parsed(bytecode)
 
 
-def test_e09_locations_name_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locations_name_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = data(1.0, 2.0, 3.0, 4.0, 5.0)
     pending = tensor.sinh()  # this line
     assert "test_stablehlo.py" not in xm.get_stablehlo([pending])

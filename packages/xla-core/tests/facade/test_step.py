@@ -1,4 +1,4 @@
-"""Steps and compiled regions (api.md B04, B06, C04, C05, C37–C39, C55, E04, E05, R14, §10.1)."""
+"""Steps and compiled regions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def data(*numbers: float) -> torch.Tensor:
     return torch.tensor(numbers).to("xla")
 
 
-def test_c04_c39_a_sync_runs_what_is_live_once(counts: Counts) -> None:
+def test_a_sync_runs_what_is_live_once(counts: Counts) -> None:
     tensor = data(1.0, 2.0) * 3
     torch_xla.sync(wait=True)
     xm.mark_step(wait=False, reset_scope=False)
@@ -50,13 +50,13 @@ def test_c04_c39_a_sync_runs_what_is_live_once(counts: Counts) -> None:
     assert counts.ExecuteComputation == 1
 
 
-def test_r14_an_empty_sync_runs_nothing(counts: Counts) -> None:
+def test_an_empty_sync_runs_nothing(counts: Counts) -> None:
     for _ in range(3):
         xm.mark_step()
     assert (counts.MarkStep, counts.ExecuteComputation, counts.UncachedCompile) == (3, 0, 0)
 
 
-def test_e04_step_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_step_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     torch_xla.sync()
     monkeypatch.setenv("XLA_EMIT_STEPLOG", "1")
     torch_xla.sync()
@@ -65,7 +65,7 @@ def test_e04_step_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
     assert lines == ["torch_xla.torch_xla::sync", "torch_xla.core.xla_model::mark_step"]
 
 
-def test_e05_sync_wait_replaces_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_wait_replaces_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[object] = []
     monkeypatch.setattr("xla_core.runtime.executor.wait", waited.append)
     torch_xla.sync()
@@ -78,7 +78,7 @@ def test_e05_sync_wait_replaces_the_argument(monkeypatch: pytest.MonkeyPatch) ->
     assert len(waited) == 1
 
 
-def test_c05_step_syncs_on_both_ends(counts: Counts) -> None:
+def test_step_syncs_on_both_ends(counts: Counts) -> None:
     with torch_xla.step():
         tensor = data(1.0) + 1
         assert (counts.MarkStep, counts.ExecuteComputation) == (1, 0)
@@ -89,7 +89,7 @@ def test_c05_step_syncs_on_both_ends(counts: Counts) -> None:
     assert counts.MarkStep == 4 and tensor.tolist() == [3.0]
 
 
-def test_c37_closures_see_the_step_and_add_no_execution(counts: Counts) -> None:
+def test_closures_see_the_step_and_add_no_execution(counts: Counts) -> None:
     seen: list[object] = []
     weights = data(1.0, 2.0, 3.0)
     for step in range(3):
@@ -111,7 +111,7 @@ def test_c37_closures_see_the_step_and_add_no_execution(counts: Counts) -> None:
     assert (counts.ExecuteComputation, counts.UncachedCompile + counts.CachedCompile) == (3, 3)
 
 
-def test_c38_a_failing_closure_loses_the_rest_of_its_step() -> None:
+def test_a_failing_closure_loses_the_rest_of_its_step() -> None:
     seen: list[str] = []
 
     def fail() -> None:
@@ -126,7 +126,7 @@ def test_c38_a_failing_closure_loses_the_rest_of_its_step() -> None:
     assert seen == ["first"]
 
 
-def test_c38_async_closures_run_in_order_and_fail_at_the_next_hand_over() -> None:
+def test_async_closures_run_in_order_and_fail_at_the_next_hand_over() -> None:
     seen: list[object] = []
     tensor = data(2.0)
     for number in range(5):
@@ -153,7 +153,7 @@ def test_c38_async_closures_run_in_order_and_fail_at_the_next_hand_over() -> Non
     assert xm._run_step_closures() is context
 
 
-def test_c36_one_context_for_each_device() -> None:
+def test_one_context_for_each_device() -> None:
     context = xm._get_device_context()
     assert context is xm._get_device_context("xla:0") is xm._get_device_context(torch.device("xla:0"))
     assert str(context.device) == "xla:0"

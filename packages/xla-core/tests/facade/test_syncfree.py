@@ -1,4 +1,4 @@
-"""Optimizers that skip an update without a host read (api.md §10.1 AMP, R12), against `torch.optim` on the CPU."""
+"""Optimizers that skip an update without a host read, against `torch.optim` on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small helpers (api.md C57, §10.1)."""
+"""Small helpers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch_xla.utils import utils as xu
     ("text", "kind", "expected"),
     [("1", bool, True), ("0", bool, False), ("12", int, 12), ("0.5", float, 0.5), ("a b", str, "a b"), ("", str, "")],
 )
-def test_c57_getenv_as(text: str, kind: type, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_getenv_as(text: str, kind: type, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XU_TEST", text)
     got = xu.getenv_as("XU_TEST", kind, None)
     assert got == expected and type(got) is kind
 
 
-def test_c57_getenv_as_unset_and_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_getenv_as_unset_and_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XU_TEST", raising=False)
     assert xu.getenv_as("XU_TEST", int) is None
     assert xu.getenv_as("XU_TEST", bool, True) is True
@@ -37,14 +37,14 @@ def test_c57_getenv_as_unset_and_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "expected"),
     [("true", True), ("TRUE", True), ("1", True), ("7", True), ("0", False), ("-1", False), ("yes", False), ("", False)],
 )
-def test_c57_check_env_flag(text: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_env_flag(text: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XU_TEST", text)
     assert xu.check_env_flag("XU_TEST") is expected
     monkeypatch.delenv("XU_TEST")
     assert xu.check_env_flag("XU_TEST", default=text) is expected
 
 
-def test_c57_lazy_property_is_made_once() -> None:
+def test_lazy_property_is_made_once() -> None:
     made: list[int] = []
 
     def make() -> None:

@@ -1,4 +1,4 @@
-"""The extension module's names (api.md C60, R10, §10.1)."""
+"""The extension module's names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xla_core import metrics
 from xla_core.errors import GraphBreakError
 from xla_core.facade import replicas
 
-C60 = """
+NAMES = """
 _xla_get_devices _xla_get_all_devices _xla_get_default_device _xla_set_default_device _xla_set_replication_devices _get_all_reduce_token
 _set_all_reduce_token _xla_sync_multi _xla_step_marker _xla_wait_device_ops _xla_get_cpu_tensors _xla_tensors_from_aten _xla_get_tensor_id
 _xla_get_tensor_view_alias_id _xla_set_rng_seed _xla_get_rng_seed _xla_memory_info _xla_optimization_barrier_ _get_stablehlo _xla_all_reduce
@@ -41,29 +41,29 @@ def counter(name: str) -> int:
     return metrics.counter(name)
 
 
-@pytest.mark.parametrize("name", C60)
-def test_c60_every_name_resolves(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_resolves(name: str) -> None:
     assert callable(getattr(xlac, name))
 
 
-def test_c60_unknown_names() -> None:
+def test_unknown_names() -> None:
     with pytest.raises(AttributeError, match="_xla_no_such_thing"):
         _ = xlac._xla_no_such_thing
 
 
-def test_c60_devices() -> None:
+def test_devices() -> None:
     assert xlac._xla_get_devices() == ["xla:0"] and xlac._xla_get_all_devices() == xlac._xla_real_devices(["xla:0"]) == ["CPU:0"]
     assert xlac._xla_num_devices() == 1 and xlac._xla_get_default_device_ordinal() == 0 and xlac._xla_runtime_is_initialized()
     assert xlac._xla_set_default_device("xla:0") == "xla:0"
     assert xlac._xla_device_kind("xla:0") == xm.xla_device_kind()
 
 
-def test_r10_default_device_is_text_that_torch_takes() -> None:
+def test_default_device_is_text_that_torch_takes() -> None:
     text = xlac._xla_get_default_device()
     assert isinstance(text, str) and torch.device(text) == torch_xla.device()
 
 
-def test_r10_tensor_ids_are_those_of_storages() -> None:
+def test_tensor_ids_are_those_of_storages() -> None:
     tensor = data(1.0, 2.0)
     alias = [
         xlac._xla_get_tensor_id(one) for one in (tensor, tensor.detach(), tensor[1:], tensor.view(2, 1), torch.nn.Parameter(tensor).data)
@@ -72,7 +72,7 @@ def test_r10_tensor_ids_are_those_of_storages() -> None:
     assert xlac._xla_get_tensor_view_alias_id(tensor) == xlac._xla_get_tensor_view_alias_id(tensor[:1])
 
 
-def test_c60_replication_devices() -> None:
+def test_replication_devices() -> None:
     try:
         xlac._xla_set_replication_devices(["CPU:0"])
         assert xlac._xla_get_replication_devices() == ["CPU:0"] and xlac._xla_get_replication_devices_count() == 1
@@ -80,7 +80,7 @@ def test_c60_replication_devices() -> None:
         replicas._membership.devices = None
 
 
-def test_c60_sync_and_transfer() -> None:
+def test_sync_and_transfer() -> None:
     first, second = data(1.0) + 1, data(2.0) + 1
     marks, runs = counter("MarkStep"), counter("ExecuteComputation")
     xlac._xla_sync_multi([first, second], [], wait=True)
@@ -101,7 +101,7 @@ def test_c60_sync_and_transfer() -> None:
         xlac._xla_tensors_from_aten([torch.ones(1)], ["xla:0"], ["sharding"])
 
 
-def test_c60_state_memory_and_barrier() -> None:
+def test_state_memory_and_barrier() -> None:
     xlac._xla_set_rng_seed(5, "xla:0")
     assert xlac._xla_get_rng_seed() == xlac._xla_get_rng_seed("xla:0") == xm.get_rng_state() == 5
     assert set(xlac._xla_memory_info("xla:0")) >= {"bytes_used", "bytes_limit"}

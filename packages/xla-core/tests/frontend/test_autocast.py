@@ -1,4 +1,4 @@
-"""`torch.autocast('xla')` (api.md §10.1 AMP, R12) against `torch.autocast('cpu')`."""
+"""`torch.autocast('xla')` against `torch.autocast('cpu')`."""
 
 from __future__ import annotations
 

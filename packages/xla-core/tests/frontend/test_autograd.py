@@ -1,4 +1,4 @@
-"""Whole models: forward, backward and optimizers give on xla what they give on the CPU, compiled once (api.md B02, B07)."""
+"""Whole models: forward, backward and optimizers give on xla what they give on the CPU, compiled once."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def train(model: nn.Module, device: str, data: list[tuple[Tensor, Tensor]], coun
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_b02_training_agrees_with_the_cpu(name: str, counts: Counts) -> None:
+def test_training_agrees_with_the_cpu(name: str, counts: Counts) -> None:
     make, shape = MODELS[name]
     torch.manual_seed(0)
     model = make()
@@ -205,7 +205,7 @@ def optimise(
 
 @pytest.mark.parametrize("foreach", [None, False], ids=["default", "single"])
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
-def test_b07_optimizers_agree_with_the_cpu_and_compile_no_more_after_step_three(name: str, foreach: bool | None, counts: Counts) -> None:
+def test_optimizers_agree_with_the_cpu_and_compile_no_more_after_step_three(name: str, foreach: bool | None, counts: Counts) -> None:
     kind, options = OPTIMIZERS[name]
     expected, _ = optimise(kind, options, "cpu", counts)
     got, compiles = optimise(kind, {**options, "foreach": foreach}, "xla", counts)

@@ -1,4 +1,4 @@
-"""Results whose shape depends on data: right, counted, one partial execution, no part on the CPU (api.md B05, M08)."""
+"""Results whose shape depends on data: right, counted, one partial execution, no part on the CPU."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ READS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_b05_one_partial_execution(name: str, counts: Counts) -> None:
+def test_one_partial_execution(name: str, counts: Counts) -> None:
     x, other = torch.tensor([0.0, 1.0, 2.0, 3.0], device="xla") + 1, torch.ones(2, device="xla") + 5
     result = READS[name](x)
     assert counts.ExecuteComputation == 1 and counts.MarkStep == 0
@@ -167,7 +167,7 @@ def test_b05_one_partial_execution(name: str, counts: Counts) -> None:
     assert other.tolist() == [6, 6] and shapes
 
 
-def test_m08_counted_by_name(counts: Counts) -> None:
+def test_counted_by_name(counts: Counts) -> None:
     x = torch.tensor([0.0, 3.0], device="xla")
     x.nonzero(), x[x > 0], x.unique()
     assert [counts[f"xla::{name}"] for name in ("nonzero", "index", "_unique2")] == [1, 1, 1]
@@ -206,7 +206,7 @@ def test_gradients_flow_through_masks_without_another_read(counts: Counts) -> No
     assert x.grad.tolist() == [2, 0, 6]
 
 
-def test_b05_without_a_warning() -> None:
+def test_without_a_warning() -> None:
     x = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).to("xla")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Calls as torch makes them: keywords, out=, in-place casts, numbers that change, torch's own errors (api.md B02, B03, B07)."""
+"""Calls as torch makes them: keywords, out=, in-place casts, numbers that change, torch's own errors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def ixor(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("make", list(CALLS.values()), ids=list(CALLS))
-def test_b02_calls_in_every_form(make: Make) -> None:
+def test_calls_in_every_form(make: Make) -> None:
     same(make("cpu"), make("xla"))
 
 
@@ -224,12 +224,12 @@ WRONG: dict[str, Make] = {
 }
 
 
-# What has to read values anyway (B05) is checked by the CPU itself.
+# What has to read values anyway is checked by the CPU itself.
 VALUE_READS = [WRONG["mask_shape"], WRONG["inverse"]]
 
 
 @pytest.mark.parametrize("call", list(WRONG.values()), ids=list(WRONG))
-def test_b03_wrong_calls_fail_as_on_the_cpu_when_recorded(call: Make, counts: Counts) -> None:
+def test_wrong_calls_fail_as_on_the_cpu_when_recorded(call: Make, counts: Counts) -> None:
     with pytest.raises(Exception) as expected:
         call("cpu")
     with pytest.raises(type(expected.value)) as got:
@@ -269,7 +269,7 @@ SCHEDULES: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 @pytest.mark.parametrize("use", list(SCHEDULES.values()), ids=list(SCHEDULES))
-def test_b07_a_number_that_changes_costs_one_more_compile_at_most(use: Callable[[Tensor, float], Tensor], counts: Counts) -> None:
+def test_a_number_that_changes_costs_one_more_compile_at_most(use: Callable[[Tensor, float], Tensor], counts: Counts) -> None:
     data = torch.tensor([0.5, 1.0, 2.0])
     mine = data.to("xla")
     torch_xla.sync()
@@ -282,7 +282,7 @@ def test_b07_a_number_that_changes_costs_one_more_compile_at_most(use: Callable[
     assert seen[1] <= 2 and seen[-1] == seen[1], seen
 
 
-def test_b07_a_warm_up_from_zero_through_one_costs_one_more_compile(counts: Counts) -> None:
+def test_a_warm_up_from_zero_through_one_costs_one_more_compile(counts: Counts) -> None:
     parameter = nn.Parameter(torch.tensor([1.0, 2.0]).to("xla"))
     optimizer = torch.optim.SGD([parameter], lr=1.0, foreach=False)
     torch_xla.sync()
@@ -296,7 +296,7 @@ def test_b07_a_warm_up_from_zero_through_one_costs_one_more_compile(counts: Coun
     assert counts.UncachedCompile <= 2
 
 
-def test_b07_numbers_that_shape_a_result_compile_anew(counts: Counts) -> None:
+def test_numbers_that_shape_a_result_compile_anew(counts: Counts) -> None:
     data = torch.arange(6.0, device="xla")
     torch_xla.sync()
     counts.restart()
@@ -307,7 +307,7 @@ def test_b07_numbers_that_shape_a_result_compile_anew(counts: Counts) -> None:
     assert counts.UncachedCompile == 3
 
 
-def test_b07_integers_as_values_do_not_recompile_for_ever(counts: Counts) -> None:
+def test_integers_as_values_do_not_recompile_for_ever(counts: Counts) -> None:
     data = torch.arange(3, device="xla")
     torch_xla.sync()
     counts.restart()
@@ -321,7 +321,7 @@ def test_b07_integers_as_values_do_not_recompile_for_ever(counts: Counts) -> Non
     assert (data.to(torch.uint8) + 300).tolist() == (data.cpu().to(torch.uint8) + 300).tolist()
 
 
-def test_b07_same_shapes_same_body_one_compile(counts: Counts) -> None:
+def test_same_shapes_same_body_one_compile(counts: Counts) -> None:
     layer = nn.Linear(3, 3).to("xla")
     batches = [torch.randn(2, 3) for _ in range(4)]
     torch_xla.sync()

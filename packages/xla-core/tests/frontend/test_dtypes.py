@@ -1,4 +1,4 @@
-"""Every dtype keeps its name and its values; the conversion variables change only how numbers are computed (api.md B09, E07, E08)."""
+"""Every dtype keeps its name and its values; the conversion variables change only how numbers are computed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bits(tensor: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-def test_b09_every_dtype_goes_there_and_back(dtype: torch.dtype) -> None:
+def test_every_dtype_goes_there_and_back(dtype: torch.dtype) -> None:
     origin = values(dtype)
     moved = origin.to("xla")
     assert moved.dtype is dtype and moved.element_size() == origin.element_size()
@@ -53,7 +53,7 @@ def test_b09_every_dtype_goes_there_and_back(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in ALL if dtype not in EIGHTS], ids=str)
-def test_b09_every_dtype_is_stored_and_indexed(dtype: torch.dtype) -> None:
+def test_every_dtype_is_stored_and_indexed(dtype: torch.dtype) -> None:
     origin = values(dtype)
     stored = torch.zeros(4, dtype=dtype, device="xla")
     stored[1:3] = origin[2:4].to("xla") if len(origin) > 3 else origin[:2].to("xla")
@@ -65,7 +65,7 @@ def test_b09_every_dtype_is_stored_and_indexed(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", COMPUTING, ids=str)
-def test_b09_computing_stays_in_the_dtype(dtype: torch.dtype) -> None:
+def test_computing_stays_in_the_dtype(dtype: torch.dtype) -> None:
     origin = (
         torch.tensor([3, -2, 5], dtype=torch.float64).to(dtype) if dtype is not torch.uint8 else torch.tensor([3, 200, 100], dtype=dtype)
     )
@@ -83,7 +83,7 @@ def test_b09_computing_stays_in_the_dtype(dtype: torch.dtype) -> None:
         torch.testing.assert_close(got.cpu(), expected)
 
 
-def test_b09_wide_numbers_are_wide() -> None:
+def test_wide_numbers_are_wide() -> None:
     big = torch.tensor([(1 << 62) + 1, -(1 << 63)], device="xla")
     assert (big + 1).tolist() == [(1 << 62) + 2, -(1 << 63) + 1]
     assert (big // 3).tolist() == [((1 << 62) + 1) // 3, -(1 << 63) // 3]
@@ -95,7 +95,7 @@ def test_b09_wide_numbers_are_wide() -> None:
     assert torch.tensor([1.0]).to("xla").double().div(3).item() == 1 / 3
 
 
-def test_b09_narrow_numbers_round_as_on_the_cpu() -> None:
+def test_narrow_numbers_round_as_on_the_cpu() -> None:
     numbers = torch.linspace(-3, 3, 50)
     for dtype in (torch.float16, torch.bfloat16):
         cpu, xla = numbers.to(dtype), numbers.to("xla").to(dtype)
@@ -207,13 +207,13 @@ EXPECTED = {
     ],
     ids=["none", "off", "e07", "e08", "both"],
 )
-def test_e07_e08_conversion_variables(variables: dict[str, str], expected: str, run: Run) -> None:
+def test_conversion_variables(variables: dict[str, str], expected: str, run: Run) -> None:
     output = run(PROBE, **variables).splitlines()
     assert output[:4] == [line for lines in EXPECTED[expected] for line in lines]
     assert output[4:] == [f"{(1 << 40) + 2} True", "torch.float32 32.0"]
 
 
-def test_e07_bits_are_refused_where_there_are_none(run: Run) -> None:
+def test_bits_are_refused_where_there_are_none(run: Run) -> None:
     code = """
         import torch, torch_xla
         try:
@@ -225,7 +225,7 @@ def test_e07_bits_are_refused_where_there_are_none(run: Run) -> None:
     assert run(code, XLA_USE_BF16="1").splitlines() == ["True", "[16256, 16256]"]
 
 
-def test_e07_is_read_once(run: Run) -> None:
+def test_is_read_once(run: Run) -> None:
     code = """
         import os, torch, torch_xla
         one = torch.ones(1, device="xla")

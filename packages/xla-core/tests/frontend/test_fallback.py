@@ -1,4 +1,4 @@
-"""Operations without a lowering run in stock torch on the CPU, are counted, and can be forbidden (api.md B05, B15, M09)."""
+"""Operations without a lowering run in stock torch on the CPU, are counted, and can be forbidden."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def silence() -> Iterator[None]:
         yield
 
 
-def test_b15_gives_the_cpu_answer_on_the_device(counts: Counts) -> None:
+def test_gives_the_cpu_answer_on_the_device(counts: Counts) -> None:
     x = torch.arange(6.0, device="xla").view(2, 3).t() + 1
     result = OPS.double(x)
     assert result.device.type == "xla"
@@ -55,7 +55,7 @@ def test_b15_gives_the_cpu_answer_on_the_device(counts: Counts) -> None:
     assert counts["xla_core_fallback_tests::double"] == 1
 
 
-def test_b15_arguments_of_every_kind() -> None:
+def test_arguments_of_every_kind() -> None:
     x = torch.tensor([1.0, 2.0], device="xla")
     assert OPS.scaled(x, None, by=3.0).tolist() == [3, 6]
     assert OPS.scaled(x, torch.tensor(1.0, device="xla")).tolist() == [2, 3]
@@ -64,7 +64,7 @@ def test_b15_arguments_of_every_kind() -> None:
     assert OPS.number(x) == 3.0
 
 
-def test_b15_writes_reach_the_arguments_and_their_bases() -> None:
+def test_writes_reach_the_arguments_and_their_bases() -> None:
     base = torch.zeros(2, 3, device="xla")
     column = base[:, 1]
     assert OPS.count_(column, 4) is column
@@ -74,7 +74,7 @@ def test_b15_writes_reach_the_arguments_and_their_bases() -> None:
     assert base.tolist() == [[2, 2, 2], [0, 4, 0]] and other.tolist() == [2]
 
 
-def test_b15_runs_only_what_it_needs(counts: Counts) -> None:
+def test_runs_only_what_it_needs(counts: Counts) -> None:
     needed, other = torch.ones(2, device="xla") + 1, torch.ones(3, device="xla") * 5
     torch.testing.assert_close(OPS.double(needed).cpu(), torch.tensor([4.0, 4.0]))
     assert counts.ExecuteComputation == 1 and counts.MarkStep == 0
@@ -82,7 +82,7 @@ def test_b15_runs_only_what_it_needs(counts: Counts) -> None:
     assert counts.ExecuteComputation == 2
 
 
-def test_b15_says_so_once_and_names_the_line() -> None:
+def test_says_so_once_and_names_the_line() -> None:
     fallback._warned.discard("xla_core_fallback_tests::double")
     x = torch.ones(1, device="xla")
     with warnings.catch_warnings(record=True) as caught:
@@ -94,7 +94,7 @@ def test_b15_says_so_once_and_names_the_line() -> None:
     assert "xla_core_fallback_tests::double" in messages[0] and "test_fallback.py:" in messages[0]
 
 
-def test_b15_announces_an_event() -> None:
+def test_announces_an_event() -> None:
     seen: list[metrics.FallbackEvent] = []
     stop = metrics.subscribe(seen.append, metrics.FallbackEvent)
     try:
@@ -105,7 +105,7 @@ def test_b15_announces_an_event() -> None:
     assert seen[0].device == "xla:0" and seen[0].duration_ns > 0 and seen[0].line is not None and "test_fallback.py:" in seen[0].line
 
 
-def test_m09_aten_operations_are_counted_under_their_names(counts: Counts) -> None:
+def test_aten_operations_are_counted_under_their_names(counts: Counts) -> None:
     a, b = torch.tensor([[2.0, 0.0], [0.0, 4.0]], device="xla"), torch.ones(2, 1, device="xla")
     for _ in range(2):
         assert torch.linalg.lstsq(a, b).solution.tolist() == [[0.5], [0.25]]

@@ -1,4 +1,4 @@
-"""JAX functions as recorded operations: values, gradients, programs, refusals (api.md §10.1, call_jax)."""
+"""JAX functions as recorded operations: values, gradients, programs, refusals."""
 
 from __future__ import annotations
 

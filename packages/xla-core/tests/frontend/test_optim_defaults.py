@@ -1,4 +1,4 @@
-"""Optimizers of stock torch on xla parameters: list operations by default, CPU results, no compile after the first steps (R12)."""
+"""Optimizers of stock torch on xla parameters: list operations by default, CPU results, no compile after the first steps."""
 
 from __future__ import annotations
 

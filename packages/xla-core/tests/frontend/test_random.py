@@ -1,4 +1,4 @@
-"""Random operations draw from the device's own state, which enters programs as an input (api.md B14)."""
+"""Random operations draw from the device's own state, which enters programs as an input."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def seeded() -> Iterator[None]:
 
 
 @each_draw
-def test_b14_same_seed_same_program_same_numbers(draw: Callable[[], Tensor]) -> None:
+def test_same_seed_same_program_same_numbers(draw: Callable[[], Tensor]) -> None:
     runs = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
@@ -58,7 +58,7 @@ def test_b14_same_seed_same_program_same_numbers(draw: Callable[[], Tensor]) -> 
 
 
 @each_draw
-def test_b14_the_cpu_generator_is_not_touched(draw: Callable[[], Tensor]) -> None:
+def test_the_cpu_generator_is_not_touched(draw: Callable[[], Tensor]) -> None:
     before = torch.get_rng_state()
     draw().tolist()
     assert torch.equal(torch.get_rng_state(), before)
@@ -70,7 +70,7 @@ def test_b14_the_cpu_generator_is_not_touched(draw: Callable[[], Tensor]) -> Non
     assert draw().tolist() == expected
 
 
-def test_b14_numbers_are_spread_as_they_should() -> None:
+def test_numbers_are_spread_as_they_should() -> None:
     uniform = torch.rand(20000, device="xla").cpu()
     assert 0 <= uniform.min() and uniform.max() < 1
     assert abs(uniform.mean() - 0.5) < 0.02 and abs(uniform.var() - 1 / 12) < 0.01
@@ -82,7 +82,7 @@ def test_b14_numbers_are_spread_as_they_should() -> None:
     assert abs((kept == 0).float().mean() - 0.25) < 0.02
 
 
-def test_b14_a_loop_with_dropout_compiles_once(counts: Counts) -> None:
+def test_a_loop_with_dropout_compiles_once(counts: Counts) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1)).to("xla")
     data = torch.ones(4, 8, device="xla")
@@ -97,7 +97,7 @@ def test_b14_a_loop_with_dropout_compiles_once(counts: Counts) -> None:
     assert len(set(losses)) == 5
 
 
-def test_b14_reading_between_draws_changes_nothing() -> None:
+def test_reading_between_draws_changes_nothing() -> None:
     torch.manual_seed(1)
     first, second = torch.rand(3, device="xla"), torch.rand(3, device="xla")
     together = (first.tolist(), second.tolist())
@@ -108,7 +108,7 @@ def test_b14_reading_between_draws_changes_nothing() -> None:
     assert together == (alone, second.tolist())
 
 
-def test_b14_a_value_once_drawn_stays() -> None:
+def test_a_value_once_drawn_stays() -> None:
     drawn = torch.rand(4, device="xla")
     double = drawn * 2
     torch.testing.assert_close(double.cpu(), drawn.cpu() * 2, rtol=0, atol=0)

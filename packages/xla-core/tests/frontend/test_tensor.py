@@ -1,4 +1,4 @@
-"""What a user sees of an xla tensor: names, text, metadata, moves, copies, pickles (api.md B01–B03, B08, B10, B12, B13, R09–R12)."""
+"""What a user sees of an xla tensor: names, text, metadata, moves, copies, pickles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbers(*values: float, **options: Any) -> Tensor:
     return torch.tensor(values, device="xla", **options)
 
 
-def test_b01_devices_are_named_xla() -> None:
+def test_devices_are_named_xla() -> None:
     for tensor in (
         torch.zeros(2, device="xla"),
         torch.zeros(2, device="xla:0"),
@@ -54,7 +54,7 @@ def test_b01_devices_are_named_xla() -> None:
         assert torch.ones(1).device == nn.Linear(1, 1).weight.device == torch.device("xla:0")
 
 
-def test_b01_the_default_device(run: Run) -> None:
+def test_the_default_device(run: Run) -> None:
     output = run(
         """
         import torch, torch_xla
@@ -67,7 +67,7 @@ def test_b01_the_default_device(run: Run) -> None:
     assert output.splitlines() == ["xla:0 xla:2 xla:2", "xla:1 xla:1 xla"]
 
 
-def test_b01_moves_to_the_default_device(run: Run) -> None:
+def test_moves_to_the_default_device(run: Run) -> None:
     output = run(
         """
         import threading
@@ -116,7 +116,7 @@ SHOWN: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("make", list(SHOWN.values()), ids=list(SHOWN))
-def test_b01_text_is_torchs_with_the_device(make: Callable[[str], Any]) -> None:
+def test_text_is_torchs_with_the_device(make: Callable[[str], Any]) -> None:
     cpu, xla = make("cpu"), make("xla")
     for show in (repr, str):
         text = show(xla)
@@ -124,7 +124,7 @@ def test_b01_text_is_torchs_with_the_device(make: Callable[[str], Any]) -> None:
         assert text.replace(", device='xla:0'", "") == show(cpu)
 
 
-def test_b01_the_device_stands_where_torch_puts_it() -> None:
+def test_the_device_stands_where_torch_puts_it() -> None:
     shown = repr(torch.ones(1, dtype=torch.int8, device="xla"))
     assert shown == "tensor([1], device='xla:0', dtype=torch.int8)"
     assert repr(numbers(1.0, requires_grad=True) * 2) == "tensor([2.], device='xla:0', grad_fn=<MulBackward0>)"
@@ -140,7 +140,7 @@ def test_text_follows_print_options_and_formats() -> None:
     assert f"{numbers(1.0)}" == "tensor([1.], device='xla:0')"
 
 
-def test_b02_it_is_a_tensor() -> None:
+def test_it_is_a_tensor() -> None:
     parameter = nn.Parameter(numbers(1.0))
     assert isinstance(numbers(1.0), Tensor) and isinstance(parameter, nn.Parameter) and not isinstance(numbers(1.0), nn.Parameter)
     assert isinstance(numbers(1.0) + 1, XLATensor) and isinstance(parameter * 2, XLATensor)
@@ -183,7 +183,7 @@ PYTHON: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("use", list(PYTHON.values()), ids=list(PYTHON))
-def test_b02_python_protocols_are_those_of_the_cpu(use: Callable[[str], Any]) -> None:
+def test_python_protocols_are_those_of_the_cpu(use: Callable[[str], Any]) -> None:
     try:
         expected = use("cpu")
     except Exception as error:
@@ -194,7 +194,7 @@ def test_b02_python_protocols_are_those_of_the_cpu(use: Callable[[str], Any]) ->
         assert use("xla") == expected
 
 
-def test_b03_shapes_and_types_are_known_without_running(counts: Counts) -> None:
+def test_shapes_and_types_are_known_without_running(counts: Counts) -> None:
     left, right = torch.ones(3, 1, device="xla", requires_grad=True), torch.ones(4, dtype=torch.float64, device="xla")
     total = (left + right).t()[1:].sum(0)
     assert (total.shape, total.dtype, total.device.type, total.requires_grad) == ((3,), torch.float64, "xla", True)
@@ -221,14 +221,14 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("mix", list(MIXED.values()), ids=list(MIXED))
-def test_b08_a_cpu_operand_is_refused_when_recorded(mix: Callable[[Tensor, Tensor], Any], counts: Counts) -> None:
+def test_a_cpu_operand_is_refused_when_recorded(mix: Callable[[Tensor, Tensor], Any], counts: Counts) -> None:
     xla, cpu = torch.ones(2, 2, device="xla"), torch.ones(2, 2)
     with pytest.raises(RuntimeError, match=r"Input tensor is not an XLA tensor: torch\.(Float|Long|Bool)Tensor"):
         mix(xla, cpu)
     assert counts.ExecuteComputation == 0
 
 
-def test_b08_numbers_and_0d_cpu_tensors_are_welcome() -> None:
+def test_numbers_and_0d_cpu_tensors_are_welcome() -> None:
     xla = numbers(1.0, 2.0)
     assert (xla + 1).tolist() == (1 + xla).tolist() == [2, 3]
     assert (torch.tensor(2.0) * xla).tolist() == (xla * torch.tensor(2)).tolist() == [2, 4]
@@ -237,7 +237,7 @@ def test_b08_numbers_and_0d_cpu_tensors_are_welcome() -> None:
     assert torch.where(xla > 1, torch.tensor(7.0), xla).tolist() == [1, 7]
 
 
-def test_b08_two_xla_devices(run: Run) -> None:
+def test_two_xla_devices(run: Run) -> None:
     output = run(
         """
         import torch, torch_xla
@@ -253,7 +253,7 @@ def test_b08_two_xla_devices(run: Run) -> None:
     assert output.split() == ["True"] * 5
 
 
-def test_b10_no_storage_to_touch() -> None:
+def test_no_storage_to_touch() -> None:
     turned = torch.zeros(2, 3, device="xla").t()
     assert turned.is_contiguous() and turned.stride() == (2, 1) and turned.stride(0) == 2 and turned.storage_offset() == 0
     assert turned.is_contiguous(memory_format=torch.contiguous_format)
@@ -267,14 +267,14 @@ def test_b10_no_storage_to_touch() -> None:
     assert turned.detach().numpy(force=True).shape == (3, 2)
 
 
-def test_b10_types_have_names_of_their_own() -> None:
+def test_types_have_names_of_their_own() -> None:
     tensor = numbers(1.5, 2.5)
     assert tensor.type() == "torch.xla.FloatTensor"
     assert tensor.type(torch.int64).tolist() == [1, 2]
     assert tensor.long().type() == "torch.xla.LongTensor"
 
 
-def test_b12_copies_are_deep() -> None:
+def test_copies_are_deep() -> None:
     origin = numbers(1.0, 2.0)
     origin.extra = ["kept"]  # type: ignore[attr-defined]
     for make in (copy.copy, copy.deepcopy, torch.clone):
@@ -284,7 +284,7 @@ def test_b12_copies_are_deep() -> None:
     assert copy.deepcopy(origin).extra == ["kept"] and copy.deepcopy(origin).extra is not origin.extra
 
 
-def test_b12_a_copied_module_is_independent_and_keeps_its_ties() -> None:
+def test_a_copied_module_is_independent_and_keeps_its_ties() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("xla")
     module[1].weight = module[0].weight
     (module(torch.ones(1, 2, device="xla"))).sum().backward()
@@ -296,7 +296,7 @@ def test_b12_a_copied_module_is_independent_and_keeps_its_ties() -> None:
     assert module[0].weight.abs().sum().item() > 0
 
 
-def test_b12_a_copy_of_a_view_is_that_view_alone() -> None:
+def test_a_copy_of_a_view_is_that_view_alone() -> None:
     base = torch.arange(4.0, device="xla").view(2, 2)
     twin = copy.deepcopy(base.t()[0])
     twin.fill_(9)
@@ -335,7 +335,7 @@ def saved(thing: Any) -> io.BytesIO:
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_b13_r09_a_file_remembers_the_device(weights_only: bool) -> None:
+def test_a_file_remembers_the_device(weights_only: bool) -> None:
     leaf = numbers(1.0, 2.0, requires_grad=True)
     parameter = nn.Parameter(numbers(3.0))
     halves = torch.ones(2, dtype=torch.bfloat16, device="xla").t()[:1]
@@ -348,7 +348,7 @@ def test_b13_r09_a_file_remembers_the_device(weights_only: bool) -> None:
         assert loaded["leaf"].tolist() == [1, 2] and loaded["halves"].tolist() == [1] and loaded["halves"].dtype is torch.bfloat16
 
 
-def test_b13_a_device_that_is_not_there_fails(run: Run, tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_fails(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tensor.pt"
     run(f"import torch, torch_xla\ntorch.save(torch.ones(2, device='xla:1'), {str(file)!r})", CPU_NUM_DEVICES="2")
     with pytest.raises(RuntimeError, match="xla:1 does not exist"):
@@ -356,7 +356,7 @@ def test_b13_a_device_that_is_not_there_fails(run: Run, tmp_path: Path) -> None:
     assert torch.load(file, map_location="xla:0").tolist() == [1, 1]
 
 
-def test_r09_stock_torch_loads_the_file_on_the_cpu(tmp_path: Path) -> None:
+def test_stock_torch_loads_the_file_on_the_cpu(tmp_path: Path) -> None:
     file = tmp_path / "state.pt"
     torch.save(nn.Linear(2, 1).to("xla").state_dict(), file)
     code = f"import torch; print(sorted(torch.load({str(file)!r}, map_location='cpu', weights_only=True)))"
@@ -374,7 +374,7 @@ def test_pickles_keep_attributes_and_parameters() -> None:
         assert twin.requires_grad == origin.requires_grad and twin.tolist() == origin.tolist()
 
 
-def test_r10_ids_are_equal_for_the_same_storage() -> None:
+def test_ids_are_equal_for_the_same_storage() -> None:
     identity = torch_xla._XLAC._xla_get_tensor_id
     tensor, other = numbers(1.0, 2.0), numbers(1.0, 2.0)
     assert identity(tensor) == identity(tensor) == identity(tensor.detach()) == identity(tensor[1:])
@@ -382,7 +382,7 @@ def test_r10_ids_are_equal_for_the_same_storage() -> None:
     assert torch.device(torch_xla._XLAC._xla_get_default_device()).type == "xla"
 
 
-def test_r11_weights_tied_after_the_move_stay_tied() -> None:
+def test_weights_tied_after_the_move_stay_tied() -> None:
     module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)).to("xla")
     module[1].weight = module[0].weight
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -392,7 +392,7 @@ def test_r11_weights_tied_after_the_move_stay_tied() -> None:
     torch.testing.assert_close(module[0].weight.cpu(), module[1].weight.cpu(), rtol=0, atol=0)
 
 
-def test_r12_autocast_computes_products_in_bfloat16() -> None:
+def test_autocast_computes_products_in_bfloat16() -> None:
     layer = nn.Linear(4, 4).to("xla")
     with torch.autocast("xla", dtype=torch.bfloat16):
         product = layer(torch.ones(2, 4, device="xla"))
@@ -401,7 +401,7 @@ def test_r12_autocast_computes_products_in_bfloat16() -> None:
     assert layer.weight.dtype is torch.float32
 
 
-def test_r12_capturable_optimizers_take_xla_parameters() -> None:
+def test_capturable_optimizers_take_xla_parameters() -> None:
     parameter = nn.Parameter(numbers(1.0, 2.0))
     optimizer = torch.optim.Adam([parameter], lr=0.1, capturable=True)
     parameter.sum().backward()

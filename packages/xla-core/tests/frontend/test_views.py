@@ -1,4 +1,4 @@
-"""Views: what they show, writes through them to base and siblings, views of views, syncs in between, and other devices (api.md B11)."""
+"""Views: what they show, writes through them to base and siblings, views of views, syncs in between, and other devices."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_views_share_storage_as_on_the_cpu() -> None:
 
 def test_what_no_contiguous_tensor_could_be_is_refused_and_what_one_could_is_a_view() -> None:
     xla = base().to("xla")
-    flat = xla.transpose(0, 1).view(-1)  # on the CPU the strides forbid it; here tensors look contiguous (B10)
+    flat = xla.transpose(0, 1).view(-1)  # on the CPU the strides forbid it; here tensors look contiguous
     flat[0] = 100
     assert xla[0, 0, 0].item() == 100
     assert flat.tolist() == xla.transpose(0, 1).reshape(-1).tolist()
@@ -330,7 +330,7 @@ def test_the_diagonal_of_a_view_is_filled_where_the_view_begins() -> None:
         agree(*pairs)
 
 
-def test_b11_crossing_a_device_boundary_copies() -> None:
+def test_crossing_a_device_boundary_copies() -> None:
     cpu = base()
     xla = cpu[1:].to("xla")
     assert xla.shape == (1, 3, 4)
@@ -344,7 +344,7 @@ def test_b11_crossing_a_device_boundary_copies() -> None:
     assert xla.unique().tolist() == [1] and back.unique().tolist() == [8]
 
 
-def test_b11_between_xla_devices(run: Run) -> None:
+def test_between_xla_devices(run: Run) -> None:
     output = run(
         """
         import torch, torch_xla

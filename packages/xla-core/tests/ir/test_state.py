@@ -1,4 +1,4 @@
-"""Optimizer state that its first step creates: one program for the first and all later steps (design.md §6)."""
+"""Optimizer state that its first step creates: one program for the first and all later steps."""
 
 from __future__ import annotations
 

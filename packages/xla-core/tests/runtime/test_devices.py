@@ -1,4 +1,4 @@
-"""Several devices in one process: transfers, backward on each, a thread for each (api.md B01, B08, B11, E11)."""
+"""Several devices in one process: transfers, backward on each, a thread for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xla_core.runtime import client
 Run = Callable[..., str]
 
 
-def test_e11_four_devices_in_one_process(run: Run) -> None:
+def test_four_devices_in_one_process(run: Run) -> None:
     out = run(
         """
         import threading
@@ -22,13 +22,13 @@ def test_e11_four_devices_in_one_process(run: Run) -> None:
         from xla_core import abi
 
         assert [str(d) for d in torch_xla.devices()] == [f"xla:{i}" for i in range(4)]
-        # transfers copy, in both directions of the device order, views included (B11)
+        # transfers copy, in both directions of the device order, views included
         a = torch.arange(6.0).reshape(2, 3).to("xla:1")
         b = a.t().to("xla:3")
         a.add_(1)
         assert b.device == torch.device("xla:3") and b.tolist() == [[0, 3], [1, 4], [2, 5]]
         assert (b.to("xla:0") + 1).cpu().sum() == 21
-        # two devices do not mix (B08)
+        # two devices do not mix
         try:
             a + b.t()
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Failures on the way to the device: lowerings, executions, memory, devices and dtypes that are not there (api.md B18, §7)."""
+"""Failures on the way to the device: lowerings, executions, memory, devices and dtypes that are not there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_lowering_that_fails_names_operation_shapes_and_line(name: str, what: 
     assert (torch.ones(2, device="xla") + 1).tolist() == [2.0, 2.0], "later work is not affected"
 
 
-def test_b18_an_execution_that_fails_surfaces_at_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_execution_that_fails_surfaces_at_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_xla.sync()
     x = torch.ones(3, device="xla")
     x.tolist()

@@ -1,4 +1,4 @@
-"""When things run, and how much of them: step syncs, value reads, kept values, failures (api.md B04–B07, B18)."""
+"""When things run, and how much of them: step syncs, value reads, kept values, failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pending() -> int:
     return 0 if plan is None else len(plan.values)
 
 
-def test_b05_a_read_runs_only_what_it_needs(counts: Counts) -> None:
+def test_a_read_runs_only_what_it_needs(counts: Counts) -> None:
     sizes: queue.SimpleQueue[int] = queue.SimpleQueue()
     stop = metrics.subscribe(lambda event: sizes.put(event.num_nodes), metrics.ExecuteEvent)
     try:
@@ -78,7 +78,7 @@ READS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("read", list(READS.values()), ids=list(READS))
-def test_b05_every_read_is_no_step(read: Callable[[Tensor], Any], counts: Counts) -> None:
+def test_every_read_is_no_step(read: Callable[[Tensor], Any], counts: Counts) -> None:
     x, other = ones(3) + 1, ones(3) + 2
     read(x)
     assert counts.MarkStep == 0 and counts.ExecuteComputation >= 1
@@ -86,7 +86,7 @@ def test_b05_every_read_is_no_step(read: Callable[[Tensor], Any], counts: Counts
     assert other.tolist() == [3, 3, 3]
 
 
-def test_b05_a_value_once_computed_is_kept(counts: Counts) -> None:
+def test_a_value_once_computed_is_kept(counts: Counts) -> None:
     x = ones(3) * 5
     view = x[1:]
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_b05_a_value_once_computed_is_kept(counts: Counts) -> None:
     assert counts.ExecuteComputation == before
 
 
-def test_b05_reading_elements_one_by_one_compiles_nothing(counts: Counts) -> None:
+def test_reading_elements_one_by_one_compiles_nothing(counts: Counts) -> None:
     x = torch.arange(20.0, device="xla").view(4, 5) * 2
     torch_xla.sync()
     counts.restart()
@@ -111,7 +111,7 @@ def test_b05_reading_elements_one_by_one_compiles_nothing(counts: Counts) -> Non
     assert x[2, 3].item() == 27
 
 
-def test_b05_a_read_uses_what_another_read_computed(counts: Counts) -> None:
+def test_a_read_uses_what_another_read_computed(counts: Counts) -> None:
     base = ones(3) * 3
     assert base.sum().item() == 9
     graphs = []
@@ -124,7 +124,7 @@ def test_b05_a_read_uses_what_another_read_computed(counts: Counts) -> None:
     assert [entry[0].name for entry in graphs[0].entries if type(entry) is tuple] == ["aten.add.Tensor"]
 
 
-def test_b05_live_ancestors_of_a_read_are_kept_dead_ones_are_not(counts: Counts) -> None:
+def test_live_ancestors_of_a_read_are_kept_dead_ones_are_not(counts: Counts) -> None:
     kept = ones(3) + 1
     result = (kept * 2).exp().log() / 2
     assert result.tolist() == pytest.approx([2, 2, 2])
@@ -133,7 +133,7 @@ def test_b05_live_ancestors_of_a_read_are_kept_dead_ones_are_not(counts: Counts)
     assert counts.ExecuteComputation == 1
 
 
-def test_b06_temporaries_are_no_outputs() -> None:
+def test_temporaries_are_no_outputs() -> None:
     torch_xla.sync()
     a = ones(3) + 1
     b = (a * 2).exp().log() - a
@@ -146,7 +146,7 @@ def test_b06_temporaries_are_no_outputs() -> None:
     assert b.tolist() == pytest.approx([2, 2, 2])
 
 
-def test_b06_values_that_autograd_holds_live(counts: Counts) -> None:
+def test_values_that_autograd_holds_live(counts: Counts) -> None:
     x = ones(3).requires_grad_()
     loss = (x.exp() * 2).sum()
     torch_xla.sync()
@@ -159,7 +159,7 @@ def test_b06_values_that_autograd_holds_live(counts: Counts) -> None:
     assert counts.ExecuteComputation == 1
 
 
-def test_b04_b06_an_empty_step_counts_and_runs_nothing(counts: Counts) -> None:
+def test_an_empty_step_counts_and_runs_nothing(counts: Counts) -> None:
     for _ in range(3):
         torch_xla.sync()
     step(current_recorder(), wait=True)
@@ -170,7 +170,7 @@ def test_b04_b06_an_empty_step_counts_and_runs_nothing(counts: Counts) -> None:
     assert counts.ExecuteComputation == 0, "what died before the sync is not run"
 
 
-def test_b06_a_waiting_step_has_finished_when_it_returns() -> None:
+def test_a_waiting_step_has_finished_when_it_returns() -> None:
     x = torch.ones(300, 300, device="xla")
     for _ in range(20):
         x = x @ x / 300
@@ -179,7 +179,7 @@ def test_b06_a_waiting_step_has_finished_when_it_returns() -> None:
     assert value.buffer.is_ready()
 
 
-def test_b07_hits_and_misses_are_counted(counts: Counts) -> None:
+def test_hits_and_misses_are_counted(counts: Counts) -> None:
     samples = metrics.snapshot().metrics["CompileTime"].total_samples if "CompileTime" in metrics.snapshot().metrics else 0
     for size in (3, 3, 4, 3):
         x = torch.full((size, 7), 0.125, device="xla").cos()
@@ -189,7 +189,7 @@ def test_b07_hits_and_misses_are_counted(counts: Counts) -> None:
     assert metrics.snapshot().metrics["CompileTime"].total_samples == samples + 2
 
 
-def test_b07_a_read_is_cached_too(counts: Counts) -> None:
+def test_a_read_is_cached_too(counts: Counts) -> None:
     for number in (1.0, 1.0, 1.0):
         assert (ones(2, 9) * number).sinh().sum().item() == pytest.approx(18 * np.sinh(1.0))
     assert (counts.UncachedCompile, counts.CachedCompile) == (1, 2)
@@ -260,7 +260,7 @@ def failing(message: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("how", ["sync_then_read", "wait", "read"])
-def test_b18_a_failed_execution_raises_where_the_result_is_needed(how: str, custom_op: MakeOp) -> None:
+def test_a_failed_execution_raises_where_the_result_is_needed(how: str, custom_op: MakeOp) -> None:
     broken = custom_op("broken(Tensor x) -> Tensor", torch.clone, failing("no such luck"))
     result = broken(ones(3))
     other = ones(3) + 1
@@ -347,7 +347,7 @@ def test_threads_may_record_and_read_at_the_same_time() -> None:
 
 
 def test_waiting_for_a_device_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeviceLockWait: another thread is at work on the device (api.md M11)."""
+    """DeviceLockWait: another thread is at work on the device."""
     torch_xla.sync()
     recorder = current_recorder()
     lock, waits = recorder.lock, threading.Event()

@@ -1,4 +1,4 @@
-"""Explain each compilation and execution as it happens, where PT_XLA_DEBUG asks for it (api.md §10.4)."""
+"""Explain each compilation and execution as it happens, where PT_XLA_DEBUG asks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics reports as numbers, and a report compared with those of earlier runs (api.md §10.4)."""
+"""Metrics reports as numbers, and a report compared with those of earlier runs."""
 
 from __future__ import annotations
 

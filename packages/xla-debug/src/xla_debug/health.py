@@ -1,4 +1,4 @@
-"""One line for each thing that keeps steps from being fast, as soon as it shows (api.md §10.4, step health lines)."""
+"""One line for each thing that keeps steps from being fast, as soon as it shows."""
 
 from __future__ import annotations
 

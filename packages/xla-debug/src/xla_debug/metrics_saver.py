@@ -1,4 +1,4 @@
-"""The metrics report after each step, in a file (api.md M07)."""
+"""The metrics report after each step, in a file."""
 
 from __future__ import annotations
 

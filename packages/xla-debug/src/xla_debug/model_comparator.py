@@ -1,4 +1,4 @@
-"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ (api.md §10.4)."""
+"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters and metrics of the runtime as users ask for them: by name, and as the text of a report (api.md M01-M06, §5.1)."""
+"""Counters and metrics of the runtime as users ask for them: by name, and as the text of a report."""
 
 from __future__ import annotations
 

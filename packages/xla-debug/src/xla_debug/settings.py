@@ -44,12 +44,12 @@ ACCOUNT_DIR = _text(folders.ACCOUNT_DIR, "Folder in which this process keeps its
 # Metrics and files of tensors.
 METRICS_FILE = _text(
     "XLA_METRICS_FILE",
-    "Each step sync appends the metrics report to this file, or to the stream STDERR or STDOUT; read at first use of a device (M07).",
+    "Each step sync appends the metrics report to this file, or to the stream STDERR or STDOUT; read at first use of a device.",
 )
 METRICS_PERCENTILES: Setting[tuple[float, ...]] = Setting(
     "XLA_METRICS_PERCENTILES",
     (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99),
-    "Percentiles in metrics reports, as fractions with colons between them (M01).",
+    "Percentiles in metrics reports, as fractions with colons between them.",
     _percentiles,
     "numbers from 0 to 1 with colons between them",
 )

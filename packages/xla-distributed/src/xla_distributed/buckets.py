@@ -1,4 +1,4 @@
-"""Lists of tensors in buckets of limited size (api.md D04, D05, D12, D22)."""
+"""Lists of tensors in buckets of limited size."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _check_list(name: str, value: Any) -> None:
 
 
 class CoalescingBuckets:
-    """D04: applies `func` to a list of tensors bucket by bucket.
+    """Applies `func` to a list of tensors bucket by bucket.
 
     A bucket of one tensor is passed as `func(tensor, output)`, a larger one as `func(list, outputs)`; outputs are None if there are
     none. Raises TypeError for what is no list of tensors, ValueError if there are more or fewer outputs than inputs.
@@ -88,7 +88,7 @@ def all_gather_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> list[torch.Tensor]:
-    """D05: `all_gather` bucket by bucket. Raises RuntimeError for `pin_layout`."""
+    """`all_gather` bucket by bucket. Raises RuntimeError for `pin_layout`."""
     if pin_layout:
         raise RuntimeError("all_gather_bucketized needs pin_layout=False")
 
@@ -109,7 +109,7 @@ def reduce_scatter_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> list[torch.Tensor]:
-    """D12: `reduce_scatter` bucket by bucket. Raises RuntimeError for `pin_layout`."""
+    """`reduce_scatter` bucket by bucket. Raises RuntimeError for `pin_layout`."""
     if pin_layout:
         raise RuntimeError("reduce_scatter_bucketized needs pin_layout=False")
 
@@ -120,7 +120,7 @@ def reduce_scatter_bucketized(
 
 
 def gradient_buckets(gradients: Iterable[torch.Tensor], cap: int) -> Iterator[list[torch.Tensor]]:
-    """Runs of gradients of at most `cap` bytes; one that is larger goes alone (D22)."""
+    """Runs of gradients of at most `cap` bytes; one that is larger goes alone."""
     opened: list[torch.Tensor] = []
     total = 0
     for gradient in gradients:
@@ -137,6 +137,6 @@ def gradient_buckets(gradients: Iterable[torch.Tensor], cap: int) -> Iterator[li
 def all_reduce_bucketized_gradients(
     gradients: Iterable[torch.Tensor], scale: float, groups: Given, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:
-    """D22: sum gradients in place, bucket by bucket."""
+    """Sum gradients in place, bucket by bucket."""
     for bucket in gradient_buckets(gradients, bucket_cap_mb * _MIB):
         xm.all_reduce("sum", bucket, scale=scale, groups=groups, pin_layout=pin_layout)

@@ -1,4 +1,4 @@
-"""The collectives of `torch_xla.core.xla_model` among several replicas (api.md D01–D12, D21). With one, the core serves them."""
+"""The collectives of `torch_xla.core.xla_model` among several replicas. With one, the core serves them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
 
 
 def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
-    """D21: what orders the next collective after those before it, and the device's context, which keeps it."""
+    """What orders the next collective after those before it, and the device's context, which keeps it."""
     context = xm._get_device_context()
     if context.all_reduce_token is None:
         with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
@@ -77,7 +77,7 @@ def _check_on_device(name: str, *tensors: Any) -> None:
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Given = None, pin_layout: bool = True) -> Any:
-    """D01: a new tensor for a tensor; a list or tuple is updated in place and returned."""
+    """A new tensor for a tensor; a list or tuple is updated in place and returned."""
     single = isinstance(inputs, torch.Tensor)
     tensors = [inputs] if single else list(inputs)
     _check_on_device("all_reduce", *tensors)
@@ -141,7 +141,7 @@ def all_gather(
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Any:
-    """D03: the members' tensors joined along `dim`, in the order of the group."""
+    """The members' tensors joined along `dim`, in the order of the group."""
     tensors = _listed("all_gather", value, pin_layout)
     _check_output("all_gather", value, output)
     _check_on_device("all_gather", *tensors)
@@ -157,7 +157,7 @@ def all_gather(
 
 
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: Given = None, pin_layout: bool = True) -> torch.Tensor:
-    """D02: as D03, by a sum in which each member adds its part to zeros."""
+    """As `all_gather`, by a sum in which each member adds its part to zeros."""
     if xr.is_spmd():  # no host knows which part it pads
         gathered: torch.Tensor = xm.all_gather(value, dim, groups, pin_layout=pin_layout)
         return gathered
@@ -185,7 +185,7 @@ def reduce_scatter(
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Any:
-    """D11: this member's part of the reduced tensors, cut along `scatter_dim`."""
+    """This member's part of the reduced tensors, cut along `scatter_dim`."""
     tensors = _listed("reduce_scatter", input, pin_layout)
     _check_output("reduce_scatter", input, output)
     _check_on_device("reduce_scatter", *tensors)
@@ -210,7 +210,7 @@ def reduce_scatter(
 def all_to_all(
     value: torch.Tensor, split_dimension: int, concat_dimension: int, split_count: int, groups: Given = None, pin_layout: bool = True
 ) -> torch.Tensor:
-    """D06: part j of each member goes to member j; what arrives is joined in the order of the senders."""
+    """Part j of each member goes to member j; what arrives is joined in the order of the senders."""
     _check_on_device("all_to_all", value)
     found = even_groups_of(groups, "all_to_all")
     if split_count != found.size:
@@ -223,7 +223,7 @@ def all_to_all(
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """D07: what the source of a pair has arrives at its target; others get zeros."""
+    """What the source of a pair has arrives at its target; others get zeros."""
     _check_on_device("collective_permute", value)
     routes = [(int(source), int(target)) for source, target in pairs]
     count = int(xr.world_size())
@@ -235,7 +235,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
 
 
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: Given = None, pin_layout: bool = True) -> None:
-    """D08: all tensors take the root's values, in place."""
+    """All tensors take the root's values, in place."""
     _check_on_device("collective_broadcast", *tensors)
     found = groups_of(groups)
     homes = [group for group in groups or [range(int(xr.world_size()))] if root_ordinal not in group]
@@ -263,10 +263,10 @@ class _NoPointToPoint(JobError, NotImplementedError):
 
 
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
-    """D09. Raises NotImplementedError: a program cannot know who receives."""
+    """Raises NotImplementedError: a program cannot know who receives."""
     raise _point_to_point("send")
 
 
 def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
-    """D10. Raises NotImplementedError."""
+    """Raises NotImplementedError."""
     raise _point_to_point("recv")

@@ -1,4 +1,4 @@
-"""One model on several devices of one process, each driven by a thread (api.md §10.2)."""
+"""One model on several devices of one process, each driven by a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differentiable collectives (alias `xf`, api.md §10.2)."""
+"""Differentiable collectives (alias `xf`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start the replicas of a job on this host (api.md D28, D29, §10.2 `launch`)."""
+"""Start the replicas of a job on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders that upload ahead while the device computes (api.md D23–D27)."""
+"""Loaders that upload ahead while the device computes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _sync_unless_traced(device: torch.device) -> None:
 
 
 class PerDeviceLoader:
-    """D24, D25: the batches for one device. Each `next` first makes a step sync, every `batches_per_execution` batches."""
+    """The batches for one device. Each `next` first makes a step sync, every `batches_per_execution` batches."""
 
     def __init__(self, loader: ParallelLoader | _InStep, device: torch.device) -> None:
         self._loader = loader
@@ -76,7 +76,7 @@ class PerDeviceLoader:
 
 
 class ParallelLoader:
-    """D23: reads a loader in a thread and uploads ahead in others. Sample i goes to `devices[i % len(devices)]`.
+    """Reads a loader in a thread and uploads ahead in others. Sample i goes to `devices[i % len(devices)]`.
 
     loader_prefetch_size, device_prefetch_size: batches read ahead, and uploaded ahead, for each device.
     host_to_device_transfer_threads: that upload to each device. input_sharding: a ShardingSpec for tensors of its rank, or a dict of
@@ -201,7 +201,7 @@ class _InStep:
 
 
 class MpDeviceLoader:
-    """D26: the batches of a loader on one device; each `iter` starts a new pass and ends the one before.
+    """The batches of a loader on one device; each `iter` starts a new pass and ends the one before.
 
     kwargs: as for ParallelLoader. Attributes that this class has not are the loader's. A loader with `end_of_dataloader`, as those of
     accelerate, is not read ahead: programs ask it whether the batch that they have is the last. On the CPU it is the loader itself.

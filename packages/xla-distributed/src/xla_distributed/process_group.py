@@ -1,4 +1,4 @@
-"""Backend `xla` of `torch.distributed`: the collectives of device `xla` behind torch's process groups (api.md §10.2)."""
+"""Backend `xla` of `torch.distributed`: the collectives of device `xla` behind torch's process groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects and bytes between replicas: processes of a job, through its store, or threads of a process (api.md D16–D19)."""
+"""Objects and bytes between replicas: processes of a job, through its store, or threads of a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
-    """D16: the payloads of all replicas, in order of their ordinals."""
+    """The payloads of all replicas, in order of their ordinals."""
     if not isinstance(payload, bytes):
         raise TypeError(f"the payload of a rendezvous is bytes, got {type(payload).__name__}")
     if ordinals and len(ordinals) != xr.global_device_count():
@@ -33,14 +33,14 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """D19: `reduce_fn` of the data of all replicas, on every one. Only processes of this job can have sent what is unpickled here."""
+    """`reduce_fn` of the data of all replicas, on every one. Only processes of this job can have sent what is unpickled here."""
     cpu = xm._maybe_convert_to_cpu(data)
     parts = xm.rendezvous(tag, pickle.dumps(cpu))
     return reduce_fn([pickle.loads(part) for part in parts])  # noqa: S301
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] | int = (0,)) -> Any:
-    """D18: `target(*data)` with CPU tensors on the replicas `ordinals`, None on others; then all meet.
+    """`target(*data)` with CPU tensors on the replicas `ordinals`, None on others; then all meet.
 
     An exception of `target` propagates there; the others are told that this replica did not come.
     """

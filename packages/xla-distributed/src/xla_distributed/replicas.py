@@ -1,4 +1,4 @@
-"""Helpers of programs in several processes (api.md §10.2): models made once, work done by one process at a time, groups."""
+"""Helpers of programs in several processes: models made once, work done by one process at a time, groups."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ JOB_KEY = _text("XLA_JOB_KEY", "Secret that only the processes of a job know: ot
 BUCKET_SIZE_MB = Setting(
     "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",
     0,
-    "Above 0, gradients are reduced in buckets of this many MiB, the last gradient first (E02).",
+    "Above 0, gradients are reduced in buckets of this many MiB, the last gradient first.",
     _count,
     "an integer of at least 0",
 )

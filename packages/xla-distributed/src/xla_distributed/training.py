@@ -1,4 +1,4 @@
-"""What data-parallel training needs beside its collectives: gradients reduced, parameters made equal (api.md D14, D20)."""
+"""What data-parallel training needs beside its collectives: gradients reduced, parameters made equal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xla_distributed.groups import Given
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Given = None, pin_layout: bool = True) -> None:
-    """D14: the mean of each gradient over all replicas, in place; in buckets, last gradient first, if E02 says so."""
+    """The mean of each gradient over all replicas, in place; in buckets if ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB is set."""
     gradients = xm._fetch_gradients(optimizer)
     scale = 1.0 / int(xr.world_size())
     cap = settings.BUCKET_SIZE_MB.get()
@@ -23,6 +23,6 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Given = None, pin
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
-    """D20: parameters and buffers take the values of replica 0; then a step sync."""
+    """Parameters and buffers take the values of replica 0; then a step sync."""
     xm.collective_broadcast([*model.parameters(), *model.buffers()])
     torch_xla.sync()

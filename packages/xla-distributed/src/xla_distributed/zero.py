@@ -1,4 +1,4 @@
-"""An optimizer of which each replica runs a part (ZeRO-1, api.md §10.2)."""
+"""An optimizer of which each replica runs a part (ZeRO-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide's script for several processes (api.md W07); each replica reports its parameters. usage: guide.py FOLDER"""
+"""The guide's script for several processes; each replica reports its parameters. usage: guide.py FOLDER"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Who writes, of several replicas (api.md Z01)."""
+"""Who writes, of several replicas."""
 
 from __future__ import annotations
 

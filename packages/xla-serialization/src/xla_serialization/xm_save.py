@@ -1,4 +1,4 @@
-"""`xm.save` (api.md Z01): `torch.save` of CPU tensors, on the replicas that write."""
+"""`xm.save`: `torch.save` of CPU tensors, on the replicas that write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xla_serialization.torch_files import write_torch
 def save(
     data: Any, file_or_path: str | os.PathLike[str] | IO[bytes], master_only: bool = True, global_master: bool = False, sync: bool = False
 ) -> None:
-    """Z01: `torch.save` of the nesting with CPU tensors in place of the XLA tensors, to a path or a file object.
+    """`torch.save` of the nesting with CPU tensors in place of the XLA tensors, to a path or a file object.
 
     master_only: each host's master writes (global_master: the job's only); other replicas compute the tensors and write nothing. Otherwise
     every replica writes, each to a target of its own. A path is replaced when all is written. sync: then all replicas meet; all must call.

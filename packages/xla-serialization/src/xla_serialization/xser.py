@@ -1,4 +1,4 @@
-"""`torch_xla.utils.serialization` (api.md Z02, Z03): a structure in one file, its XLA tensors in files of a folder beside it.
+"""`torch_xla.utils.serialization`: a structure in one file, its XLA tensors in files of a folder beside it.
 
 `path` is written by `torch.save`: the nesting, with a `TensorReference` in place of each XLA tensor. `path.tensors/tensor_<i>.pt` is
 tensor number i. `path.tensors/structure` has the checksum of `path`: a save that is interrupted between moving the folder and the file
@@ -47,7 +47,7 @@ TensorReference.__module__ = "torch_xla.utils.serialization"  # as structure fil
 
 
 def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, global_master: bool = False) -> None:
-    """Z02: write a nesting with its XLA tensors going to the CPU and to disk one at a time; one that appears twice is stored once.
+    """Write a nesting with its XLA tensors going to the CPU and to disk one at a time; one that appears twice is stored once.
 
     Writes `path` and the folder `path` + `.tensors`, in place of what was there. master_only: each host's master writes
     (global_master: the job's only); other replicas compute the tensors and write nothing. Raises OSError; what was there is then as it was.
@@ -59,7 +59,7 @@ def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, glob
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Z03: what `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
+    """What `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
 
     Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing, do not belong together, or hold more than builtin
     containers, scalars and tensors.

@@ -1,4 +1,4 @@
-"""Other ways to say how a tensor lies: for its gradient too, for programs only, or as another tensor does (api.md §10.3)."""
+"""Other ways to say how a tensor lies: for its gradient too, for programs only, or as another tensor does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor`'s way to divide tensors and modules, over an `xla` mesh (api.md §10.3, R15)."""
+"""`torch.distributed.tensor`'s way to divide tensors and modules, over an `xla` mesh."""
 
 from __future__ import annotations
 

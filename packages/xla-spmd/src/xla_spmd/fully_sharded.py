@@ -1,4 +1,4 @@
-"""A module whose parameters are divided over a mesh axis, and whose output is (FSDPv2; api.md §10.3, R16)."""
+"""A module whose parameters are divided over a mesh axis, and whose output is (FSDPv2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each device of this process holds of a tensor (api.md S26, S27)."""
+"""What each device of this process holds of a tensor."""
 
 from __future__ import annotations
 

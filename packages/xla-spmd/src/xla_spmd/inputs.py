@@ -1,4 +1,4 @@
-"""How inputs lie: what a loader is told (api.md S21, S22)."""
+"""How inputs lie: what a loader is told."""
 
 from __future__ import annotations
 

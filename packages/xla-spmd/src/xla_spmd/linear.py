@@ -1,4 +1,4 @@
-"""Linear layers that never flatten leading dimensions, and a barrier between the backward passes of modules (api.md S23, S24)."""
+"""Linear layers that never flatten leading dimensions, and a barrier between the backward passes of modules."""
 
 from __future__ import annotations
 

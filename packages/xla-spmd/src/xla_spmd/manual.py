@@ -1,4 +1,4 @@
-"""Regions in which user code sees one device's part of the data (api.md S17–S19)."""
+"""Regions in which user code sees one device's part of the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dividing tensors over a mesh, and taking that back (api.md S01, S02, S20)."""
+"""Dividing tensors over a mesh, and taking that back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How torch.distributed.tensor says how tensors lie, and back: device meshes and placements (api.md §10.3)."""
+"""How torch.distributed.tensor says how tensors lie, and back: device meshes and placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensor that shows how it lies: a wrapper whose operations are those of the tensor inside (api.md S20, S25)."""
+"""A tensor that shows how it lies: a wrapper whose operations are those of the tensor inside."""
 
 from __future__ import annotations
 

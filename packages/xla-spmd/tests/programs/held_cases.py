@@ -1,4 +1,4 @@
-"""What each device holds, and giving it to them (api.md S26, S27), after `marking_cases` has entered SPMD mode."""
+"""What each device holds, and giving it to them, after `marking_cases` has entered SPMD mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How inputs lie (api.md S21, S22), over devices in the order that `order_cases` has left."""
+"""How inputs lie, over devices in the order that `order_cases` has left."""
 
 from __future__ import annotations
 

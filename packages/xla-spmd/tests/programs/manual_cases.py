@@ -1,4 +1,4 @@
-"""Manual regions (api.md S17–S19, §4.1), over devices in the order that `order_cases` has left."""
+"""Manual regions, over devices in the order that `order_cases` has left."""
 
 from __future__ import annotations
 

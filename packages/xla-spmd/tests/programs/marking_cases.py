@@ -1,4 +1,4 @@
-"""Dividing tensors and taking it back (api.md S01, S02, W19, W22)."""
+"""Dividing tensors and taking it back."""
 
 from __future__ import annotations
 

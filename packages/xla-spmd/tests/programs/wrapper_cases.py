@@ -1,4 +1,4 @@
-"""Wrappers of tensors (api.md S20, S25), after `marking_cases` has entered SPMD mode."""
+"""Wrappers of tensors, after `marking_cases` has entered SPMD mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk, under our own graph key, so that a warm start neither traces nor compiles (api.md C18).
+"""Compiled programs on disk, under our own graph key, so that a warm start neither traces nor compiles.
 
 The payload of an entry (`compile/entry.py`) is what `jax.experimental.serialize_executable` makes of a program. That is a
 pickle of native code, so an entry is only as trustworthy as its file: folder and file must belong to this user and be writable

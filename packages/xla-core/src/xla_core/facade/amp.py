@@ -1,4 +1,4 @@
-"""Autocast for XLA devices (api.md §10.1 AMP, R12); which operations are cast is the frontend's matter."""
+"""Autocast for XLA devices; which operations are cast is the frontend's matter."""
 
 from __future__ import annotations
 

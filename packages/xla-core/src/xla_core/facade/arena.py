@@ -1,4 +1,4 @@
-"""Convert all tensors of a nesting in one batch (api.md C43)."""
+"""Convert all tensors of a nesting in one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Be told when a tensor's value is there, without waiting for it (api.md §10.1)."""
+"""Be told when a tensor's value is there, without waiting for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Trade memory for a second forward pass (api.md §10.1 `utils.checkpoint`, S24).
+"""Trade memory for a second forward pass.
 
-The recomputation must stay one: its inputs go through an optimization barrier (C50), or the compiler would recognise the
+The recomputation must stay one: its inputs go through an optimization barrier, or the compiler would recognise the
 first forward pass in it and keep those results alive instead. Random operations of the device draw the same numbers
-again (C46–C48). Tensors that are not on an XLA device are treated as `torch.utils.checkpoint` does.
+again. Tensors that are not on an XLA device are treated as `torch.utils.checkpoint` does.
 """
 
 from __future__ import annotations

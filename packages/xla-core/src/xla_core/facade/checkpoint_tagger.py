@@ -1,4 +1,4 @@
-"""Keep only the checkpoints that still carry a tag, such as `best` or `last` (api.md §10.1)."""
+"""Keep only the checkpoints that still carry a tag, such as `best` or `last`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run step closures in the caller's thread or in a background thread (api.md C38, C58)."""
+"""Run step closures in the caller's thread or in a background thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nestings between CPU and xla devices, in one batch (api.md C44, C45, R08)."""
+"""Nestings between CPU and xla devices, in one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and grouped products that have hand-written kernels on TPU upstream, as reference computations (api.md §10.1 Kernels).
+"""Attention and grouped products that have hand-written kernels on TPU upstream, as reference computations.
 
 They read no values on the host, so that they trace like any other operation. Arguments that tune a kernel (block sizes, memory
 limits, partitioning) are accepted and have no effect on the values.

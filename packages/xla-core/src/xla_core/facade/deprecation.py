@@ -1,4 +1,4 @@
-"""Old names that keep working and say so once (api.md C56, B17).
+"""Old names that keep working and say so once.
 
 Warnings go through `logging`, so that a program which turns warnings into errors does not fail on an old name.
 """

@@ -1,4 +1,4 @@
-"""Devices by their texts and their real names (api.md C01–C03, C21–C24, C30–C34)."""
+"""Devices by their texts and their real names."""
 
 from __future__ import annotations
 

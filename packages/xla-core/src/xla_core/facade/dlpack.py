@@ -1,4 +1,4 @@
-"""Exchange of buffers without a copy, by DLPack (api.md §10.1, R13). What goes out or comes in is never donated."""
+"""Exchange of buffers without a copy, by DLPack. What goes out or comes in is never donated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backend `openxla` of `torch.compile`: stock torch hands each FX graph to `extract_compiled_graph` (api.md R15).
+"""Backend `openxla` of `torch.compile`: stock torch hands each FX graph to `extract_compiled_graph`.
 
 A graph is recorded once for each layout of its inputs, and then run as one program on the inputs' buffers. What is no program
 (a CPU fallback, a value read) is parted into programs and single operations, or, where that is not safe, recorded at each call.

@@ -1,4 +1,4 @@
-"""Eager mode: every operation compiles and runs as soon as it is recorded (api.md C54)."""
+"""Eager mode: every operation compiles and runs as soon as it is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of environment variables as constants, so that a typo is an AttributeError (api.md C59)."""
+"""Names of environment variables as constants, so that a typo is an AttributeError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program of `torch.export` as StableHLO: traced lazily on an xla device, never run (api.md §10.1 Export)."""
+"""A program of `torch.export` as StableHLO: traced lazily on an xla device, never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exported program: StableHLO functions, the weights they take, and the folder that holds both (api.md §10.1 Export).
+"""An exported program: StableHLO functions, the weights they take, and the folder that holds both.
 
 Folder: `functions/<method>.meta` (JSON), `.bytecode`, `.mlir`; `data/<name>` and `constants/<i>` (NumPy files).
 """

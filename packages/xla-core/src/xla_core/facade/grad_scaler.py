@@ -1,4 +1,4 @@
-"""Loss scaling that records only (api.md §10.1 AMP): no value is read where the optimizer can skip by itself."""
+"""Loss scaling that records only: no value is read where the optimizer can skip by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounded queues that can be closed, for producer and consumer threads (api.md §10.1)."""
+"""Bounded queues that can be closed, for producer and consumer threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator namespace `xla` (api.md C53) and its operations that no torch operation stands for."""
+"""The operator namespace `xla` and its operations that no torch operation stands for."""
 
 from __future__ import annotations
 

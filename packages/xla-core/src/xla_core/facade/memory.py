@@ -1,4 +1,4 @@
-"""Memory in use on a device (api.md C49, R04)."""
+"""Memory in use on a device."""
 
 from __future__ import annotations
 

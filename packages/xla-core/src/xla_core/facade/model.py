@@ -1,4 +1,4 @@
-"""`torch_xla.core.xla_model`, what is neither device, step nor collective: ordinals, waiting, random state (api.md C25–C53)."""
+"""`torch_xla.core.xla_model`, what is neither device, step nor collective: ordinals, waiting, random state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that users build from computations of `torch_xla.core.xla_builder` (api.md §10.1 Builder)."""
+"""Operations that users build from computations of `torch_xla.core.xla_builder`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count samples per second (api.md C51)."""
+"""Count samples per second."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from xla_core.runtime.topology import Topology, topology
 
 
 def place() -> Topology:
-    """Where this process stands: as a launcher or a plugin said, else as torchrun's variables say (api.md R05), else alone."""
+    """Where this process stands: as a launcher or a plugin said, else as torchrun's variables say, else alone."""
     implementations()  # a plugin may know what to put into the variables
     told = topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
@@ -31,7 +31,7 @@ _membership = _Membership()
 
 
 def join(names: Sequence[str] | None) -> None:
-    """Make this thread a member of the replica set of these real devices; none: a replica on its own (api.md C34).
+    """Make this thread a member of the replica set of these real devices; none: a replica on its own.
 
     A single device is no set of its own in a job of several processes, where each sees only one: the thread is the replica that its
     process is.

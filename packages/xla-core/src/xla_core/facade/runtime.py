@@ -1,4 +1,4 @@
-"""`torch_xla.runtime`: hardware, processes, replicas, SPMD mode, the compilation cache (api.md C06–C19, §10.1)."""
+"""`torch_xla.runtime`: hardware, processes, replicas, SPMD mode, the compilation cache."""
 
 from __future__ import annotations
 

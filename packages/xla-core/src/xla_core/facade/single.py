@@ -1,6 +1,6 @@
-"""What the multi-replica functions give for one replica (api.md D01–D22, Z01 with N = 1), where no sibling implements them.
+"""What the multi-replica functions give for one replica, where no sibling implements them.
 
-All look `torch_xla.core.xla_model` up at each call: a client may have replaced a function there (api.md R06).
+All look `torch_xla.core.xla_model` up at each call: a client may have replaced a function there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _scaled(value: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Any:
-    """D01: a clone, or the list itself; the scale counts only under `XLA_ALWAYS_ALLREDUCE`."""
+    """A clone, or the list itself; the scale counts only under `XLA_ALWAYS_ALLREDUCE`."""
     single = isinstance(inputs, torch.Tensor)
     tensors = [inputs] if single else list(inputs)
     _check_tensors("all_reduce", tensors)
@@ -106,7 +106,7 @@ def all_gather(
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Any:
-    """D03: the input."""
+    """The input."""
     _check_groups(groups)
     _listed("all_gather", value, dim, pin_layout)
     results = value.clone() if isinstance(value, torch.Tensor) else [tensor.clone() for tensor in value]
@@ -114,7 +114,7 @@ def all_gather(
 
 
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: Groups = None, pin_layout: bool = True) -> torch.Tensor:
-    """D02: the input."""
+    """The input."""
     _check_groups(groups)
     _check_tensors("all_gather", [value], dim)
     return value.clone()
@@ -128,7 +128,7 @@ def all_gather_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """D05: the inputs."""
+    """The inputs."""
     if pin_layout:
         raise RuntimeError("all_gather_bucketized needs pin_layout=False")
     return all_gather(input_list, dim, groups, output, pin_layout)
@@ -137,7 +137,7 @@ def all_gather_bucketized(
 def all_to_all(
     value: torch.Tensor, split_dimension: int, concat_dimension: int, split_count: int, groups: Groups = None, pin_layout: bool = True
 ) -> torch.Tensor:
-    """D06: the input; there is one part."""
+    """The input; there is one part."""
     _check_groups(groups)
     if split_count != 1:
         raise ValueError(f"all_to_all: split_count is {split_count}, must be the group's size, 1")
@@ -147,7 +147,7 @@ def all_to_all(
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """D07: the input if it is sent to itself, else zeros."""
+    """The input if it is sent to itself, else zeros."""
     _check_tensors("collective_permute", [value])
     given = [tuple(pair) for pair in pairs]
     if given not in ([], [(0, 0)]):
@@ -156,7 +156,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
 
 
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True) -> None:
-    """D08: nothing to do."""
+    """Nothing to do."""
     _check_tensors("collective_broadcast", tensors)
     _check_groups(groups)
     if root_ordinal != 0:
@@ -175,7 +175,7 @@ def reduce_scatter(
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Any:
-    """D11: the scaled input; there is one shard."""
+    """The scaled input; there is one shard."""
     _check_groups(groups)
     _check_reduction(reduce_type, _listed("reduce_scatter", input, scatter_dim, pin_layout))
     if shard_count != 1:
@@ -195,26 +195,26 @@ def reduce_scatter_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """D12: the scaled inputs."""
+    """The scaled inputs."""
     return reduce_scatter(reduce_type, input_list, scale, scatter_dim, shard_count, groups, output, pin_layout)
 
 
 def all_reduce_bucketized_gradients(
     gradients: Iterable[torch.Tensor], scale: float, groups: Groups, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:
-    """D22: sums over one replica, by D01."""
+    """Sums over one replica, as `all_reduce`."""
     for gradient in gradients:
         xm().all_reduce("sum", [gradient], scale=scale, groups=groups, pin_layout=pin_layout)
 
 
 def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """D13: the gradients' data in the order of the parameter groups."""
+    """The gradients' data in the order of the parameter groups."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [parameter.grad.data for parameter in parameters if parameter.grad is not None]
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:
-    """D14: nothing to do."""
+    """Nothing to do."""
     _check_groups(groups)
 
 
@@ -225,7 +225,7 @@ def optimizer_step(
     groups: Groups = None,
     pin_layout: bool = True,
 ) -> Any:
-    """D15: reduce the gradients, `optimizer.step(**optimizer_args)`, then a step sync if `barrier`; what the optimizer returned."""
+    """Reduce the gradients, `optimizer.step(**optimizer_args)`, then a step sync if `barrier`; what the optimizer returned."""
     xm().reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
     result = optimizer.step(**(optimizer_args or {}))
     if barrier:
@@ -234,7 +234,7 @@ def optimizer_step(
 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
-    """D16: the payload alone; syncs before and after."""
+    """The payload alone; syncs before and after."""
     if not isinstance(payload, bytes):
         raise TypeError(f"the payload of a rendezvous is bytes, got {type(payload).__name__}")
     if ordinals and len(ordinals) != xr().global_device_count():
@@ -245,13 +245,13 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """D17: as `xla_rendezvous`."""
+    """As `xla_rendezvous`."""
     result: list[bytes] = xm().xla_rendezvous(payload, replicas or None, tag=tag)
     return result
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] | int = (0,)) -> Any:
-    """D18: `target(*data)` with CPU tensors, if 0 is among the ordinals."""
+    """`target(*data)` with CPU tensors, if 0 is among the ordinals."""
     chosen = [ordinals] if isinstance(ordinals, int) else list(ordinals)
     running = xr().global_ordinal() in chosen
     cpu = xm()._maybe_convert_to_cpu(data, convert=running)
@@ -261,25 +261,25 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequenc
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """D19: `reduce_fn` of one part."""
+    """`reduce_fn` of one part."""
     cpu = xm()._maybe_convert_to_cpu(data)
     xm().rendezvous(tag)
     return reduce_fn([cpu])
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
-    """D20: a step sync."""
+    """A step sync."""
     sync()
 
 
 def get_all_reduce_token() -> tuple[Any, Any]:
-    """D21: an opaque handle and the device's context."""
+    """An opaque handle and the device's context."""
     context = xm()._get_device_context()
     return context.all_reduce_token, context
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False, sync: bool = False) -> None:
-    """Z01: `torch.save` of the nesting with CPU tensors; `sync` adds a rendezvous."""
+    """`torch.save` of the nesting with CPU tensors; `sync` adds a rendezvous."""
     cpu = xm()._maybe_convert_to_cpu(data)
     torch.save(cpu, file_or_path)
     if sync:
@@ -293,7 +293,7 @@ def differentiable_all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor
 
 
 def differentiable_all_reduce(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups: Groups = None) -> torch.Tensor:
-    """`torch_xla.core.functions.all_reduce`: the input, as D01."""
+    """`torch_xla.core.functions.all_reduce`: the input."""
     result: torch.Tensor = xm().all_reduce(reduce_type, value, scale=scale, groups=groups)
     return result
 

@@ -1,4 +1,4 @@
-"""The pending program as StableHLO, without running or dropping anything (api.md C41, C42), and StableHLO run as it is."""
+"""The pending program as StableHLO, without running or dropping anything, and StableHLO run as it is."""
 
 from __future__ import annotations
 

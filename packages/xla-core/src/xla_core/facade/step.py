@@ -1,4 +1,4 @@
-"""Step syncs and the regions that end with one: `torch_xla.sync`, `step`, `compile` (api.md C04, C05, C39, C55, §10.1)."""
+"""Step syncs and the regions that end with one: `torch_xla.sync`, `step`, `compile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that run when a step's graph has run, and the per-device state that carries them (api.md C36–C38)."""
+"""Functions that run when a step's graph has run, and the per-device state that carries them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW that can skip an update without reading anything back (api.md §10.1 AMP, R12).
+"""SGD, Adam and AdamW that can skip an update without reading anything back.
 
 `step(found_inf=t)` leaves parameters, moments and step counters as they are when `t` is not zero; the choice is made on
 the device. One `torch._foreach` operation serves all parameters at once, and parameters that started together share one

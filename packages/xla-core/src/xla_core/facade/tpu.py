@@ -1,4 +1,4 @@
-"""TPU hosts, as far as their environment tells (api.md R03): nothing here starts a client or asks the network."""
+"""TPU hosts, as far as their environment tells: nothing here starts a client or asks the network."""
 
 from __future__ import annotations
 

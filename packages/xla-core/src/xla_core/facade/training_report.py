@@ -1,4 +1,4 @@
-"""What example programs print and log while they train (api.md §10.1 `torch_xla.test.test_utils`)."""
+"""What example programs print and log while they train."""
 
 from __future__ import annotations
 

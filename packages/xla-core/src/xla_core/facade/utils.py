@@ -1,4 +1,4 @@
-"""Small helpers that users import from `torch_xla.utils.utils` (api.md C57, §10.1); nothing in the core depends on them."""
+"""Small helpers that users import from `torch_xla.utils.utils`; nothing in the core depends on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find tensors that look independent but share memory (api.md C52)."""
+"""Find tensors that look independent but share memory."""
 
 from __future__ import annotations
 

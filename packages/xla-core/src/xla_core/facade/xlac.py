@@ -1,4 +1,4 @@
-"""`torch_xla._XLAC`: the upstream names that client code calls, over our own runtime (api.md C60, §10.1)."""
+"""`torch_xla._XLAC`: the upstream names that client code calls, over our own runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters that recording does not pay for: worked out when somebody asks (api.md M08, M10)."""
+"""Counters that recording does not pay for: worked out when somebody asks."""
 
 from __future__ import annotations
 

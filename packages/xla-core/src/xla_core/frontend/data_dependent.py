@@ -1,4 +1,4 @@
-"""Operations whose result's shape depends on data (api.md B05): nonzero, reads by a mask, unique, bincount.
+"""Operations whose result's shape depends on data: nonzero, reads by a mask, unique, bincount.
 
 The device computes as many results as there can be, together with their number; the number is read, which costs one partial
 execution, and the results are cut to it.

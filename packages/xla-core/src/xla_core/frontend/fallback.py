@@ -1,4 +1,4 @@
-"""Operations without a lowering: read the inputs, run stock torch on the CPU, put the results back (api.md B15, M09)."""
+"""Operations without a lowering: read the inputs, run stock torch on the CPU, put the results back."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: 
     name = full_name(func)
     metrics.counter_add(name if name.startswith("aten::") else f"aten::{name}" if "::" not in name else name)
     line = user_line()
-    # A shape that depends on data is a value read that the user asked for (api.md B05), not a gap.
+    # A shape that depends on data is a value read that the user asked for, not a gap.
     if name not in _warned and torch.Tag.dynamic_output_shape not in func.tags:
         _warned.add(name)
         warnings.warn(

@@ -1,4 +1,4 @@
-"""A user's JAX function as one recorded operation, with the gradient that JAX gives it (api.md §10.1, `call_jax`)."""
+"""A user's JAX function as one recorded operation, with the gradient that JAX gives it."""
 
 from __future__ import annotations
 

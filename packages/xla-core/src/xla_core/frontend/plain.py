@@ -55,7 +55,7 @@ def ours(tensor: Any) -> XLATensor:
 
 
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
-    """The error for an operand on the CPU (api.md B08)."""
+    """The error for an operand on the CPU."""
     return DeviceMismatchError(
         f"Input tensor is not an XLA tensor: {tensor.type()} of shape {tuple(tensor.shape)}. Move it first, with .to('xla')"
     )

@@ -88,14 +88,14 @@ class XLATensor(torch.Tensor):
         return id(self._storage)
 
     def stride(self, dim: int | None = None) -> Any:
-        """Row-major strides in elements: xla tensors have no layout of their own (api.md B10)."""
+        """Row-major strides in elements: xla tensors have no layout of their own."""
         if describing():  # torch.compile computes with torch's own layout
             return super().stride() if dim is None else super().stride(dim)
         strides = row_major(self.shape)
         return strides if dim is None else strides[dim]
 
     def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
-        """True (api.md B10)."""
+        """True."""
         return True
 
     def storage_offset(self) -> int:

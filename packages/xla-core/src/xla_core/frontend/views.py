@@ -157,7 +157,7 @@ def _derive(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...]) -> ViewSp
     try:
         metas = func(parent.meta, *args)
     except RuntimeError:
-        # xla tensors promise to look contiguous (api.md B10): what a contiguous tensor can be viewed as, they can.
+        # xla tensors promise to look contiguous: what a contiguous tensor can be viewed as, they can.
         if name not in ("view", "_reshape_alias"):
             raise
         metas = func(parent.aval.meta, *args)

@@ -285,7 +285,7 @@ MASK = (1 << 64) - 1
 
 
 def moved_on(seed: int) -> int:
-    """The random state after one random operation (api.md C47)."""
+    """The random state after one random operation."""
     return (seed * 214013 + 2531011) & MASK
 
 
@@ -296,7 +296,7 @@ class Recorder:
     """One device as recording sees it: its lock, its tape and its random state.
 
     limit: of its next tapes. loop: the one without syncs that it is in, as far as that was noticed.
-    The random state advances on the host by the generator of api.md C47, so that reading it runs nothing.
+    The random state advances on the host by the generator of `runtime/rng.py`, so that reading it runs nothing.
     """
 
     __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "seed", "tape")

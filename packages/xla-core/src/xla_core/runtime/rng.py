@@ -1,4 +1,4 @@
-"""The random state of each device: a 64-bit number on the host (api.md C46–C48, B14)."""
+"""The random state of each device: a 64-bit number on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of divided states for `torch.distributed.checkpoint`, and of a run's steps (api.md §10.5); usual alias `xc`."""
+"""Checkpoints of divided states for `torch.distributed.checkpoint`, and of a run's steps; usual alias `xc`."""
 
 from xla_serialization.manager import CheckpointManager
 from xla_serialization.planners import SPMDLoadPlanner, SPMDSavePlanner

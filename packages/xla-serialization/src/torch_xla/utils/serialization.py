@@ -1,4 +1,4 @@
-"""Save and load one tensor at a time (api.md Z02, Z03); usual alias `xser`."""
+"""Save and load one tensor at a time; usual alias `xser`."""
 
 from xla_serialization.xser import TensorReference, load, save
 
