@@ -8,7 +8,7 @@ from typing import Any
 
 from xla_core import config
 from xla_core._compat import OpOverload, call_kernel, has_kernel
-from xla_core.frontend import accounting, ctc, data_dependent, fallback, host_indices, special, views
+from xla_core.frontend import accounting, ctc, data_dependent, fallback, host_indices, special, views, wrapping
 from xla_core.frontend.encode import Call, recorder_among, remember
 from xla_core.frontend.plain import ours, plainly
 from xla_core.frontend.record import Plan, factory, functional, mutating
@@ -101,8 +101,8 @@ def recording_plan(func: OpOverload) -> Plan:
         plan = functional(call)
     else:
         plan = mutating(call)
-    wrapped = special.imaging(func, special.noting(func, special.filling(func, functional_form, plan)))
-    wrapped = host_indices.moving(func, special.elsewhere(func, special.generating(func, wrapped)))
+    wrapped = wrapping.imaging(func, wrapping.noting(func, wrapping.filling(func, functional_form, plan)))
+    wrapped = host_indices.moving(func, wrapping.elsewhere(func, wrapping.generating(func, wrapped)))
     return plan if wrapped is plan else plainly(wrapped)
 
 

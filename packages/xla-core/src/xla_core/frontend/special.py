@@ -18,7 +18,6 @@ from xla_core.frontend.refusals import meta_of
 from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
 from xla_core.frontend.values import cpu_copies, value_of
 from xla_core.ir.aval import aval_of
-from xla_core.ir.state import note_filled
 from xla_core.ir.tape import Recorder, Value, blank_value, buffer_value
 from xla_core.ops.table import overload_named
 from xla_core.runtime.client import recorder_of
@@ -201,60 +200,6 @@ def resize_as_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return resize_((args[0], args[1].shape), {})
 
 
-def generating(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, given a generator by name where `func` takes it by position."""
-    places = [place for place, argument in enumerate(func._schema.arguments) if argument.name == "generator" and not argument.kwarg_only]
-    if not places:
-        return plan
-    [place] = places
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if place < len(args) and args[place] is not None:
-            return plan((*args[:place], None, *args[place + 1 :]), {**kwargs, "generator": args[place]})
-        return plan(args, kwargs)
-
-    return run
-
-
-def elsewhere(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, unless a `device=` argument asks for a result on another device."""
-    if not any(argument.name == "device" for argument in func._schema.arguments):
-        return plan
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device = kwargs.get("device")
-        if device is not None:
-            target = torch.device(device)
-            if target.type != "xla":
-                return func(
-                    *tree_map(lambda item: torch.empty_like(item, device=target) if type(item) is XLATensor else item, args), **kwargs
-                )
-            source = next((arg for arg in args if type(arg) is XLATensor), None)
-            recorder = recorder_of(target)
-            if source is not None and target.index is not None and source._storage.value.recorder is not recorder:
-                return wrap(moved(value_of(plan(args, kwargs)), recorder))
-        return plan(args, kwargs)
-
-    return run
-
-
-def filling(func: OpOverload, functional: OpOverload, plan: Plan) -> Plan:
-    """`plan`, given the default values that `func` has and its functional form has not: torch leaves them out of a call."""
-    needed = {argument.name for argument in functional._schema.arguments if not argument.has_default_value()}
-    arguments = func._schema.arguments
-    defaults = [(place, argument.default_value) for place, argument in enumerate(arguments) if argument.has_default_value()]
-    missing = [(place, value) for place, value in defaults if arguments[place].name in needed and not arguments[place].kwarg_only]
-    if not missing:
-        return plan
-    names = [argument.name for argument in arguments]
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = args + tuple(value for place, value in missing if place >= len(args) and names[place] not in kwargs)
-        return plan(given, kwargs)
-
-    return run
-
-
 def inplace_view(func: OpOverload) -> Plan:
     """`t_`, `squeeze_` and the like: the tensor itself becomes the view."""
     packet = getattr(aten, func._schema.name.removeprefix("aten::")[:-1])
@@ -301,44 +246,6 @@ def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mean.copy_(new_mean)
     variance.copy_(new_variance)
     return tuple(results)
-
-
-# What fills a new tensor with one number: the number, or where the arguments have it.
-_FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
-    "zeros": lambda args: 0,
-    "zeros_like": lambda args: 0,
-    "new_zeros": lambda args: 0,
-    "ones": lambda args: 1,
-    "ones_like": lambda args: 1,
-    "new_ones": lambda args: 1,
-    "full": lambda args: args[1],
-    "full_like": lambda args: args[1],
-    "new_full": lambda args: args[2],
-}
-
-
-def imaging(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, whose result lies as its operand does if the operation is one of the `*_like`."""
-    if not func._schema.name.endswith("_like"):
-        return plan
-    return lambda args, kwargs: in_image_of(args[0], plan(args, kwargs))
-
-
-def noting(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, remembering tensors that it makes by filling: they may turn out to be state (ir/state.py)."""
-    number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
-    if number_of is None or func._schema.overload_name in ("out", "names"):
-        return plan
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensor = plan(args, kwargs)
-        storage = tensor._storage
-        tape = storage.value.tape
-        if tape is not None:
-            note_filled(tape, storage, number_of(args))
-        return tensor
-
-    return run
 
 
 def blank(func: OpOverload) -> Plan:
