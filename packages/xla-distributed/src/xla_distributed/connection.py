@@ -18,7 +18,8 @@ from xla_core.abi import Topology, before_start, client, explain_failures, set_t
 from xla_distributed import hardware, job, ledger, settings, watchdog
 from xla_distributed._compat import join_runtime
 from xla_distributed.departures import failure
-from xla_distributed.errors import JobError
+from xla_distributed.ending import end_process
+from xla_distributed.errors import JobError, ReplicaLostError
 from xla_distributed.member import Member, join
 
 _TIMEOUT_FLAG = "xla_cpu_collective_timeout_seconds"
@@ -124,6 +125,10 @@ def leave(why: str = "", launched: bool = False) -> None:
     if joined is None:
         return
     why = why or _uncaught()
+    error = ledger.finish() if not why else None
+    if error is not None:
+        joined.leave("" if joined.failed() else failure(error), ledger.count())
+        end_process(ReplicaLostError(ledger.explanation(joined, error) or str(error)))
     second = bool(why) and joined.failed()  # it fails because another one did
     joined.leave("" if second else why, ledger.count())
     jax.distributed.shutdown()

@@ -71,6 +71,7 @@ class _Ledger:
     timeout: Callable[[], float]
     count: int = 0
     failed: int | None = None  # the first that failed before it was launched
+    told: bool = False  # whether the program has had an error of an execution
     building: _Run | None = None  # the next, while its program is compiled
     known: set[str] = field(default_factory=set)
     runs: deque[_Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -189,6 +190,23 @@ def count() -> int:
     return _ledger.count if _ledger.failed is None else _ledger.failed - 1
 
 
+def finish() -> Exception | None:
+    """Wait for what this process has launched; why it failed, if it did and nobody knows, because nobody has read what it gives."""
+    ledger = _ledger
+    if ledger is None or ledger.told:
+        return None
+    token = next((run.token for run in reversed(tuple(ledger.runs)) if run.token is not None), None)
+    if token is None:
+        return None
+    while not token.is_ready():  # type: ignore[attr-defined]
+        time.sleep(0.01)  # Ctrl-C may come, and the watchdog if others do not
+    try:
+        token.block_until_ready()
+    except RuntimeError as error:
+        return error
+    return None
+
+
 def doomed() -> str | None:
     """`_Ledger.doomed` of this process."""
     return _ledger.doomed() if _ledger is not None else None
@@ -239,6 +257,7 @@ def explanation(member: Member, error: BaseException) -> str | None:
     ledger = _ledger
     if ledger is None or not ledger.runs:
         return None
+    ledger.told = True
     run = ledger.oldest() or ledger.runs[-1]
     deadline = time.monotonic() + 2.0
     while not member.gone and "Timed out" not in str(error) and time.monotonic() < deadline:
