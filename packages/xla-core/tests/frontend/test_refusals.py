@@ -55,6 +55,11 @@ def test_it_is_refused_at_the_call(name: str) -> None:
         REFUSED[name]("xla")
 
 
+def test_an_operation_that_runs_on_the_cpu_takes_no_tensors_from_there() -> None:
+    with pytest.raises(RuntimeError, match=r"not an XLA tensor: torch.FloatTensor of shape \(3, 1\)"):
+        torch.linalg.lstsq(torch.eye(3, device="xla"), torch.ones(3, 1))
+
+
 def test_set_takes_tensors_of_the_device() -> None:
     with pytest.raises(RuntimeError):
         torch.ones(3, device="xla").set_(torch.ones(3))  # type: ignore[call-overload]

@@ -12,6 +12,7 @@ from xla_core import config, metrics
 from xla_core._compat import OpOverload, as_called_by_user, tree_flatten, tree_map
 from xla_core.config import FallbackPolicy
 from xla_core.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
+from xla_core.frontend.plain import mixed
 from xla_core.frontend.schema import calling, full_name
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import assign_from_cpu, cpu_copies
@@ -38,6 +39,10 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
     start, begin = time.time(), time.perf_counter_ns()
     flat, _ = tree_flatten((args, kwargs))
     tensors = [item for item in flat if type(item) is XLATensor]
+    if tensors and func.namespace == "aten":
+        for item in flat:
+            if isinstance(item, torch.Tensor) and type(item) is not XLATensor and item.dim():
+                raise mixed(item)
     recorders = {tensor._storage.value.recorder for tensor in tensors}
     if len(recorders) > 1:
         names = " and ".join(sorted(str(one.device) for one in recorders))
