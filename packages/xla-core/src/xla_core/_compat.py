@@ -368,7 +368,7 @@ def describing() -> bool:
 
 
 class _JaxGarbage:
-    """What C++ code of jax dropped; reading `stop` frees it, by C code alone."""
+    """The objects that jax's C++ code has dropped; reading `stop` frees them, by C code alone."""
 
     free = staticmethod(_jax_runtime.collect_garbage)
     stop = property(operator.methodcaller("free"))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FallbackPolicy(enum.Enum):
-    """What happens to an operation that has no XLA lowering."""
+    """The policy for operations without an XLA lowering."""
 
     ALLOW = "allow"
     ERROR = "error"

@@ -62,7 +62,7 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
 
 @cache
 def _reduced() -> Mapping[torch.dtype, np.dtype]:
-    """Where the device computes in another dtype than the tensor reports."""
+    """The device's dtype for each dtype that it computes in another one."""
     half, single = _NATURAL[torch.bfloat16], _NATURAL[torch.float32]
     long = {torch.int64: _NATURAL[torch.int32]} if config.USE_32BIT_LONG.get() else {}
     if config.USE_BF16.get():
@@ -79,5 +79,5 @@ def device_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def conversions() -> str:
-    """What `device_dtype` changes, as text: programs compiled under one mapping are not those of another."""
+    """The mapping of `device_dtype` as text, for program keys: programs compiled under one mapping are not those of another."""
     return ", ".join(f"{logical}: {physical}" for logical, physical in _reduced().items())

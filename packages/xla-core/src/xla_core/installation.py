@@ -31,7 +31,7 @@ def check() -> None:
 
 
 def problem() -> str | None:
-    """What is wrong with the files of `torch_xla`, and the command that mends it; None if nothing is. Imports nothing."""
+    """Check the files of `torch_xla`: the problem and the command that mends it, None if there is none. Imports nothing."""
     loaded = sys.modules.get("torch_xla")
     spec: ModuleSpec | None = PathFinder.find_spec("torch_xla") if loaded is None else loaded.__spec__
     origin = Path(spec.origin) if spec is not None and spec.origin is not None else None
@@ -84,7 +84,7 @@ _unfit: dict[str, AbiVersionError] = {}
 
 
 def unfit(distribution: str) -> AbiVersionError | None:
-    """Why a sibling was left out, if it was."""
+    """The reason why a sibling was left out, if it was."""
     return _unfit.get(distribution)
 
 

@@ -1,4 +1,4 @@
-"""What the core counts, measures and announces: counters, metrics and typed events. Nothing is named or rendered here.
+"""Counters, metrics and typed events of the core. Nothing is named or rendered here.
 
 Counters and metrics are read as a `Snapshot`; events go to subscribers at once, in the thread where
 they happen. A subscriber that raises is named in a warning and hears no more; only an XlaError propagates to the operation that caused
@@ -24,7 +24,7 @@ Collector = Callable[[], Mapping[str, int]]
 
 
 class Unit(enum.Enum):
-    """What the values of a metric are."""
+    """The unit of a metric's values."""
 
     DURATION_NS = "ns"
     BYTES = "bytes"
@@ -46,7 +46,7 @@ class SyncKind(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """Who asked for a compilation or an execution."""
+    """The cause of a compilation or an execution."""
 
     USER_SYNC = "user_sync"
     LOADER = "loader"
@@ -76,7 +76,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEvent(Event):
-    """What CompileEvent and ExecuteEvent share: which graph, how large, and on whose behalf. name: of the `torch_xla.compile` region."""
+    """Base class of CompileEvent and ExecuteEvent: which graph, how large, and on whose behalf. name: of the `torch_xla.compile` region."""
 
     graph_hash: str
     num_nodes: int

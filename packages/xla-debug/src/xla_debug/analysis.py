@@ -29,7 +29,7 @@ _CAUSES = {
 
 
 def level() -> int:
-    """What the environment asks to explain: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
+    """The level that the environment asks for: 0 nothing, 1 compilations, from 2 on executions, from 3 on what slows steps down."""
     asked = DEBUG_LEVEL.get()
     return asked if asked is not None else _ALL if DEBUG.get() else 0
 

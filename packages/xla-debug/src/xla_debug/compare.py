@@ -47,7 +47,7 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]
 
 
 def _fields(name: str | None, field: str, text: str, dehumanize: bool) -> dict[str, Any]:
-    """What one line below the name of a metric or counter says. Raises ValueError for a line of something else."""
+    """Parse one line below the name of a metric or counter. Raises ValueError for a line of something else."""
     if name is None:
         raise ValueError(field)
     if field in ("ValueRate", "Rate"):
@@ -88,7 +88,7 @@ _USUAL = MappingProxyType({"base_expression": "v <= v_mean + (v_stddev * 2.0)"})
 
 
 def compare_metrics(data_points: Mapping[str, Sequence[float]], report: str, config: Mapping[str, str] = _USUAL) -> str:
-    """What a report has against the numbers of earlier ones, a line for each; empty if nothing.
+    """Compare a report with the numbers of earlier ones, a line for each difference; empty if there is none.
 
     data_points: from `get_data_points_from_metrics_reports`. config: `base_expression`, which every number with earlier ones must
     fulfil, and `<key>_expression` for one key in its stead. In an expression `v` is the number, `v_mean` and `v_stddev` those of the

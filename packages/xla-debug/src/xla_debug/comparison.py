@@ -15,7 +15,7 @@ from xla_debug.account.schema import Account, Finding, Phase, Replica
 
 
 class Unit(enum.Enum):
-    """What a figure counts."""
+    """The unit of a figure."""
 
     MS = "ms"
     BYTES = "bytes"
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between two runs. environment: name → value in both, where they differ; None where it is not set."""
+    """The differences between two runs. environment: name → value in both, where they differ; None where it is not set."""
 
     before: Run
     after: Run
@@ -119,7 +119,7 @@ def _reads(replica: Replica) -> int:
 
 
 def compared(before: tuple[str, Account], after: tuple[str, Account]) -> Comparison:
-    """What differs between two runs, each with its name."""
+    """Compare two runs, each with its name."""
     old, new = summary(*before), summary(*after)
     names = [phase.value for phase in Phase if phase.value in old.phases_ms or phase.value in new.phases_ms]
     phases = [Figure(name, Unit.MS, old.phases_ms.get(name, 0.0), new.phases_ms.get(name, 0.0)) for name in names]
@@ -164,7 +164,7 @@ def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Fin
 
 
 def _environment(before: Account, after: Account) -> dict[str, tuple[str | None, str | None]]:
-    """What the runs ran under, where that differs."""
+    """The differences between the environments of the runs."""
     old, new = _named(before), _named(after)
     return {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
 

@@ -33,7 +33,7 @@ class _Box:
 
     @property
     def title(self) -> str:
-        """What is computed, as printed, with each of several results; last the user's line, if known."""
+        """The label of a node: what is computed, as printed, with each of several results; last the user's line, if known."""
         rows = [f"%{node.slot} = {node.text} : {node.shape}" for node in (self.node, *self.results)]
         return "\n".join([*rows, self.node.line] if self.node.line else rows)
 

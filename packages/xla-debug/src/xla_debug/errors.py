@@ -1,4 +1,4 @@
-"""What goes wrong with accounts. Nothing here needs torch.
+"""Errors of accounts. Nothing here needs torch.
 
 AccountFileError (ValueError)  a file or folder holds no account that can be read; says which, why, and what to do
 """

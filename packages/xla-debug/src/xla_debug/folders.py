@@ -1,4 +1,4 @@
-"""Where running jobs keep their accounts: a folder for each, of this user."""
+"""The folders in which running jobs keep their accounts: one for each, of this user."""
 
 from __future__ import annotations
 

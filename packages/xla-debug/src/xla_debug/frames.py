@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Explained(enum.Enum):
-    """What a block of the analysis explains; each of its lines starts with this."""
+    """The subject of a block of the analysis; each of its lines starts with this."""
 
     COMPILATION = "Compilation Analysis"
     COMPILED = "Post Compilation Analysis"
@@ -56,7 +56,7 @@ def process_frames(fname: str | os.PathLike[str]) -> list[FrameGroup]:
 
 
 def _blocks(fname: str | os.PathLike[str]) -> list[tuple[Explained, list[str]]]:
-    """What is explained, and the lines of the explanation, one by one."""
+    """The blocks of an analysis: what is explained, and the lines of the explanation."""
     blocks: list[tuple[Explained, list[str]]] = []
     is_open = False
     with open(fname, encoding="utf-8") as file:

@@ -12,7 +12,7 @@ class GraphTextError(ValueError):
 
 
 class NodeKind(enum.Enum):
-    """What stands at a slot of a program."""
+    """The kinds of nodes of a program."""
 
     INPUT = "input"
     NUMBER = "number"
@@ -92,7 +92,7 @@ def _node(number: int, row: str, before: list[Node]) -> Node:
 
 
 def _name(call: str) -> str:
-    """What stands before the arguments; views have brackets in their names, as in `xla.read.expand[(3,)]`."""
+    """The name before the arguments; views have brackets in theirs, as in `xla.read.expand[(3,)]`."""
     depth = 0
     for place, character in enumerate(call):
         if character == "(" and not depth:

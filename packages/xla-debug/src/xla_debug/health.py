@@ -60,7 +60,7 @@ class Health:
         return True
 
     def _wrong(self) -> Iterator[tuple[str, float, str]]:
-        """What each line is about, its number, and its text."""
+        """Yield each problem: its subject, a number, and the text."""
         steps = self._steps
         if steps >= _WARM_UP and self._compiles > _PER_STEP * steps:
             text = f"CompileTime: {self._compiles} compilations in {steps} steps; shapes or Python numbers change from step to step"

@@ -116,7 +116,7 @@ def _reorder(rows: _Rows, neighbours: _Neighbours) -> None:
 
 
 def _mean(place: Mapping[_Key, float], neighbours: _Neighbours, key: _Key) -> float:
-    """Where the neighbours of a key stand on average; its own place if it has none."""
+    """The average place of a key's neighbours; its own if it has none."""
     near = neighbours.get(key)
     return sum(place[other] for other in near) / len(near) if near else place[key]
 

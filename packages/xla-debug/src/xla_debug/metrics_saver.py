@@ -14,7 +14,7 @@ from xla_debug.settings import METRICS_FILE
 
 
 class _Saved(threading.local):
-    """How many reports this thread has saved."""
+    """The number of reports that this thread has saved."""
 
     count = 0
 

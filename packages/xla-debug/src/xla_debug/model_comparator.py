@@ -23,7 +23,7 @@ _FILE = re.compile(r"(?P<name>.+)\.(?P<step>\d+)\.(?P<ordinal>\d+)\.pt")
 
 
 class _Saving:
-    """Where this process saves, and how often each replica has saved each name. Not of a thread: autograd calls hooks in its own."""
+    """The folder of this process, and how often each replica has saved each name. Not of a thread: autograd calls hooks in its own."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -64,7 +64,7 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
 def compare_tensors(
     tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
-    """How two tensors differ, in lines; empty if they are alike: equal shapes and dtypes, and |a - b| <= atol + rtol * |b| everywhere.
+    """Compare two tensors, in lines; empty if they are alike: equal shapes and dtypes, and |a - b| <= atol + rtol * |b| everywhere.
 
     NaN is like NaN. max_diffs: elements to show, at most.
     """
@@ -122,7 +122,7 @@ def _load(path: str | os.PathLike[str]) -> torch.Tensor:
 def compare(
     dir1: str | os.PathLike[str], dir2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
-    """How the tensors saved in two folders differ, by step, name and replica; empty if all are in both folders and alike.
+    """Compare the tensors saved in two folders, by step, name and replica; empty if all are in both folders and alike.
 
     max_diffs: elements to show of each tensor, at most. Raises ValueError for a folder that holds no saved tensors.
     """

@@ -1,4 +1,4 @@
-"""Where texts of a running program go: a file of each replica, or one of its standard streams."""
+"""Write texts of a running program: to a file of each replica, or one of its standard streams."""
 
 from __future__ import annotations
 

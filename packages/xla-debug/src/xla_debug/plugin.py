@@ -1,4 +1,4 @@
-"""What this package does by being installed; the core asks for it once, when a device is first needed."""
+"""The plugin of this package; the core asks for it once, when a device is first needed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _OPTIONS_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What `trace` was asked for."""
+    """The arguments of `trace`."""
 
     duration_ms: int
     attempts: int
@@ -107,7 +107,7 @@ def _profile(address: str, asked: _Asked) -> bytes:
 
 
 def _answer(grpc: Any, call: Any, address: str, asked: _Asked, end: float) -> bytes:
-    """What the server answers to one request; one that is not there is asked again until `end`."""
+    """Send one request to the server; one that is not there is asked again until `end`."""
     while True:
         try:
             answer: bytes = call(asked.message, timeout=max(end - time.monotonic(), 0.0) + asked.duration_ms / 1000)

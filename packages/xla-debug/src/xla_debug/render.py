@@ -37,7 +37,7 @@ def report(account: Account) -> Group:
 
 
 def overview(account: Account) -> Group:
-    """What is worth watching of a running job: how fast it is now, where the time goes, what is wrong."""
+    """Render the overview of a running job: how fast it is now, where the time goes, what is wrong."""
     places = Places.of([account])
     now = [typical_step_ms(replica, newest=_NEWEST) for replica in account.replicas if replica.timeline]
     held = sum(device.in_use for replica in account.replicas for device in replica.memory.devices)
@@ -101,7 +101,7 @@ def _finding(place: int, finding: Finding, places: Places) -> RenderableType:
 
 
 def _steps(account: Account) -> list[RenderableType]:
-    """Where the step goes: phases below each other for one replica, side by side for several."""
+    """Render the phases of the step: below each other for one replica, side by side for several."""
     measured = [replica for replica in account.replicas if replica.measured_steps]
     phases = [phase for phase in Phase if any(phase_ms(replica, phase) for replica in measured)]
     if len(measured) > 1:

@@ -114,7 +114,7 @@ def metric_names() -> list[str]:
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """How many samples there were, the sum of all of them, and the newest as (seconds since the epoch, value), oldest first.
+    """The data of a metric: the number of samples, their sum, and the newest as (seconds since the epoch, value), oldest first.
 
     Durations are in nanoseconds. None for a metric without samples.
     """

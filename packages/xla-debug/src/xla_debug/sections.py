@@ -55,7 +55,7 @@ def _compiles(replicas: Replicas, places: Places) -> list[RenderableType]:
 
 
 def _why(row: Compile, places: Places) -> Text:
-    """How the program differs, where that comes from, and what to do."""
+    """Explain a recompilation: how the program differs, where that comes from, and what to do."""
     difference = row.difference
     text = plain(difference.text or difference.change.value)
     if difference.line and difference.line != row.line:

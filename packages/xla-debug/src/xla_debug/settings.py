@@ -9,7 +9,7 @@ from xla_debug import folders
 
 
 class GraphFormat(enum.Enum):
-    """How a program is written to a file."""
+    """The formats in which a program is written to a file."""
 
     TEXT = "text"
     DOT = "dot"

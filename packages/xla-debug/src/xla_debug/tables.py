@@ -1,4 +1,4 @@
-"""What the terminal views share: text that cannot act on the terminal, and tables that fit into it."""
+"""Text that cannot act on the terminal, and tables that fit into it."""
 
 from __future__ import annotations
 

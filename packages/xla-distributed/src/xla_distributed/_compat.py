@@ -17,7 +17,7 @@ _SHUTDOWN_SECONDS = 10
 
 @cache
 def clusters() -> Mapping[str, Any]:
-    """What jax.distributed asks whether it runs under a cluster's manager, in its order.
+    """The classes by which jax.distributed finds a cluster's manager, in its order.
 
     Each class has `is_env_present`, `get_coordinator_address`, `get_process_count`, `get_process_id` and `get_local_process_id`.
     """

@@ -18,7 +18,7 @@ _REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
 
 
 def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
-    """What orders the next collective after those before it, and the device's context, which keeps it."""
+    """The token that orders the next collective after those before it, and the device's context, which keeps it."""
     context = xm._get_device_context()
     if context.all_reduce_token is None:
         with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
@@ -223,7 +223,7 @@ def all_to_all(
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """What the source of a pair has arrives at its target; others get zeros."""
+    """Send from the source of each pair to its target; others get zeros."""
     _check_on_device("collective_permute", value)
     routes = [(int(source), int(target)) for source, target in pairs]
     count = int(xr.world_size())

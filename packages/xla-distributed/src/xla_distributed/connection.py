@@ -110,7 +110,7 @@ def torch_store(wait: timedelta) -> Store:
 
 
 def _explanation(error: BaseException) -> str | None:
-    """What the job knows about a failed execution."""
+    """Explain a failed execution by what the job knows."""
     joined = _State.member
     return ledger.explanation(joined, error) if joined is not None else None
 
@@ -140,7 +140,7 @@ def leave(why: str = "", launched: bool = False) -> None:
 
 
 def _uncaught() -> str:
-    """What this process ends with, if that is an exception which nobody caught."""
+    """The uncaught exception with which this process ends, in words; "" if there is none."""
     error = getattr(sys, "last_value", None)
     return failure(error) if isinstance(error, BaseException) and not hasattr(sys, "ps1") else ""
 

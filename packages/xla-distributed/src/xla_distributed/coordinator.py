@@ -74,7 +74,7 @@ def start(host: str, size: int, key: bytes, heartbeat: float) -> Coordinator:
 
 
 def _ask(process: subprocess.Popen[str], told: str) -> tuple[wire.Address | None, str]:
-    """Where the coordinator listens, if it starts, and what else it says."""
+    """Ask the coordinator where it listens; None if it does not start, and what else it says."""
     stdin, stdout = process.stdin, process.stdout
     if stdin is None or stdout is None:
         raise StartError("the coordinator has no pipes")
@@ -94,7 +94,7 @@ def _ask(process: subprocess.Popen[str], told: str) -> tuple[wire.Address | None
 
 
 def serve() -> None:
-    """What the process does: tell on stdout where it listens, and serve until stdin is closed and all who joined have ended."""
+    """Run the coordinator: tell on stdout where it listens, and serve until stdin is closed and all who joined have ended."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # managers send these to all processes of a job; the replicas decide what they mean
     told = json.loads(sys.stdin.readline())

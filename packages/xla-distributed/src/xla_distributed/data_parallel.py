@@ -17,7 +17,7 @@ Loop = Callable[[torch.nn.Module, Any, torch.device, "Context"], Any]
 
 
 class Context:
-    """What a loop keeps from call to call, as attributes; one for each device."""
+    """State that a loop keeps from call to call, as attributes; one for each device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -61,7 +61,7 @@ class DataParallel:
         return self._models
 
     def __call__(self, loop_fn: Loop, loader: Iterable[Any], batchdim: int = 0, **kwargs: Any) -> list[Any]:
-        """What `loop_fn(model, device_loader, device, context)` returned for each device; with none, one result from the CPU.
+        """Call `loop_fn(model, device_loader, device, context)` for each device, once on the CPU if there is none; returns all results.
 
         Batch i goes to device i % devices; an incomplete last round is dropped. kwargs: as for ParallelLoader.
         Raises what a loop raises first; the others are stopped at their next batch or collective.

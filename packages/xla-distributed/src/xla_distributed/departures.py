@@ -1,4 +1,4 @@
-"""How processes leave a job, as the others are told and say it."""
+"""Departures of processes from a job, as the others are told and say it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Departure:
 
 
 def described(departures: Mapping[int, Departure]) -> str:
-    """Who has left and how, the first first, in words."""
+    """Describe who has left and how, the first first."""
     return ", ".join(
         f"replica {rank} {f'was lost: {departure.why}' if departure.why else 'has left the job'}" for rank, departure in departures.items()
     )
 
 
 def failure(error: BaseException) -> str:
-    """What to tell the others of a process that ends with an error."""
+    """Describe the error with which a process ends, for the others."""
     text = str(error)[:500]
     return f"it failed with {type(error).__name__}{f': {text}' if text else ''}"

@@ -1,4 +1,4 @@
-"""What goes wrong between replicas. Each is a RuntimeError, as collectives that fail are in stock torch.
+"""Errors between replicas. Each is a RuntimeError, as collectives that fail are in stock torch.
 
 JobError
 ├── ReplicaLostError       another replica has died or has left the job

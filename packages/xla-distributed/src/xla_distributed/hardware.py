@@ -1,4 +1,4 @@
-"""What of this host's hardware each replica takes, without starting a client."""
+"""The devices of this host for each replica, without starting a client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GPUS = ("CUDA", "GPU", "ROCM")
 
 
 def device_count() -> int:
-    """How many devices this host has for replicas, one each."""
+    """The number of devices that this host has for replicas, one each."""
     kind = xr.device_type()
     if kind in GPUS:
         return settings.GPU_NUM_DEVICES.get() or len(_visible_gpus())

@@ -128,7 +128,7 @@ def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_met
 
 
 def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
-    """What a child process runs."""
+    """Run a replica in a child process."""
     _end_with_parent()
     settings.RANK.set(index)
     settings.WORLD_SIZE.set(size)

@@ -65,7 +65,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Ledger:
-    """What this process has run as a member of a job, the latest last."""
+    """The programs that this process has run as a member of a job, the latest last."""
 
     member: Member
     timeout: Callable[[], float]
@@ -143,7 +143,7 @@ class _Ledger:
         return f"replica {self.member.rank} runs{_shown(run.collectives.lines, start)}"
 
     def inquiry(self, name: str, digest: str) -> str | Standing:
-        """What this process ran or runs under a name, if it is something else."""
+        """Answer whether this process ran or runs the same program under a name; if it is another one, in words."""
         run = self._named(name)
         if run is None:
             return Standing.ABSENT if int(name.removeprefix("run ")) > self.count else Standing.SAME
@@ -164,7 +164,7 @@ class _Ledger:
         end_process(CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}"))
 
     def doomed(self) -> str | None:
-        """What this process is at though it waits, or would then, for others that do not come any more; None if it is at nothing such."""
+        """Describe the program in which this process waits, or would, for others that do not come any more; None if there is none."""
         run = self.oldest()
         return self.shown(run) if run is not None and self.member.cannot_run(run.number) else None
 
@@ -184,7 +184,7 @@ def watch(member: Member, timeout: Callable[[], float]) -> None:
 
 
 def count() -> int:
-    """How many programs with collectives this process has run, up to one that failed."""
+    """The number of programs with collectives that this process has run, up to one that failed."""
     if _ledger is None:
         return 0
     return _ledger.count if _ledger.failed is None else _ledger.failed - 1
@@ -253,7 +253,7 @@ def _shown(lines: tuple[str, ...], start: int = 0) -> str:
 
 
 def explanation(member: Member, error: BaseException) -> str | None:
-    """What is known of a failed execution of this process."""
+    """Explain a failed execution of this process; None if nothing is known."""
     ledger = _ledger
     if ledger is None or not ledger.runs:
         return None

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Meeting:
-    """Where the replicas of one process exchange what they bring, in rounds that all of them take part in.
+    """The rendezvous of one process's replicas: they exchange what they bring, in rounds that all of them take part in.
 
     names: of the replicas, by their ordinals.
     """
@@ -30,7 +30,7 @@ class Meeting:
         self._gone: dict[int, str] = {}
 
     def exchange(self, ordinal: int, what: str, brought: Any) -> list[Any]:
-        """What each replica brought, in order of the ordinals; waits for all.
+        """Exchange one object with all replicas: theirs, in order of the ordinals; waits for all.
 
         what: says what this exchange is for, the same for all. Raises CollectiveMismatchError if it is not, ReplicaLostError if one
         does not come any more, ReplicaTimeoutError if one does not come in time.
@@ -103,7 +103,7 @@ def check_alone(homes: Sequence[torch.device]) -> None:
 
 
 def run_each(homes: Sequence[torch.device], work: Callable[[int], T]) -> list[T]:
-    """What `work(place)` returned for each device, run in a thread with that device as default; among several these are replicas.
+    """Run `work(place)` in a thread for each device, with that device as default, and return the results; among several these are replicas.
 
     Raises what a thread raises first, when all have ended; those that wait for it raise ReplicaLostError. JobError as `check_alone`.
     """

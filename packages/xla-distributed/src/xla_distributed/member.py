@@ -22,7 +22,7 @@ _BEATS = 4  # in the time after which silence means death
 
 
 class Standing(enum.Enum):
-    """How this process stands to a program in which another one hangs."""
+    """The relation of this process to a program in which another one hangs."""
 
     SAME = enum.auto()
     ABSENT = enum.auto()  # has not come to it
@@ -103,7 +103,7 @@ class Member:
             raise CollectiveMismatchError(f"replicas disagree on what they do.\n{what}\n{told}")
 
     def _missing(self, name: str) -> str:
-        """Who has not arrived in an exchange, in words; called with the lock held."""
+        """Describe who has not arrived in an exchange; called with the lock held."""
         account = self._account(name)
         if account is None:
             return "replicas that the job's coordinator cannot name, because it does not answer"
@@ -112,7 +112,7 @@ class Member:
         return f"ordinals {absent}, which did not arrive" + (f" ({never} never joined the job)" if never else "")
 
     def not_in(self, name: str) -> str:
-        """Who does not hang in the program `name`, as this process does, in words."""
+        """Describe who does not hang in the program `name`, as this process does."""
         with self._news:
             account = self._account(name)
         if account is None:
@@ -148,7 +148,7 @@ class Member:
         self._send({"do": "stuck", "name": name, "digest": digest, "text": text})
 
     def losses(self) -> str:
-        """What this process has lost of its job, in words; "" if nothing."""
+        """Describe the losses of this process's job; "" if there are none."""
         if self._lost is not None and not self.gone:
             return f"the job's coordinator is gone ({self._lost})"
         return described(self.gone)

@@ -134,7 +134,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         return self._name
 
     def setGroupDesc(self, description: str) -> None:
-        """What the group is for, in words."""
+        """Set the group's description."""
         self._description = description
 
     def getGroupDesc(self) -> str:

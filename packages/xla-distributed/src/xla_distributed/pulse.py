@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Life(enum.Enum):
-    """What a process does."""
+    """The states of a process."""
 
     RUNS = enum.auto()
     STOPPED = enum.auto()  # by a signal; one that a debugger holds counts as running
@@ -23,7 +23,7 @@ class Pulse:
     begun: str
 
     def life(self) -> Life:
-        """What the process does now."""
+        """The state of the process now."""
         found = _stat(self.pid)
         if found is None or found[1] != self.begun or found[0] in "ZX":
             return Life.ENDED

@@ -35,7 +35,7 @@ class MpSerialExecutor:
     """Runs a function in one replica of the job at a time, in order of the ordinals."""
 
     def run(self, fn: Callable[[], T]) -> T:
-        """What `fn()` returned here; returns when all replicas have run theirs."""
+        """Run `fn()` and return its result when all replicas have run theirs."""
         if xr.world_size() == 1:
             return fn()
         member = connection.member()

@@ -1,4 +1,4 @@
-"""Where the processes of a job meet: exchanges of bytes among all of them, and news of those that die or disagree.
+"""The server of a job's processes: exchanges of bytes among all of them, and news of those that die or disagree.
 
 It runs as threads of the job's coordinator (`coordinator.py`). Each number of the job joins once; when all have joined, nobody
 else is let in.
@@ -250,7 +250,7 @@ class Server:
                 seat.give_up(why)
 
     def _fate(self, seat: _Seat, now: float) -> str:
-        """Why a process does not go on; "" if it does, as far as is known."""
+        """The reason why a process does not go on; "" if it does, as far as is known."""
         life = None if seat.pulse is None else seat.pulse.life()
         seat.stopped = (seat.stopped or now) if life is Life.STOPPED else None
         if life is Life.ENDED:
@@ -262,7 +262,7 @@ class Server:
         return ""
 
     def _news(self) -> dict[str, Any]:
-        """Who has left, for a message."""
+        """The departures so far, for a message."""
         return {"gone": {rank: [departure.why, departure.runs] for rank, departure in self._gone.items()}}
 
     def _left(self, seat: _Seat, departure: Departure) -> None:

@@ -12,7 +12,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor of this shape is cut: along dimension 0 if `members` divides it, else flat, with zeros after its last element.
+    """The division of a tensor of this shape: along dimension 0 if `members` divides it, else flat, with zeros after its last element.
 
     place: of this replica in its group.
     """

@@ -1,4 +1,4 @@
-"""What data-parallel training needs beside its collectives: gradients reduced, parameters made equal."""
+"""Data-parallel training: reduce gradients, make parameters equal."""
 
 from __future__ import annotations
 

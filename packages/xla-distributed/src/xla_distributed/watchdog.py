@@ -40,7 +40,7 @@ def _watch(joined: Member) -> None:
 
 
 def _doomed(joined: Member) -> str | None:
-    """What this process cannot bring to an end, in words, if there is something."""
+    """Describe what this process cannot bring to an end; None if there is nothing."""
     if not _XLAC._xla_runtime_is_initialized():
         return f"replica {joined.rank} starts its devices, for which all replicas are needed" if joined.failed() else None
     return ledger.doomed()

@@ -105,7 +105,7 @@ def joined(parts: list[bytes]) -> tuple[list[int], bytes]:
 
 
 def parted(lengths: list[int], body: bytes) -> list[bytes]:
-    """What `joined` joined."""
+    """Split what `joined` joined."""
     parts, start = [], 0
     for length in lengths:
         parts.append(body[start : start + length])

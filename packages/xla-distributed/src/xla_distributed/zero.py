@@ -274,7 +274,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             gradient.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this replica needs to go on from here; each saves and loads its own.
+        """The state of this replica's part; each saves and loads its own.
 
         param_groups as any optimizer has; `base_state`: the base optimizer's state of the shards, by number of the parameter; `shape_info`:
         the parameters' shapes; `sharding`: whose part this is; `sharded_master_weights`: the shards, with `save_master_weights`.

@@ -27,7 +27,7 @@ _SHOWN = 5
 
 
 class Format(Enum):
-    """What can be written."""
+    """The formats that can be written."""
 
     CHECKPOINT = "checkpoint"
     SAFETENSORS = "safetensors"

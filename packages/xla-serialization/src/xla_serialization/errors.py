@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints. Each subclasses the builtin that users of torch.save and torch.load catch. Nothing here needs torch.
+"""Errors of checkpoints. Each subclasses the builtin that users of torch.save and torch.load catch. Nothing here needs torch.
 
 CheckpointError (Exception)
 ├── MissingCheckpointError (FileNotFoundError)  there is none in that place

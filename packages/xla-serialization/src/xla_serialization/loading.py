@@ -108,7 +108,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return self._shards[piece.file]
 
     def nesting(self, device: torch.device | str = "cpu", progress: Progress = nobody, mmap: bool = False) -> Any:
-        """What was saved, with its tensors on a device (NumPy arrays stay where they are); one that was saved twice is one again.
+        """Rebuild what was saved, with its tensors on a device (not NumPy arrays); one that was saved twice is one again.
 
         mmap: as `mapped`, on the CPU only.
         """
@@ -158,7 +158,7 @@ def load(
     mmap: bool = False,
     progress: Progress = nobody,
 ) -> Any:
-    """What `save` saved, in the same nesting, one tensor at a time from disk to `device`. No code from the files is run.
+    """Load what `save` saved, in the same nesting, one tensor at a time from disk to `device`. No code from the files is run.
 
     verify: compare each tensor's checksum. mmap: CPU tensors show the files, as `Checkpoint.mapped`. progress: called after each tensor.
     Raises MissingCheckpointError (FileNotFoundError), DamagedCheckpointError (RuntimeError) that names file and tensor,

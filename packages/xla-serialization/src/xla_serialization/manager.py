@@ -198,7 +198,7 @@ def _failed(future: Future[None]) -> bool:
 
 
 def _put(into: Any, found: Any) -> Any:
-    """What stands for `found` in a nesting: tensors that were filled, dicts and lists with new contents, else `found` itself."""
+    """Put `found` into a nesting: tensors that were filled, dicts and lists with new contents, else `found` itself."""
     if isinstance(into, torch.Tensor):
         return into
     if isinstance(into, dict) and isinstance(found, dict):

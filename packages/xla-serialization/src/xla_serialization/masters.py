@@ -1,4 +1,4 @@
-"""Who writes, of several replicas."""
+"""Choose who writes, of several replicas."""
 
 from __future__ import annotations
 

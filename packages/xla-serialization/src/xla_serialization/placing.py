@@ -13,7 +13,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def held(tensor: torch.Tensor) -> list[Spans]:
-    """What each device of this process holds of a tensor on `xla`, in their order; of one that is not divided, once all of it."""
+    """The parts of a tensor on `xla` that the devices of this process hold, in their order; of one that is not divided, once all of it."""
     layout = abi.layout(tensor)
     if layout is None:
         return [tuple((0, size) for size in tensor.shape)]

@@ -25,7 +25,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
     """For `torch.distributed.checkpoint.save(state_dict, …, planner=SPMDSavePlanner())`."""
 
     def create_local_plan(self) -> SavePlan:
-        """What this process saves: of tensors on `xla` the parts that it owns, else what the default planner saves."""
+        """Plan what this process saves: of tensors on `xla` the parts that it owns, else what the default planner saves."""
         everything = self.state_dict
         tensors = {name: tensor for name, value in everything.items() if (tensor := _on_device(value)) is not None}
         self.state_dict = {name: value for name, value in everything.items() if name not in tensors}
@@ -62,7 +62,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     """
 
     def create_local_plan(self) -> LoadPlan:
-        """What this process reads: of tensors on `xla` what its devices hold, else what the default planner reads."""
+        """Plan what this process reads: of tensors on `xla` what its devices hold, else what the default planner reads."""
         plan = super().create_local_plan()
         saved: Any = self.metadata and self.metadata.state_dict_metadata
         self._loading = {
@@ -74,7 +74,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         return dataclasses.replace(plan, items=[*items, *(item for loading in self._loading.values() for item in loading.items)])
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        """Where the data of an item goes."""
+        """The tensor into which the data of an item goes."""
         loading = self._loading.get(read_item.dest_index.fqn)
         if loading is None:
             found: torch.Tensor = super().resolve_tensor(read_item)
@@ -102,7 +102,7 @@ class _Loading:
         self._missing = len(self.items)
 
     def target(self, item: ReadItem) -> torch.Tensor:
-        """Where the data of an item goes."""
+        """The tensor into which the data of an item goes."""
         if not self._parts:
             self._parts = {spans: torch.empty(_sizes(spans), dtype=self._tensor.dtype, device="cpu") for spans in self._spans}
         (part,) = (part for spans, part in self._parts.items() if _offsets(spans) == item.dest_index.offset)

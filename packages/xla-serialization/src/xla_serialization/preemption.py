@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Watch:
-    """What SIGTERM did before, and whether it has come. One for all managers of a process."""
+    """The state of SIGTERM: the handler before, and whether it has come. One for all managers of a process."""
 
     def __init__(self) -> None:
         self.noted = False
@@ -41,7 +41,7 @@ class _Watch:
             self._earlier(number, frame)
 
     def _hold(self) -> None:
-        """What a child is sent while it is being made comes when it has its handler."""
+        """Hold back signals to a child while it is being made, until it has its handler."""
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _release(self) -> None:

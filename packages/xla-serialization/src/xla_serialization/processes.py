@@ -30,7 +30,7 @@ class Party:
     meet: Meet = lambda text: [text]
 
     def exchange(self, told: Any) -> list[Any]:
-        """What each process tells, by number, as JSON."""
+        """Exchange JSON with all processes; returns what each told, by number."""
         return [told] if self.count == 1 else [json.loads(text) for text in self.meet(json.dumps(told))]
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""How far a save or a load is."""
+"""Progress of a save or a load."""
 
 from __future__ import annotations
 

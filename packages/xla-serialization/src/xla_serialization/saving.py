@@ -28,7 +28,7 @@ SHARD_BYTES = 5_000_000_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be saved: the nesting without its tensors, and these by name."""
+    """The plan of a save: the nesting without its tensors, and these by name."""
 
     tree: Tree
     tensors: dict[str, torch.Tensor]
@@ -121,7 +121,7 @@ def save(
 
 
 def parts_of(planned: Plan, together: Party) -> Parts:
-    """What this process will write. Computes the tensors, in one execution for each device; copies nothing until the parts are read."""
+    """The parts that this process will write. Computes the tensors, in one execution per device; copies nothing until they are read."""
     abi.computed([unwrapped(tensor) for tensor in planned.tensors.values() if tensor.device.type == "xla"])
     found = [part for name, tensor in planned.tensors.items() for part in _parts(name, tensor, together)]
     return {part.block.name: part for part in found}
@@ -158,7 +158,7 @@ def write_parts(
 
 
 def _numbered(shards: int, together: Party) -> tuple[list[int], str]:
-    """How many shards each process writes, and the id of this save."""
+    """The number of shards that each process writes, and the id of this save."""
     told = together.exchange([shards, folders.new_id()])
     return [count for count, _ in told], told[0][1]
 
@@ -189,7 +189,7 @@ def _entry(tensor: torch.Tensor, pieces: Sequence[dict[str, Any]]) -> TensorEntr
 
 
 def _parts(name: str, tensor: torch.Tensor, together: Party) -> list[Part]:
-    """What this process saves of a tensor."""
+    """The parts of a tensor that this process saves."""
     inner = unwrapped(tensor)
     if inner.device.type == "xla" and spread():
         return [_divided_part(name, inner, part) for part in abi.owned_parts(inner)]

@@ -1,4 +1,4 @@
-"""What a path holds, whoever wrote it, described without reading the tensors: our folder, others' safetensors, files of torch.save."""
+"""Describe what a path holds, whoever wrote it, without reading the tensors: our folder, others' safetensors, files of torch.save."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SINGLE = "model.safetensors"
 
 
 class Kind(Enum):
-    """Who wrote it."""
+    """The kinds of sources, by who wrote them."""
 
     CHECKPOINT = "checkpoint of xla_serialization"
     FOLDER = "folder of safetensors files"
@@ -49,7 +49,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Source:
-    """What a path holds: a nesting, and its tensors by name."""
+    """The contents of a path: a nesting, and its tensors by name."""
 
     path: Path
     kind: Kind
@@ -62,7 +62,7 @@ class Source:
         return sum(held.nbytes for held in self.tensors.values())
 
     def leaves(self) -> list[Leaf]:
-        """What stands at the ends of the nesting. Raises DamagedCheckpointError."""
+        """The leaves of the nesting. Raises DamagedCheckpointError."""
         return leaves(self.tree, str(self.path))
 
 

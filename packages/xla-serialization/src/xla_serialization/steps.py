@@ -15,7 +15,7 @@ _STEP = re.compile(r"0|[1-9]\d*")
 
 
 def folder_of(path: Path, step: int) -> Path:
-    """Where a step is, or will be."""
+    """The folder of a step."""
     return path / str(step)
 
 
@@ -47,7 +47,7 @@ def retain(path: Path, last: int, most: int, busy: Container[int]) -> None:
 
 
 def _saved_ns(folder: Path) -> int | None:
-    """When, on the file system's clock; None for what was not saved to the end."""
+    """The time of a save, on the file system's clock; None for what was not saved to the end."""
     try:
         return (folder / INDEX).stat().st_mtime_ns
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from xla_serialization.progress import Meter, Progress, nobody
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with a tensor: a piece of it in `file`."""
+    """Damage to a tensor: a piece of it in `file`."""
 
     tensor: str
     file: str
@@ -24,7 +24,7 @@ class Damage:
 
 
 def damages(path: str | os.PathLike[str], progress: Progress = nobody) -> tuple[Manifest, list[Damage]]:
-    """What the checkpoint says it holds, and all that is not as it was written. Reads every piece.
+    """Verify a checkpoint: what it says it holds, and all that is not as it was written. Reads every piece.
 
     Raises MissingCheckpointError, NewerCheckpointError, DamagedCheckpointError if the index itself is damaged, CheckpointError if
     the folder was saved to meanwhile, OSError.

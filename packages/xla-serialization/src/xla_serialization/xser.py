@@ -59,7 +59,7 @@ def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, glob
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """What `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
+    """Load what `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
 
     Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing, do not belong together, or hold more than builtin
     containers, scalars and tensors.
@@ -101,7 +101,7 @@ def _load(place: Path, file: BinaryIO, digest: str) -> Any:
 
 
 def _unpickled(path: Path, file: BinaryIO) -> Any:
-    """What a file of torch.save holds."""
+    """Load a file of torch.save."""
     try:
         with torch.serialization.safe_globals([TensorReference]):
             return torch.load(file, map_location="cpu", weights_only=True)
@@ -207,7 +207,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _others(path: Path) -> list[Path]:
-    """What interrupted saves left: folders of tensors that were there before, and those of saves that did not end."""
+    """The leftovers of interrupted saves: folders of tensors that were there before, and those of saves that did not end."""
     left = re.compile(re.escape(path.name) + r"\.(?:tensors\.old|tensors\.new|new)-[0-9a-f]{16}")
     return sorted((found for found in path.absolute().parent.iterdir() if left.fullmatch(found.name)), reverse=True)
 
@@ -234,7 +234,7 @@ def _folder_of(path: Path, wanted: str) -> int:
 
 
 def _candidates(path: Path) -> Iterator[Path]:
-    """Where the tensors may be; looks for others only after the usual place, from where a save may just have moved them."""
+    """The folders in which the tensors may be; looks for others only after the usual place, from where a save may just have moved them."""
     yield _beside(path, "tensors")
     yield from _others(path)
 

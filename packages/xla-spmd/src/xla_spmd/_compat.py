@@ -21,7 +21,7 @@ same_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ign
 
 
 def dtensor_spec(mesh: Any, placements: tuple[Any, ...], like: torch.Tensor) -> Any:
-    """What DTensor knows of a tensor: mesh, placements, shape, strides and dtype."""
+    """The DTensor spec of a tensor: mesh, placements, shape, strides and dtype."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     return DTensorSpec(mesh, placements, TensorMeta(like.shape, like.stride(), like.dtype))

@@ -1,4 +1,4 @@
-"""What was said of how tensors lie, and how that becomes a sharding that programs can hold."""
+"""Sharding annotations of tensors, and the shardings that programs hold for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Annotation:
 
 
 def annotation_of(t: torch.Tensor) -> Annotation | None:
-    """What was said of a tensor on `xla`; None if nothing was."""
+    """The annotation of a tensor on `xla`; None if it has none."""
     if abi.is_manual(t):
         return Annotation(MANUAL)
     layout = abi.layout(t)

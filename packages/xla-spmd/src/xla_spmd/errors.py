@@ -1,4 +1,4 @@
-"""What is wrong with a mesh, a spec or a sharding. Each subclasses the builtin that users of the API catch.
+"""Errors of meshes, specs and shardings. Each subclasses the builtin that users of the API catch.
 
 XlaError
 ├── MeshError (AssertionError)            ids, shape and names that make no mesh

@@ -79,7 +79,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives, divided by `shard_output`."""
+        """Call the module; its output is divided by `shard_output`."""
         output = self._orig_module(*args, **kwargs)
         self._shard_output(output, self._mesh)
         return output

@@ -1,4 +1,4 @@
-"""What each device of this process holds of a tensor."""
+"""The shards of a tensor that the devices of this process hold."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class XLAShard:
 
 
 def annotated(t: torch.Tensor) -> Annotation:
-    """What was said of `t`. Raises AnnotationError if nothing was, or it is a part, in a manual region."""
+    """The annotation of `t`. Raises AnnotationError if it has none, or is a part, in a manual region."""
     check_whole(t)
     found = annotation_of(t)
     if found is None:
@@ -73,7 +73,7 @@ def _ids() -> dict[jax.Device, int]:
 
 
 def _parts(t: torch.Tensor, sharding: OpSharding) -> list[Part]:
-    """What each device of this process holds by the sharding."""
+    """The parts that the devices of this process hold by the sharding."""
     ids = _ids()
     return parts(sharding, tuple(t.shape), [ids[device] for device in abi.client().devices])
 

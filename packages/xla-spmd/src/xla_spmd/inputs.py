@@ -1,4 +1,4 @@
-"""How inputs lie: what a loader is told."""
+"""The sharding of inputs, for loaders."""
 
 from __future__ import annotations
 

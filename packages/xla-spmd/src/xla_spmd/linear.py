@@ -38,7 +38,7 @@ class XLAPatchedLinear(torch.autograd.Function):
 
 
 def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
-    """What `m(input)` gives, by XLAPatchedLinear."""
+    """`m(input)`, by XLAPatchedLinear."""
     result: torch.Tensor = XLAPatchedLinear.apply(input, m.weight, m.bias)  # type: ignore[no-untyped-call]
     return result
 

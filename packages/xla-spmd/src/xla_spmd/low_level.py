@@ -24,7 +24,7 @@ from xla_spmd.tensor import unwrap_sharded_tensor
 
 @dataclass(frozen=True, slots=True)
 class XlaShardingSpec:
-    """How an input of this shape (dtype) lies; minibatch: the tensor is this process's part of dimension 0."""
+    """The sharding of an input of this shape (dtype); minibatch: the tensor is this process's part of dimension 0."""
 
     tensor: torch.Tensor
     tile_assignment: list[object]
@@ -42,7 +42,7 @@ def xla_mark_sharding(t: torch.Tensor, sharding: OpSharding) -> None:
 
 
 def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:
-    """What is to be said of a tensor of this shape, if it fits the tensor and this job."""
+    """Check an annotation against a tensor of this shape and this job, and return it."""
     tile_counts(sharding, len(shape))
     count = int(xr.global_runtime_device_count())
     if sharding.tiles.size not in (0, count):

@@ -30,7 +30,7 @@ def check_mesh(mesh: Mesh) -> None:
 
 
 def annotation_for(shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSpec) -> Annotation:
-    """What is to be said of a tensor of this shape. Raises DeviceCountError, AxisError, PartitionSpecError for what does not fit."""
+    """The annotation for a tensor of this shape. Raises DeviceCountError, AxisError, PartitionSpecError for what does not fit."""
     check_mesh(mesh)
     sharding = mesh.get_op_sharding(partition_spec)
     spec = tuple(partition_spec)

@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class ShardingType(IntEnum):
-    """How the devices share a tensor. TILED: one tile each; PARTIAL: one tile per group of devices that are replicas of each other."""
+    """The kinds of shardings. TILED: one tile each; PARTIAL: one tile per group of devices that are replicas of each other."""
 
     REPLICATED = 0
     MAXIMAL = 1

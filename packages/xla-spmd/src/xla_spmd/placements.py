@@ -1,4 +1,4 @@
-"""How torch.distributed.tensor says how tensors lie, and back: device meshes and placements."""
+"""Convert between our meshes and specs and torch.distributed.tensor's device meshes and placements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def placed(tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placemen
 
 
 def mesh_and_spec(tensor: Any) -> tuple[Mesh, IndexedSpec]:
-    """How a wrapper was divided: as it says itself, else as was told of the tensor inside. Raises ValueError if nobody knows."""
+    """The mesh and spec of a wrapper: its own, else those of the tensor inside. Raises ValueError if there are none."""
     told = annotation_of(tensor.global_tensor)
     mesh = None if told is None else told.mesh
     shape, spec = tensor.mesh_shape, tensor.partition_spec

@@ -1,4 +1,4 @@
-"""What this package offers to the user's modules, by full name; the core asks for it once, when one of these is first needed."""
+"""The implementations that this package offers, by the user's full names; the core asks for them once, when one is first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the shards of a tensor lie: their shape, and which part of the tensor each device holds. No data here."""
+"""Shards of a tensor: their shape, and which part of the tensor each device holds. No data here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one device holds of a tensor.
+    """The part of a tensor that one device holds.
 
     indices: a slice(start, stop, 1) per dimension of the tensor without padding; `...` if it holds all of it.
     replica_id: which copy of it; where all devices hold all of it, the device's id.
@@ -52,7 +52,7 @@ def is_even(sharding: OpSharding, shape: Sequence[int]) -> bool:
 
 
 def parts(sharding: OpSharding, shape: Sequence[int], devices: Sequence[int]) -> list[Part]:
-    """What each of these devices (by id) holds of a tensor of this shape, in the order given.
+    """The parts of a tensor of this shape that these devices (by id) hold, in the order given.
 
     Raises ShardingError as `tile_counts`, and for a device that is not of the sharding.
     """

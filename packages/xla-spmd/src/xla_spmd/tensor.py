@@ -115,7 +115,7 @@ class XLAShardedTensor(abi.XLATensor):
 
     @property
     def local_shards(self) -> list[XLAShard]:
-        """What each device of this process holds, in their order. Raises RuntimeError if no sharding was told."""
+        """The shards of the devices of this process, in their order. Raises RuntimeError if the tensor has no sharding."""
         return held.local_shards(self.global_tensor)
 
     def load_local_shards_(self, given: Sequence[XLAShard]) -> None:
@@ -148,7 +148,7 @@ class XLAShardedTensor(abi.XLATensor):
         return found
 
     def storage_offset(self) -> int:
-        """Where a view starts in the data that it shares, in elements."""
+        """The offset of a view in the data that it shares, in elements."""
         return int(self.global_tensor.storage_offset())
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What the environment says of a TPU host."""
+"""Read a TPU host's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How exactly matrix products and convolutions are computed."""
+"""The precision of matrix products and convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What example programs print and log while they train."""
+"""Print and log the progress of example programs."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Program:
 
     @property
     def constants(self) -> Constants:
-        """What to compile in."""
+        """The numbers to compile in as constants."""
         return Constants(
             tuple(None if number in self.varying_floats else value for number, value in enumerate(self.floats)),
             tuple(None if number in self.varying_ints else value for number, value in enumerate(self.ints)),

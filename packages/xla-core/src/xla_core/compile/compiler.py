@@ -30,7 +30,7 @@ _CPU_OPTIONS = {
 
 
 def compiler_options(platform: str) -> dict[str, str]:
-    """What XLA is told when it compiles for a platform (`cpu`, `cuda`, …), where `XLA_FLAGS` does not say otherwise."""
+    """The XLA compiler options for a platform (`cpu`, `cuda`, …), without those that `XLA_FLAGS` sets."""
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in _CPU_OPTIONS.items() if name not in flags} if platform == "cpu" else {}
 
@@ -70,7 +70,7 @@ def jitted(graph: Graph, constants: Constants, home: Sharding, name: str, scope:
 
 
 def _result_forms(graph: Graph, home: Sharding, told: bool) -> Any:
-    """How results lie where a program must be told: those that were laid out, and all if no argument says where it runs."""
+    """The explicit shardings of a program's results: of those that were given one, and of all if no argument says where it runs."""
     free = not told and any(type(entry) is Aval for entry in graph.entries)
     otherwise = None if free else home
     if not spans_devices(home):

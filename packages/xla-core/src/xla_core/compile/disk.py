@@ -176,7 +176,7 @@ def _identity(key: str, graph: Graph, arguments: list[Any], device: jax.Device, 
 
 
 def _interface(graph: Graph, arguments: list[Any]) -> str:
-    """What a program takes and gives, as far as its caller knows: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
+    """A program's interface as its caller knows it: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
     donated = frozenset(donated_arguments(graph))
     taken = [
         f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (number in donated)}"

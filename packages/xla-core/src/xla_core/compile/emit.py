@@ -93,7 +93,7 @@ def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> list[Any]:
-    """What stands at each leaf and feed, in slot order."""
+    """The values of the leaves and feeds, in slot order."""
     entries = [entry for entry in graph.entries if isinstance(entry, (Aval, Feed))]
     buffers = iter(arguments[: sum(type(entry) is Aval for entry in entries)])
     columns = _columns(entries, constants, arguments)

@@ -14,12 +14,12 @@ _DIGEST_BYTES = 32
 
 
 class UnusableError(Exception):
-    """Why an entry, or the folder of entries, is not used."""
+    """An entry, or the folder of entries, cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a stored program is bound to.
+    """The key, interface and environment that a stored program is bound to.
 
     key: the hex digest that names it. interface: what it takes and gives (shapes, dtypes, shardings, donation). environment: what
     its machine code depends on besides.

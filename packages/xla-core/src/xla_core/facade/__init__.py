@@ -1,1 +1,1 @@
-"""What `torch_xla.*` re-exports: the user's names, built on the rooms below."""
+"""The user's names, which `torch_xla.*` re-exports, built on the rooms below."""

@@ -26,7 +26,7 @@ def devices() -> list[torch.device]:
 
 
 def device_count() -> int:
-    """How many `devices()` there are."""
+    """The number of `devices()`."""
     return len(devices())
 
 
@@ -151,7 +151,7 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
 
 
 def xla_device_count() -> int:
-    """How many accelerators this process addresses: none on the CPU, where nothing is started to find that out.
+    """The number of accelerators that this process addresses: 0 on the CPU, where nothing is started to find that out.
 
     Libraries that run on an accelerator if there is one ask this; `torch_xla.device_count` counts devices of the CPU, too.
     """
@@ -159,7 +159,7 @@ def xla_device_count() -> int:
 
 
 def attributes(device: jax.Device, number: int) -> dict[str, Any]:
-    """What is known of a physical device; `number` counts over the job."""
+    """The attributes of a physical device; `number` counts over the job."""
     found: dict[str, Any] = {"name": f"{client.client().kind}:{number}"}
     coords = getattr(device, "coords", None)
     if coords is not None:

@@ -67,7 +67,7 @@ class CompiledGraph(torch.nn.Module):
         return program.run(args) if isinstance(program, Captured) else program(*args)
 
     def program(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
-        """What runs the graph for these arguments."""
+        """The function that runs the graph for these arguments."""
         layout = _layout(args)
         needs_grad = torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
         if layout is None or needs_grad:

@@ -40,7 +40,7 @@ class NotOneProgram(GraphBreakError):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What feeds a leaf that stands for the data of input `number`."""
+    """The source of a leaf that stands for the data of input `number`."""
 
     number: int
 
@@ -95,7 +95,7 @@ class Recording(fx.Interpreter):
         self.stand_ins = stand_ins
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """What the graph holds itself: a stand-in for its data where it is an xla tensor."""
+        """The graph's own attribute; for an xla tensor, a stand-in for its data."""
         found = self.fetch_attr(target)
         if isinstance(found, torch.nn.Module):
             raise NotOneProgram(f"the graph hands the module {target} to an operation")
@@ -272,7 +272,7 @@ def _make_real(pending: list[Value]) -> None:
 
 
 def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
-    """What `record(stand_ins)` does to stand-ins for `args`. Raises NotOneProgram if it does more than recording."""
+    """Record `record(stand_ins)` on stand-ins for `args` as a program. Raises NotOneProgram if it does more than recording."""
     grad = torch.is_grad_enabled()
     try:
         with on_a_tape_of_its_own(args) as stand_ins:
@@ -339,7 +339,7 @@ class _Assembly:
         return _Shown(number, item._view, False)
 
     def _origin(self, value: Value) -> Origin:
-        """Where a value comes from; what is pending becomes a result of the program."""
+        """The source of a value; a pending one becomes a result of the program."""
         source = self._leaves.get(id(value))
         if source is not None:
             return source

@@ -37,7 +37,7 @@ from xla_core.runtime.transfer import to_numpy
 
 @dataclass(frozen=True, slots=True)
 class StableHLOExportOptions:
-    """How to export.
+    """Options of an export.
 
     override_tracing_arguments, override_tracing_kwargs: inputs to trace with, in place of the exported program's examples.
     save_weights: write `data/` when saving. include_human_readable_text: keep the module's text beside the bytecode.
@@ -181,7 +181,7 @@ def _result(item: Any, device: torch.device) -> torch.Tensor:
 
 
 def _source(exported: ExportedProgram, spec: InputSpec, arguments: Sequence[Any], position: int) -> tuple[InputLocation | None, Any]:
-    """Where an input of the graph comes from, and its value."""
+    """The location of a graph's input, and its value."""
     target = str(spec.target)
     if spec.kind is InputKind.USER_INPUT:
         return InputLocation.input_arg(position), arguments[position]

@@ -24,7 +24,7 @@ from xla_core.runtime.transfer import to_torch
 
 
 class VariableType(enum.Enum):
-    """Where an input of a function comes from."""
+    """The kinds of inputs of a function."""
 
     INPUT_ARG = "input_arg"
     PARAMETER = "parameter"
@@ -72,7 +72,7 @@ class InputLocation:
 
 @dataclass(frozen=True, slots=True)
 class StableHLOFunctionMeta:
-    """How to call a function. unused_inputs: arguments that it does not take, since nothing depends on them.
+    """The signature of a function. unused_inputs: arguments that it does not take, since nothing depends on them.
 
     input_pytree_spec, output_pytree_spec: nesting of arguments `(args, kwargs)` and results, as torch's pytree writes it.
     """
@@ -92,7 +92,7 @@ class StableHLOFunctionMeta:
 
     @classmethod
     def from_json(cls, text: str) -> StableHLOFunctionMeta:
-        """What `to_json` wrote. Raises ValueError for another text."""
+        """Parse what `to_json` wrote. Raises ValueError for another text."""
         try:
             raw = json.loads(text)
             raw["input_signature"] = [VariableSignature(**item) for item in raw["input_signature"]]
@@ -136,7 +136,7 @@ class StableHLOGraphModule:
 
     @property
     def bundle(self) -> StableHLOModelBundle:
-        """What is saved; keras takes it by its name upstream, `_bundle`."""
+        """The bundle that is saved; keras takes it by its name upstream, `_bundle`."""
         return self._bundle
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Closeable:
-    """What both queues share: one condition, and the two ways of closing."""
+    """Base class of both queues: one condition, and the two ways of closing."""
 
     def __init__(self, maxsize: int) -> None:
         if maxsize < 1:
@@ -22,7 +22,7 @@ class _Closeable:
         self._closed = False
 
     def max_size(self) -> int:
-        """How many items may wait."""
+        """The number of items that may wait."""
         return self._maxsize
 
     def close_write(self) -> None:

@@ -24,7 +24,7 @@ class MemoryInfo(TypedDict):
 
 
 def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
-    """What a device holds and can hold. On CPU: live buffers, and the physical memory as limit."""
+    """Used and total memory of a device. On CPU: live buffers, and the physical memory as limit."""
     use = memory_use(client.recorder_of(device))
     return MemoryInfo(
         bytes_used=use.used,

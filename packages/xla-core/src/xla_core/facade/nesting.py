@@ -30,7 +30,7 @@ class DataWrapper:
 
 
 def _children(value: Any) -> list[Any]:
-    """What is directly inside `value`; empty for leaves."""
+    """The direct children of `value`; empty for leaves."""
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
     if isinstance(value, (list, tuple, set, frozenset, deque)):
@@ -43,7 +43,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _label(value: Any, index: int) -> str:
-    """How a reader finds child `index` of `value`."""
+    """The label of child `index` of `value`, for paths."""
     if isinstance(value, dict):
         key = list(value)[index // 2]
         return f"[{key!r}]" if index % 2 else f".key({key!r})"
@@ -76,7 +76,7 @@ class Survey:
             todo.extend((parts[i], value, i) for i in reversed(range(len(parts))))
 
     def path(self, value: Any) -> str:
-        """Where `value` was met first, such as `obj['model'][2].weight`."""
+        """The path at which `value` was met first, such as `obj['model'][2].weight`."""
         labels: list[str] = []
         while value is not self.root:
             value, index = self._met[id(value)]

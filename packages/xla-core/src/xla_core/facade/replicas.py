@@ -1,4 +1,4 @@
-"""Where this process and this thread stand among the replicas of a job."""
+"""The place of this process and this thread among the replicas of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xla_core.runtime.topology import Topology, topology
 
 
 def place() -> Topology:
-    """Where this process stands: as a launcher or a plugin said, else as torchrun's variables say, else alone."""
+    """The place of this process in its job: as set by a launcher or a plugin, else by torchrun's variables, else alone."""
     implementations()  # a plugin may know what to put into the variables
     told = topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()

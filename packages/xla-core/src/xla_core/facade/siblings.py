@@ -98,7 +98,7 @@ _loading = threading.Lock()
 
 @functools.cache
 def implementations() -> Mapping[str, Callable[..., Any]]:
-    """What the installed plugins offer, by user's name. Raises RegistrationError if two offer the same name."""
+    """The implementations that installed plugins offer, by user's name. Raises RegistrationError if two offer the same name."""
     with _loading:
         offered: dict[str, Callable[..., Any]] = {}
         owner: dict[str, str] = {}
@@ -135,7 +135,7 @@ def demand(name: str, distribution: str) -> None:
 
 
 def find(name: str) -> Any:
-    """What the user's name `name` stands for: a sibling's, else a function that decides when it is called.
+    """Look up the implementation of the user's name `name`: a sibling's, else a function that decides when it is called.
 
     Raises AttributeError for a name that is neither in the table nor offered.
     """

@@ -1,4 +1,4 @@
-"""What the multi-replica functions give for one replica, where no sibling implements them.
+"""Collectives and the like for one replica, where no sibling implements them.
 
 All look `torch_xla.core.xla_model` up at each call: a client may have replaced a function there.
 """

@@ -45,7 +45,7 @@ class Program:
 
 
 def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
-    """What computes `tensors` (computed ones pass through), or all that is live on the default device. The tape stays as it is.
+    """The graph that computes `tensors` (computed ones pass through), or all that is live on the default device. The tape stays as it is.
 
     Raises DeviceMismatchError for tensors of several devices.
     """

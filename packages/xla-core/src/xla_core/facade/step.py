@@ -61,7 +61,7 @@ def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
 
 @dataclass(slots=True)
 class _Entered:
-    """What to restore when a region is left."""
+    """The state to restore when a region is left."""
 
     eager: bool
     reads: str | None

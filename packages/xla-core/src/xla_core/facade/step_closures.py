@@ -40,7 +40,7 @@ StandIn = Callable[[Any], Any]
 
 
 class _Apart(threading.local):
-    """What this thread records apart from its devices' tapes, if it does: how that stands for a tensor which is not an argument."""
+    """This thread's recording apart from its devices' tapes, if there is one: how it stands for a tensor which is not an argument."""
 
     stand_in: StandIn | None = None
 
@@ -67,7 +67,7 @@ class DeviceContext:
 
     @property
     def all_reduce_token(self) -> Any:
-        """What a collective takes from the one before it, and makes for the next; None before the first.
+        """The token that orders collectives: taken from the one before, made for the next; None before the first.
 
         It stays one tensor, which setting it writes to: so a program that is recorded apart can take it and give it back.
         """

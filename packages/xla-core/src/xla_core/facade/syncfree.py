@@ -82,7 +82,7 @@ def _add_scaled_(targets: list[Tensor], values: list[Tensor], scale: Number) -> 
 
 
 class _SyncFree(torch.optim.Optimizer):
-    """What the three share: the gate, the buckets and the counters."""
+    """Base class of the three: the gate, the buckets and the counters."""
 
     def _lacks_state(self, group: dict[str, Any], state: dict[str, Any]) -> bool:
         return "step" not in state
@@ -91,7 +91,7 @@ class _SyncFree(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _counted(self, state: dict[str, Any]) -> Number | None:
-        """How many steps a loaded state has seen; None if it has seen none."""
+        """The number of steps that a loaded state has seen; None if it has seen none."""
         return state.get("step")
 
     def _update(self, group: dict[str, Any], bucket: _Bucket, gate: _Gate) -> None:

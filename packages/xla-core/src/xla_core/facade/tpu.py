@@ -50,7 +50,7 @@ def num_available_devices() -> int:
 
 
 def visible_chips(present: int) -> int:
-    """How many of the chips this process was given."""
+    """The number of chips that this process was given."""
     chosen = getenv_as(TPU_VISIBLE_CHIPS, str)
     return len(chosen.split(",")) if chosen else present
 
@@ -75,7 +75,7 @@ _DESCRIBING = (
 
 
 def get_tpu_env() -> dict[str, str]:
-    """What the environment says of this host's slice; empty off TPU."""
+    """The environment of this host's slice; empty off TPU."""
     found = {name: getenv_as(name, str) for name in _DESCRIBING}
     return {name: text for name, text in found.items() if text}
 

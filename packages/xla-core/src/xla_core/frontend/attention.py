@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """What `torch.nn.functional.scaled_dot_product_attention` gives, fused where the fused operation covers it."""
+    """`torch.nn.functional.scaled_dot_product_attention`, fused where the fused operation covers it."""
     if _covered(query, key, value, attn_mask, dropout_p, is_causal):
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = attn_mask.to(query.dtype).log()  # 0 where True, else -inf

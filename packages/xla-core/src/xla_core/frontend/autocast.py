@@ -75,7 +75,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def _eligible(item: Any) -> bool:
-    """What autocast may cast: floating tensors on xla, but never f64."""
+    """Whether autocast may cast an argument: floating tensors on xla, but never f64."""
     return isinstance(item, torch.Tensor) and item.device.type == "xla" and item.is_floating_point() and item.dtype is not torch.float64
 
 

@@ -103,7 +103,7 @@ def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each number occurs in a vector of natural numbers, or the sum of its weights."""
+    """Count each number of a vector of natural numbers, or sum its weights."""
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise NotImplementedError(f"bincount counts integers, found {x.dtype}")
     if x.dim() != 1:

@@ -48,7 +48,7 @@ def view(func: OpOverload) -> Plan:
 
 
 def make_plan(func: OpOverload) -> Plan:
-    """How `func` is served: by hand, as a view, natively, or on the CPU."""
+    """Make the handler of `func`: by hand, as a view, natively, or on the CPU."""
     handler = _BY_HAND.get(short_name(func))
     if handler is not None:
         return plainly(handler)
@@ -107,7 +107,7 @@ def recording_plan(func: OpOverload) -> Plan:
 
 
 def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
-    """What is known of `func`, which may have been called before, perhaps by another row."""
+    """The `Call` of `func`, which may have been called before, perhaps by another row."""
     found = _COUNTS.get(full_name(func))
     if found is None or found.spec is not spec:
         made = Call(func, functional_form, spec, _otherwise(func))
@@ -118,7 +118,7 @@ def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:
-    """What serves calls of an operation that its row refuses: a read of how large the result is, or the CPU."""
+    """The handler of calls that an operation's row refuses: a read of how large the result is, or the CPU."""
     by_data = data_dependent.REFUSED.get(short_name(func))
     if by_data is None:
         return plainly(partial(fallback.run, func))

@@ -1,4 +1,4 @@
-"""What `torch.compile` must know of xla tensors: they are plain tensors on another device, whatever their Python type.
+"""Tell `torch.compile` that xla tensors are plain tensors on another device, whatever their Python type.
 
 Dynamo treats instances of a subclass with a `__torch_dispatch__` of its own as opaque objects, and would trace through the frames
 that record operations. Nothing here imports dynamo, which takes seconds: its part is done when somebody else imports it.
@@ -86,7 +86,7 @@ def _strided(tensor: Any) -> bool:
 
 
 def _own_frames() -> list[types.CodeType]:
-    """Where the user's program enters the recording of operations."""
+    """The code of the functions by which the user's program enters the recording of operations."""
     some = torch.ops.aten.mm.default
     functions: list[Any] = [entry for entry in vars(XLATensor).values() if isinstance(entry, types.FunctionType)]
     dispatch: Any = XLATensor.__torch_dispatch__

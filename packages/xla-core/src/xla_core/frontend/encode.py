@@ -28,7 +28,7 @@ _FLOAT = FeedKind.FLOAT
 
 
 class Call:
-    """What is known of one overload: its row, where its changing numbers are, its signatures, how often it ran.
+    """An overload as recording knows it: its row, where its changing numbers are, its signatures, how often it ran.
 
     scalars: positions and names of arguments whose value may change without another program.
     eager_inputs: such numbers are inputs from the start (optimizers' hyperparameters), not at their second value.

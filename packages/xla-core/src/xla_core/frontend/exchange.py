@@ -95,7 +95,7 @@ def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
 
 
 def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
-    """What `annotate` attached under `key`, or None."""
+    """The value that `annotate` attached under `key`, or None."""
     annotations = ours(tensor)._storage.annotations
     return None if annotations is None else annotations.get(key)
 

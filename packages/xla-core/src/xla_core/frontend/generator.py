@@ -38,7 +38,7 @@ class XLAGenerator(_compat.CppGenerator):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Where its numbers are drawn; the current device if it was made without an index."""
+        """The device on which its numbers are drawn; the current device if it was made without an index."""
         return self._device if self._device.index is not None else recorder_of(self._device).device
 
     def manual_seed(self, seed: int) -> XLAGenerator:

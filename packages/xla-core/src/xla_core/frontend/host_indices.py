@@ -60,7 +60,7 @@ def _moved(x: XLATensor, indices: Sequence[torch.Tensor | None], reads: bool) ->
 
 
 def _dims(index: torch.Tensor | None) -> int:
-    """How many dimensions of the indexed tensor an index is for."""
+    """The number of dimensions of the indexed tensor that an index covers."""
     return index.dim() if index is not None and index.dtype in _MASKS else 1
 
 

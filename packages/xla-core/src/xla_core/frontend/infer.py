@@ -80,7 +80,7 @@ def _packer(tree: TreeSpec) -> Callable[[list[Any]], Any]:
 
 
 def _written(call: Call, promised: tuple[Aval | None, ...], targets: list[Any], resize: bool, manual: bool) -> tuple[Aval | None, ...]:
-    """What the mutated arguments hold afterwards: their own dtype, and their own shape unless out= resizes them."""
+    """The avals of the mutated arguments afterwards: their own dtype, and their own shape unless out= resizes them."""
     flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
     internal(len(flat) == len(promised), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(promised)}")
     return tuple(

@@ -55,7 +55,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    """What is known of a call for operands of certain shapes and dtypes. tree: the nesting of its results."""
+    """A call traced for operands of certain shapes and dtypes. tree: the nesting of its results."""
 
     signature: Signature
     tree: Any
@@ -125,7 +125,7 @@ def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
 
 
 def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
-    """What a result is to torch: where the device computes in another dtype, that of an operand which is held in it."""
+    """The torch aval of a result: where the device computes in another dtype, that of an operand which is held in it."""
     natural = torch_dtype(np.dtype(struct.dtype))
     held = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
     return aval_of(tuple(struct.shape), natural if held is None else held, any(aval.manual for aval in avals))

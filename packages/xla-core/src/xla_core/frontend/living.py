@@ -1,4 +1,4 @@
-"""What is on the devices now, and which tensors keep it there."""
+"""Find the buffers that are on the devices now, and the tensors that keep them there."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class HostStorage(torch.UntypedStorage):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Where the tensors over these bytes are wanted."""
+        """The device on which the tensors over these bytes are wanted."""
         return self._target
 
 

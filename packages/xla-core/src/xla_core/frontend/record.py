@@ -257,7 +257,7 @@ def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
 
 
 def _returned(call: Call, fresh: list[Value | None], targets: list[Any]) -> Any:
-    """What the schema returns: new tensors first, then the mutated arguments."""
+    """The results in the schema's order: new tensors first, then the mutated arguments."""
     returns = call.func._schema.returns
     if not returns:
         return None

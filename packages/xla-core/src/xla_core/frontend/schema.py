@@ -11,7 +11,7 @@ from xla_core._compat import OpOverload
 
 
 class Convention(Enum):
-    """How an overload treats its arguments."""
+    """The calling conventions of overloads."""
 
     FUNCTIONAL = "functional"
     MUTATING = "mutating"  # in-place and out=
@@ -20,7 +20,7 @@ class Convention(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """What the schema says.
+    """The calling convention of an overload, from its schema.
 
     mutated: names of the arguments written to, in schema order.
     fresh: how many leading results are new tensors (the others are the mutated arguments again).

@@ -78,7 +78,7 @@ def _lay_out_view(tensor: XLATensor, layout: Layout) -> None:
 
 
 def layout(tensor: torch.Tensor) -> Layout | None:
-    """How the data of `tensor` was told to lie by `lay_out`; None if it was not."""
+    """The sharding that `lay_out` gave the data of `tensor`; None if it gave none."""
     found = ours(tensor)
     kept: Layout | None = layouts.layout_of(found._storage) if found._view is None else annotation(found, _key_of_view(found))
     return kept
@@ -86,7 +86,7 @@ def layout(tensor: torch.Tensor) -> Layout | None:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """What one device of this process holds of a tensor: `data`, on the CPU, is its elements at `index`, a slice per dimension."""
+    """A device's part of a tensor: `data`, on the CPU, is its elements at `index`, a slice per dimension."""
 
     device: jax.Device
     index: tuple[slice, ...]
@@ -94,7 +94,7 @@ class DevicePart:
 
 
 def device_parts(tensor: torch.Tensor) -> list[DevicePart]:
-    """What the devices of this process hold of `tensor`, in their order; computes it if it is pending. Raises as `buffer_of`."""
+    """The parts of `tensor` on the devices of this process, in their order; computes it if it is pending. Raises as `buffer_of`."""
     shards = {shard.device: shard for shard in buffer_of(tensor).addressable_shards}
     found = []
     with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):

@@ -89,7 +89,7 @@ class _Watch(threading.Thread):
         self._ended_s = time.perf_counter()
 
     def ended_s(self) -> float:
-        """When it ended, in seconds of `time.perf_counter`."""
+        """The time at which it ended, in seconds of `time.perf_counter`."""
         self.join()
         return self._ended_s
 

@@ -30,7 +30,7 @@ Plan = Any  # a callable `(args, kwargs) -> result`; see frontend/dispatch.py
 
 
 class Storage:
-    """What a tensor, its aliases and its views share: the current value of the whole base.
+    """The storage of a tensor, its aliases and its views: the current value of the whole base.
 
     annotations: what siblings attach to the data (a sharding, say), by their own key; None when there is nothing.
     """
@@ -99,7 +99,7 @@ class XLATensor(torch.Tensor):
         return True
 
     def storage_offset(self) -> int:
-        """Where a view starts in the data that it shares, in elements, as torch counts."""
+        """The offset of a view in the data that it shares, in elements, as torch counts."""
         return 0 if self._view is None else int(self._view.start)
 
     def data_ptr(self) -> int:
@@ -183,7 +183,7 @@ _made = itertools.count()
 
 
 def made() -> int:
-    """How many tensors `wrap` and `view_of` have made."""
+    """The number of tensors that `wrap` and `view_of` have made."""
     return counted(_made)
 
 

@@ -108,7 +108,7 @@ def _chain(steps: tuple[ViewStep, ...]) -> str:
 
 
 def _length(step: ViewStep) -> tuple[int, ...]:
-    """How many elements a slice has: unlike in the arguments of other steps, it is not in its own."""
+    """The number of elements of a slice: unlike in the arguments of other steps, it is not in its own."""
     return (step.shape[step.args[0]],) if step.name == "slice.Tensor" else ()
 
 

@@ -1,4 +1,4 @@
-"""What is put around the plan of an overload that is recorded: generators by place, other devices, default values, notes for later."""
+"""Wrap the plan of an overload that is recorded: generators by place, other devices, default values, notes for later."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What was recorded: values, tapes, signatures, and the graphs cut out of tapes. Knows neither torch operators nor devices."""
+"""Recorded operations: values, tapes, signatures, and the graphs cut out of tapes. Knows neither torch operators nor devices."""

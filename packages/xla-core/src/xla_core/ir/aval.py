@@ -37,7 +37,7 @@ class Aval:
 
     @cached_property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """What a lowering is told of a result of this kind."""
+        """The shape and dtype of a result as a lowering sees them."""
         return jax.ShapeDtypeStruct(self.shape, self.physical)
 
     @property

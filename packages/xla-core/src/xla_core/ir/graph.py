@@ -71,7 +71,7 @@ class Graph:
         return (self.entries, self.outs, self.dead)
 
     def operations(self) -> Iterator[Operation]:
-        """What was recorded, in order."""
+        """The recorded operations, in order."""
         for slot, entry in enumerate(self.entries):
             if type(entry) is tuple:
                 yield self._operation(slot)
@@ -102,7 +102,7 @@ class Graph:
         return [users.get(slot) for slot in self.numbers()]
 
     def results(self) -> Iterator[Operation | None]:
-        """What computes each of its results, in order; None for an input that is handed through."""
+        """The operation that computes each result, in order; None for an input that is handed through."""
         for slot in self.outs:
             place = operation_at(self.entries, slot)
             yield self._operation(place) if type(self.entries[place]) is tuple else None
@@ -119,7 +119,7 @@ class Graph:
 
 @dataclass(slots=True)
 class Inputs:
-    """What feeds a graph, in slot order within each list. `fixed_*` are compiled in until they vary."""
+    """The inputs of a graph, in slot order within each list. `fixed_*` are compiled in until they vary."""
 
     buffers: list[Any]
     floats: list[float]

@@ -1,4 +1,4 @@
-"""How tensors lie over several devices (SPMD), and the operation that says so of a pending result."""
+"""The sharding of tensors over several devices (SPMD), and the operation that gives one to a pending result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _stored(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
 
 
 def parts_of(sizes: Any, entry: Any) -> int:
-    """How many pieces an entry of a spec makes of its dimension."""
+    """The number of pieces that an entry of a spec makes of its dimension."""
     names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
     return int(np.prod([sizes[name] for name in names], dtype=np.int64))
 
@@ -94,7 +94,7 @@ def _lower(context: Any, operands: list[jax.Array], layouts: tuple[Layout, ...])
 
 
 def layout_at(entries: Sequence[Entry], slot: int) -> Layout | None:
-    """How the result at `slot` lies, if it was told."""
+    """The sharding that the result at `slot` was given, if any."""
     start = operation_at(entries, slot)
     entry = entries[start]
     if type(entry) is not tuple or entry[0].name != _NAME:

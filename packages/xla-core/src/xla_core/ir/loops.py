@@ -52,7 +52,7 @@ def find_loop(tape: Tape, layers: bool = False) -> Loop | None:
 
 
 def repeating_end(items: Sequence[Hashable]) -> tuple[int, int] | None:
-    """Where the longest end of `items` begins that is something two or more times, and how long that is; None if there is none.
+    """Find the longest end of `items` that is something two or more times: where it begins, and how long that is; None if there is none.
 
     Source: the failure function of Knuth, Morris and Pratt, of the reversed items. What has one of length k as its first n items
     repeats after n - k.

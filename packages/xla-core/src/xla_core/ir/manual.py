@@ -26,7 +26,7 @@ _WHOLE, _PARTS = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
 
 
 def form_of_parts(home: Sharding) -> NamedSharding:
-    """How the parts of a value lie over the devices of a program. Raises InternalError outside SPMD mode."""
+    """The sharding of a value's parts over the devices of a program. Raises InternalError outside SPMD mode."""
     internal(spans_devices(home), lambda: f"parts of a value lie over all devices, not on {home}")
     devices: Any = home.mesh.devices  # type: ignore[attr-defined]
     return NamedSharding(Mesh(devices.reshape(-1), (REPLICA_AXIS,)), _PARTS)

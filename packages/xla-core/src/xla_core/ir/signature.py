@@ -23,7 +23,7 @@ HOLE = Hole()
 
 
 class Signature:
-    """How to lower one recorded operation.
+    """An operation at one set of argument shapes and constants, and how to lower it.
 
     name: the overload as the user's code called it (`aten.add_.Tensor`).
     args, kwargs: the arguments with HOLE wherever an operand goes, in operand order.
@@ -96,7 +96,7 @@ def fill(arg: Any, operands: Iterator[Any]) -> Any:
 
 
 def check_results(signature: Signature, results: list[Any]) -> str | None:
-    """What is wrong with a lowering's results, in words; None if they are as promised."""
+    """Check a lowering's results against what was promised: the difference in words, or None."""
     if len(results) != len(signature.promised):
         return f"gave {len(results)} results where {len(signature.promised)} were inferred"
     for number, (result, aval) in enumerate(zip(results, signature.promised, strict=True)):

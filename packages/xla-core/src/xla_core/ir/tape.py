@@ -1,4 +1,4 @@
-"""What has been recorded and not yet run: one tape per device, in recording order.
+"""The pending operations of a device: one tape each, in recording order.
 
 A *slot* is a position on the tape. Each slot holds one entry:
 
@@ -101,7 +101,7 @@ buffers_made = itertools.count()
 
 
 def counted(counter: itertools.count[int]) -> int:
-    """How often `next` was called on a counter that started at 0, without calling it."""
+    """The number of calls of `next` on a counter that started at 0, without calling it."""
     return int(repr(counter)[6:-1])
 
 
@@ -256,7 +256,7 @@ class Tape:
 
 
 def forked_error() -> ExecutionError:
-    """What to do where a process was forked after its parent had used devices."""
+    """The error for a process that was forked after its parent had used devices."""
     return ExecutionError(
         "this process was forked from one that uses xla devices, which only that one can use: start processes by spawn or forkserver "
         "(multiprocessing.set_start_method('spawn'), xmp.spawn), before devices are used; workers of a DataLoader must work on CPU tensors"

@@ -1,4 +1,4 @@
-"""What a graph may look like. Checked before a program is built when `XLA_CORE_VERIFY` is at least 1, and in the state machine's tests."""
+"""Verify a graph. Done before a program is built when `XLA_CORE_VERIFY` is at least 1, and in the state machine's tests."""
 
 from __future__ import annotations
 

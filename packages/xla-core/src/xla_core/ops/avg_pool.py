@@ -134,7 +134,7 @@ def _masked_takes(x: jax.Array, axis: int, first: np.ndarray, past: np.ndarray) 
 
 
 def _bin_counts(size: tuple[int, ...], out: tuple[int, ...], ndim: int) -> np.ndarray:
-    """How many positions each adaptive bin has, broadcastable to arrays of `ndim` dimensions."""
+    """The number of positions of each adaptive bin, broadcastable to arrays of `ndim` dimensions."""
     counts = np.ones((1,) * ndim, np.int64)
     for number, (whole, parts) in enumerate(zip(size, out, strict=True)):
         first, past = bins(whole, parts)

@@ -44,7 +44,7 @@ def at_least_1d(x: jax.Array) -> jax.Array:
 
 
 def count(shape: Sequence[int], dims: Sequence[int]) -> int:
-    """How many elements one result of a reduction over `dims` sees."""
+    """The number of elements that one result of a reduction over `dims` sees."""
     return int(np.prod([shape[dim] for dim in dims], dtype=np.int64))
 
 
@@ -93,7 +93,7 @@ def block_along(x: jax.Array, dim: int, start: int | jax.Array, size: int) -> ja
 
 
 def covered(count: int, step: int) -> int:
-    """How many elements lie from the first to the last of `count` that are `step` apart."""
+    """The number of elements from the first to the last of `count` that are `step` apart."""
     return (count - 1) * step + 1 if count else 0
 
 

@@ -29,7 +29,7 @@ def _spread(per_channel: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _count(x: jax.Array) -> int:
-    """How many values each channel has."""
+    """The number of values of each channel."""
     return int(np.prod([x.shape[i] for i in _reduced(x)], dtype=np.int64))
 
 

@@ -11,7 +11,7 @@ from xla_core.ops.kernel import Function, exact, register_kernel
 
 
 def _outside(amount: jax.Array) -> jax.Array:
-    """Where a shift amount is negative or not below the width."""
+    """The mask of shift amounts that are negative or not below the width."""
     width = lax.full_like(amount, amount.dtype.itemsize * 8)
     return lax.lt(amount, lax.full_like(amount, 0)) | lax.ge(amount, width)
 

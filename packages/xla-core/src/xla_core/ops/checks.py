@@ -1,4 +1,4 @@
-"""What only data shows to be wrong, such as an index out of range: found by the program itself, raised when its results are read.
+"""Checks of what only data shows to be wrong, such as an index out of range: done by the program, raised when its results are read.
 
 A lowering calls `context.check` with what it tests; the program returns one error word beside its results (compile/emit.py), which the
 runtime looks at when a value is read or at a later sync (runtime/faults.py).
@@ -19,7 +19,7 @@ _NONE = np.iinfo(np.int64).min  # stands for: nothing is wrong
 
 
 class Fault(enum.IntEnum):
-    """What can be wrong. The numbers are part of programs on disk."""
+    """The kinds of wrong data. The numbers are part of programs on disk."""
 
     INDEX = 1  # value: an index; its dimension, the size
     INDEX_SELECT = 2  # value: an index; the size
@@ -85,7 +85,7 @@ def error_of(fault: Fault, value: int, numbers: tuple[int, int], where: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a lowering tests: `value`, an int64 scalar, is an example of what is wrong, or nothing is."""
+    """A test that a lowering makes: `value`, an int64 scalar, is an example of what is wrong, or nothing is."""
 
     fault: Fault
     value: jax.Array
@@ -115,11 +115,11 @@ def error_word(checks: list[tuple[int, Check]]) -> jax.Array:
 
 
 def not_a_share(x: jax.Array) -> jax.Array:
-    """Where floats are not in [0, 1]; NaN is not."""
+    """The mask of floats that are not in [0, 1]; NaN is not."""
     return lax.bitwise_not(lax.bitwise_and(lax.ge(x, lax.full_like(x, 0)), lax.le(x, lax.full_like(x, 1))))
 
 
 def outside(index: jax.Array, size: int, low: int = 0) -> jax.Array:
-    """Where integers are not in [low, size)."""
+    """The mask of integers that are not in [low, size)."""
     index = lax.convert_element_type(index, _INT64)
     return lax.bitwise_or(lax.lt(index, lax.full_like(index, low)), lax.ge(index, lax.full_like(index, size)))

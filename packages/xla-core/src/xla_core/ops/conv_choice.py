@@ -59,7 +59,7 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
 
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
-    """What `grad` (N, *out, O) sends back to an input of spatial shape `size`."""
+    """The gradient of an input of spatial shape `size`, from `grad` (N, *out, O)."""
     if _compiled(grad):
         return conv_direct.data_gradient(grad, weight, size, window)
     if _depthwise(weight.shape[1], window):
@@ -74,7 +74,7 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:
-    """What `grad` sends back to the weight, (O, I, *kernel)."""
+    """The gradient of the weight, (O, I, *kernel)."""
     channels = x.shape[-1] // window.groups
     if _compiled(x):
         return conv_direct.weight_gradient(x, grad, kernel, window)
@@ -91,7 +91,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window)
 
 
 def _groups_per_block(groups: int, channels: int) -> int:
-    """How many groups are computed as one, so that no product is too small and the program not too long."""
+    """The number of groups to compute as one, so that no product is too small and the program not too long."""
     for merged in range(1, groups):
         if groups % merged == 0 and merged * channels >= _BLOCK_CHANNELS and groups // merged <= _MAX_BLOCKS:
             return merged
@@ -103,7 +103,7 @@ def _blocks(x: jax.Array, axis: int, count: int) -> list[jax.Array]:
 
 
 def _diagonal(merged: int, shape: Ints) -> jax.Array:
-    """Where an array (group, O, group, I, *kernel) has equal groups."""
+    """The mask of an array (group, O, group, I, *kernel) at equal groups."""
     own, other = (lax.broadcasted_iota(np.dtype(np.int32), shape, axis) for axis in (0, 2))
     return lax.eq(own, other)
 

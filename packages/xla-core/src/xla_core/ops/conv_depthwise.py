@@ -76,7 +76,7 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
 
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
-    """What `grad` (N, *out, O) sends back to an input of spatial shape `size`.
+    """The gradient of an input of spatial shape `size`, from `grad` (N, *out, O).
 
     Input position s·q + r, where s is the stride, sees the gradient at q + a through one offset of the kernel for each a.
     """
@@ -107,7 +107,7 @@ def _turned(weight: jax.Array, window: Window) -> tuple[jax.Array, Ints]:
 
 
 def _correlation(x: jax.Array, factors: jax.Array, window: Window, out: Ints) -> jax.Array:
-    """What factors (*kernel, *cell, C) make of x (N, *spatial, C): a cell of results at each position of `out`, (N, *(out · cell), C)."""
+    """Correlate x (N, *spatial, C) with factors (*kernel, *cell, C): a cell of results at each position of `out`, (N, *(out · cell), C)."""
     kernel, cell = factors.shape[: len(out)], factors.shape[len(out) : -1]
     offsets = [tap.offset for tap in taps(x.shape[1:-1], out, kernel, window)]
     by_row = len(out) > 1 and len(offsets) > _WRITTEN_OUT
@@ -125,7 +125,7 @@ def _no_sum(whole: jax.Array, factors: jax.Array, out: Ints) -> jax.Array:
 def _sum_of_products(
     whole: jax.Array, factors: jax.Array, offsets: list[Ints], window: Window, out: Ints, keep: _Keep = _in_memory
 ) -> jax.Array:
-    """What the kernel makes of the padded input by its `offsets` alone."""
+    """The sum of products of the padded input with the kernel's `offsets` alone."""
     total = _no_sum(whole, factors, out)
     positions, cells = (0, *range(1, total.ndim - 1, 2), total.ndim - 1), (*range(2, total.ndim - 1, 2), total.ndim - 1)
     for number, offset in enumerate(offsets, 1):
@@ -153,7 +153,7 @@ def _row_by_row(whole: jax.Array, factors: jax.Array, window: Window, out: Ints)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:
-    """What `grad` sends back to the weight, (O, 1, *kernel).
+    """The gradient of the weight, (O, 1, *kernel).
 
     A sum over all positions for each offset would be a loop of its own that adds up one number after the other. Here sums of shape
     (N, *kernel, O) take in one strip of the gradient, of positions in its last dimension, after the other.
@@ -175,7 +175,7 @@ def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window)
 
 
 def _place(number: jax.Array, counts: Ints) -> tuple[jax.Array, ...]:
-    """Where element `number` of an array of shape `counts` is, in row-major order."""
+    """The position of element `number` of an array of shape `counts`, in row-major order."""
     place = []
     for count in reversed(counts):
         place.append(lax.rem(number, np.int64(count)))

@@ -50,19 +50,19 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
 
 
 def _transposed(linear: Callable[[jax.Array], jax.Array], shape: Ints, grad: jax.Array) -> jax.Array:
-    """What `grad` sends back through a linear function of an array of `shape`."""
+    """The transpose of a linear function of an array of `shape`, applied to `grad`."""
     like = jax.ShapeDtypeStruct(shape, grad.dtype)
     back: jax.Array = jax.linear_transpose(linear, like)(grad)[0]
     return back
 
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
-    """What `grad` (N, *out, O) sends back to an input of spatial shape `size`."""
+    """The gradient of an input of spatial shape `size`, from `grad` (N, *out, O)."""
     shape = (grad.shape[0], *size, weight.shape[1] * window.groups)
     return _transposed(lambda x: forward(x, weight, window, grad.shape[1:-1]), shape, grad)
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:
-    """What `grad` sends back to the weight, (O, I, *kernel)."""
+    """The gradient of the weight, (O, I, *kernel)."""
     shape = (grad.shape[-1], x.shape[-1] // window.groups, *kernel)
     return _transposed(lambda weight: forward(x, weight, window, grad.shape[1:-1]), shape, grad)

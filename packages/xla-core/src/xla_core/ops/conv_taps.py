@@ -60,7 +60,7 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
 
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
-    """What `grad` (N, *out, O) sends back to an input of spatial shape `size`."""
+    """The gradient of an input of spatial shape `size`, from `grad` (N, *out, O)."""
     ordered = _offsets_first(weight)
     parts = [lax.full((grad.shape[0], *size, weight.shape[1]), 0, grad.dtype)]
     for tap in taps(size, grad.shape[1:-1], weight.shape[2:], window):
@@ -69,7 +69,7 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:
-    """What `grad` sends back to the weight, (O, I, *kernel)."""
+    """The gradient of the weight, (O, I, *kernel)."""
     channels = x.shape[-1]
     matrices = {offset: lax.full((grad.shape[-1], channels), 0, x.dtype) for offset in product(*map(range, kernel))}
     for tap in taps(x.shape[1:-1], grad.shape[1:-1], kernel, window):

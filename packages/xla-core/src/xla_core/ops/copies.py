@@ -63,7 +63,7 @@ def _register_read(name: str, view: str) -> None:
 
     @op(name)
     def lower(ctx: Context, x: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
-        """What a view of `x` shows."""
+        """Read a view of `x`."""
         return VIEWS[view][0](x, ctx.shape, *ordered(args, kwargs))
 
 

@@ -61,7 +61,7 @@ def _shifted(x: jax.Array, by: int, fill: float) -> jax.Array:
 
 
 def _skips(labels: jax.Array, blank: int) -> jax.Array:
-    """Where the label two places before is another one, so that the blank between may be left out."""
+    """The mask of labels that differ from the one two places before, so that the blank between may be left out."""
     differs = lax.ne(labels, _shifted(labels, 2, blank))
     return lax.bitwise_and(differs, lax.ge(iota_along(labels.shape, 1, _INT64), full(2, labels.shape, _INT64)))
 

@@ -35,7 +35,7 @@ def _is_zero(value: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Gradient:
-    """What happens to a gradient before any optimizer sees it, and whether the step is taken at all."""
+    """The treatment of a gradient before any optimizer sees it, and whether the step is taken at all."""
 
     scale: jax.Array | None
     found_inf: jax.Array | None

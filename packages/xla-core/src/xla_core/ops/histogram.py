@@ -56,7 +56,7 @@ def _edges(x: jax.Array, column: int, bins: int, bounds: Sequence[float] | None)
 
 
 def _counts(x: jax.Array, edges: Sequence[jax.Array], weight: jax.Array | None, density: bool) -> jax.Array:
-    """How many rows of `x` (n, d), or what weight, fall into each cell between the edges of the columns; NaN fall nowhere.
+    """Count the rows of `x` (n, d), or sum their weights, in each cell between the edges of the columns; NaN fall nowhere.
 
     The last bin has both its edges, all others the left one only.
     """

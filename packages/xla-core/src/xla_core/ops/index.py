@@ -86,7 +86,7 @@ def indexed_dims(indices: Indices) -> tuple[int, ...]:
 
 
 def result_place(dims: Sequence[int]) -> int:
-    """Where the indices' own dimensions appear: in the place of adjacent indexed dimensions, else in front."""
+    """The position of the indices' own dimensions in the result: in the place of adjacent indexed dimensions, else in front."""
     return dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
 
 

@@ -25,7 +25,7 @@ _LOOKUPS = 4
 
 
 def _better(value: jax.Array, best: jax.Array) -> jax.Array:
-    """Where torch's loop would move on to `value`: when it is larger, and at each NaN."""
+    """The mask of positions at which torch's loop would move on to `value`: when it is larger, and at each NaN."""
     larger = lax.gt(value, best)
     return lax.bitwise_or(larger, lax.ne(value, value)) if is_float(value.dtype) else larger
 
@@ -201,7 +201,7 @@ def fractional_max_pool(
 
 
 def _fractional_starts(sample: jax.Array, size: int, out: int, kernel: int) -> jax.Array:
-    """Where each of `out` windows starts, per example and channel (N, C, out); the last one ends with the input."""
+    """The starts of `out` windows, per example and channel (N, C, out); the last one ends with the input."""
     shape = (*sample.shape, out)
     number = cast(lax.broadcasted_iota(np.dtype(np.int32), shape, 2), np.dtype(sample.dtype))
     each = lax.broadcast_in_dim(sample, shape, (0, 1))

@@ -45,7 +45,7 @@ def _promised(ctx: Context, index: int, value: jax.Array) -> jax.Array:
 
 
 def _normalised_gradient(grad: jax.Array, unit: jax.Array, rstd: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """What the gradient of normalised values `unit` sends back: without its mean and without its part along them."""
+    """The gradient through normalised values `unit`: without its mean and without its part along them."""
     along = lax.mul(unit, expand(_mean(lax.mul(grad, unit), axes), unit.shape))
     level = lax.sub(grad, expand(_mean(grad, axes), unit.shape))
     return lax.mul(lax.sub(level, along), expand(rstd, unit.shape))

@@ -1,4 +1,4 @@
-"""How exactly matrix products and convolutions are computed: one process-wide setting that their lowerings read.
+"""The precision of matrix products and convolutions: one process-wide setting that their lowerings read.
 
 The value is part of a compiled program, so whoever caches programs adds `get()` to the key.
 """

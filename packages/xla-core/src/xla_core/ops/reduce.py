@@ -18,12 +18,12 @@ Reducer = Callable[[jax.Array, Sequence[int]], jax.Array]
 
 
 def isnan(x: jax.Array) -> jax.Array:
-    """Where `x` is NaN (nowhere for integers)."""
+    """The mask of NaN in `x` (nowhere for integers)."""
     return lax.ne(x, x)
 
 
 def nonzero(x: jax.Array) -> jax.Array:
-    """Where `x` is not zero; NaN counts as non-zero."""
+    """The mask of elements of `x` that are not zero; NaN counts as non-zero."""
     return x if x.dtype == np.bool_ else lax.ne(x, lax.full_like(x, 0))
 
 

@@ -20,7 +20,7 @@ _FEW = 64
 
 
 def insertion_points(ordered: jax.Array, values: jax.Array, right: bool) -> jax.Array:
-    """Where `values` (m, k) belong in `ordered` (m, n) row by row: before equal elements, or behind them if `right`.
+    """The positions of `values` (m, k) in `ordered` (m, n) row by row: before equal elements, or behind them if `right`.
 
     The bisection of CPU torch step by step, so that NaN and unsorted rows give what they give there.
     """

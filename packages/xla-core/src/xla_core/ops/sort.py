@@ -131,7 +131,7 @@ def median_along(x: jax.Array, dim: int, skip_nan: bool) -> Pair:
 
 
 def _nan_as(dtype: np.dtype) -> float | int:
-    """What NaN becomes in C++ in each dtype."""
+    """The value of NaN in C++ in each dtype."""
     if is_float(dtype):
         return float("nan")
     return int(np.iinfo(dtype).min) if dtype.itemsize >= 4 else 0

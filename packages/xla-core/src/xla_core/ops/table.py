@@ -25,7 +25,7 @@ _F = TypeVar("_F", bound=Lowering)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a lowering may know besides its operands.
+    """The context of a lowering: all it may know besides its operands.
 
     out: shape and *device* dtype of each result that shape inference promised, flattened in order (tensor lists in
         line); None where the operation returns no tensor (a masked gradient). A lowering must return exactly these.
@@ -97,7 +97,7 @@ def absent_operations() -> list[str]:
 
 
 def _find(name: str) -> Any:
-    """What torch has under `namespace::op[.overload]`, or None."""
+    """Look up `namespace::op[.overload]` in torch; None if there is none."""
     qualified, _, overload = name.partition(".")
     namespace, _, op = qualified.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), op, None), overload or "default", None)

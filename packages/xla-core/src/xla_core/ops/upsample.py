@@ -35,7 +35,7 @@ def _blend(x: jax.Array, axis: int, blend: Blend) -> jax.Array:
 
 
 def _repeats(index: np.ndarray, size: int) -> int:
-    """How often each input position is repeated in line, 0 if the index is no such repetition."""
+    """The number of repeats of each input position in line, 0 if the index is no such repetition."""
     times = len(index) // size if size else 0
     return times if times and len(index) == times * size and (index == np.arange(len(index)) // times).all() else 0
 
@@ -51,7 +51,7 @@ def _taken(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
 
 
 def _unblend(grad: jax.Array, axis: int, size: int, blend: Blend) -> jax.Array:
-    """What the gradient of one interpolated dimension sends back to its `size` input positions."""
+    """The gradient of the `size` input positions of one interpolated dimension."""
     times = _repeats(blend.index[0], size) if blend.weight is None else 0
     if times:
         split = lax.reshape(grad, (*grad.shape[:axis], size, times, *grad.shape[axis + 1 :]))

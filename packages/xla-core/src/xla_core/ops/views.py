@@ -1,4 +1,4 @@
-"""How each aten view is read from its base, and how a write to it goes back into the base.
+"""Read each aten view from its base, and write it back into the base.
 
 A view is a chain of frozen steps over a base value. Reading replays the chain; writing replaces the innermost part and
 rebuilds outwards, so that a write through any view of a view gives the new value of the whole base.
@@ -101,7 +101,7 @@ def _aligned(steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> list[Off
 
 
 def read_view(base: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> jax.Array:
-    """What a chain of steps shows of `base`. offsets: of those steps that have one, instead of their own."""
+    """Read a chain of steps from `base`. offsets: of those steps that have one, instead of their own."""
     for step, offset in zip(steps, _aligned(steps, offsets), strict=True):
         base = step.read(base, offset)
     return base
@@ -212,7 +212,7 @@ def _write_changed(base: jax.Array, part: jax.Array, read: Callable[[jax.Array],
 
 
 def _differs(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Where two arrays do not have the same bits: signs of zero count, and a NaN is what it is."""
+    """The mask of positions where two arrays do not have the same bits: signs of zero count, and a NaN is what it is."""
     if one.dtype.kind == "c":
         return lax.bitwise_or(_differs(lax.real(one), lax.real(other)), _differs(lax.imag(one), lax.imag(other)))
     if not np.issubdtype(one.dtype, np.integer) and one.dtype != np.bool_:
@@ -336,7 +336,7 @@ def _bitcast(base: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What XLA can reinterpret: complex numbers are pairs, bools are bytes."""
+    """The dtype in whose place XLA can reinterpret bits: complex numbers are pairs, bools are bytes."""
     if dtype.kind == "c":
         return np.dtype(np.float32 if dtype == np.complex64 else np.float64)
     return np.dtype(np.uint8) if dtype == np.bool_ else dtype

@@ -73,7 +73,7 @@ def padded(x: jax.Array, slide: Slide, value: Number) -> jax.Array:
 
 
 def at_offset(x: jax.Array, slide: Slide, offset: int) -> jax.Array:
-    """What each window holds at kernel position `offset`; `x` is padded already."""
+    """The elements of all windows at kernel position `offset`; `x` is padded already."""
     start = offset * slide.dilation
     return lax.slice_in_dim(x, start, start + (slide.out - 1) * slide.stride + 1, slide.stride, slide.axis)
 

@@ -272,14 +272,14 @@ def _request_cpu_devices(count: int) -> None:
 
 
 def physical_device_count() -> int:
-    """How many devices this process has, also in SPMD mode. Where the client does not run, it is started to know, but on the CPU."""
+    """The number of devices of this process, also in SPMD mode. Where the client does not run, it is started to know, but on the CPU."""
     if _client is None and device_kind() == "CPU":
         return config.CPU_NUM_DEVICES.get()
     return len(client().devices)
 
 
 def device_count() -> int:
-    """How many devices this process addresses: in SPMD mode one. Starts the client as `physical_device_count` does."""
+    """The number of devices that this process addresses: in SPMD mode one. Starts the client as `physical_device_count` does."""
     return 1 if config.USE_SPMD.get() else physical_device_count()
 
 
@@ -365,5 +365,5 @@ def jax_device(recorder: Recorder) -> jax.Device:
 
 
 def home(recorder: Recorder) -> Sharding:
-    """How the buffers of `recorder`'s device lie."""
+    """The default sharding of buffers of `recorder`'s device."""
     return client().homes[recorder.index]

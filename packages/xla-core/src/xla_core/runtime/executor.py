@@ -45,7 +45,7 @@ def register_pass(graph_pass: GraphPass) -> Callable[[], None]:
 
 
 def _passed(graph_pass: GraphPass, graph: Graph) -> Graph:
-    """What a pass makes of a graph. Raises PluginError, which names the pass, if it fails; errors of ours are left as they are."""
+    """Run a pass on a graph. Raises PluginError, which names the pass, if it fails; errors of ours are left as they are."""
     try:
         found = graph_pass(graph)
     except XlaError:
@@ -241,7 +241,7 @@ def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
 
 
 def _described(recorder: Recorder, graph: Graph, program: Program) -> dict[str, Any]:
-    """What events say of a program each time."""
+    """The fields that all events of a program share."""
     return {
         "device": str(recorder.device),
         "graph_hash": program.graph_hash,

@@ -1,4 +1,4 @@
-"""Why an execution failed: what the runtime says, and what others know about it."""
+"""The reason why an execution failed: what the runtime says, and what others know about it."""
 
 from __future__ import annotations
 

@@ -134,6 +134,6 @@ def _mover(sharding: Sharding) -> Any:
 
 
 def form_of(holder: Holder, aval: Aval) -> NamedSharding | None:
-    """How a buffer with the holder's data lies; None where nothing was asked for."""
+    """The sharding of a buffer with the holder's data; None where none was asked for."""
     layout = layout_of(holder)
     return None if layout is None else layout.stored(aval.shape).sharding

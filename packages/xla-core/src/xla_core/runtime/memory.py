@@ -33,7 +33,7 @@ _peaks: dict[int, _Peak] = {}
 
 
 def memory_use(recorder: Recorder) -> MemoryUse:
-    """What a device holds and can hold. On the CPU: live buffers, and the physical memory as limit.
+    """Used and total memory of a device. On the CPU: live buffers, and the physical memory as limit.
 
     On hardware that does not count, the peak is the most that a call has seen.
     """

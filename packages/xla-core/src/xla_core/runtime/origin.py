@@ -43,7 +43,7 @@ def asking_line() -> str | None:
 
 
 def asking_name() -> str:
-    """What to call the program that is asked for: after the innermost region that has a name, else after the user's function or file."""
+    """Name the program that is asked for: after the innermost region that has a name, else after the user's function or file."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back

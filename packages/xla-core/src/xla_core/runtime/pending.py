@@ -1,4 +1,4 @@
-"""What may be pending: a program that nobody syncs is run in parts, those of a loop where its turns end."""
+"""Bound what is pending: a program that nobody syncs is run in parts, those of a loop where its turns end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FOR_A_LOOP = 4  # times the limit is how far to look for the end of a second tu
 
 
 def relieve(recorder: Recorder, values: Sequence[Value]) -> None:
-    """What a recording that made `values` does where its tape has more entries than it may: in eager mode, compute them; else run
-    what is live, as a step would, and drop what is not.
+    """Run pending work after a recording that made `values` and left more entries than its tape may have: in eager mode, compute
+    them; else run what is live, as a step would, and drop what is not.
     """
     if recorder.eager:
         compute(values, None)

@@ -30,7 +30,7 @@ def to_bytes(state: int) -> torch.Tensor:
 
 
 def from_bytes(state: torch.Tensor) -> int:
-    """What `to_bytes` was given; raises ValueError for a tensor of another size or dtype."""
+    """The state that `to_bytes` was given; raises ValueError for a tensor of another size or dtype."""
     if state.dtype != torch.uint8 or state.numel() != 8:
         raise ValueError(f"the random state of an xla device is 8 uint8 values, got {state.dtype} of {tuple(state.shape)}")
     return int.from_bytes(bytes(state.tolist()), "little")

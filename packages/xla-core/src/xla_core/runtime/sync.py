@@ -1,4 +1,4 @@
-"""What must become real, and when: step syncs run all that is live, value reads only what is asked for."""
+"""Decide what must run, and when: step syncs run all that is live, value reads only what is asked for."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def reads_forbidden() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a step sync will run: the graph and the values that take its results."""
+    """The work of a step sync: the graph and the values that take its results."""
 
     graph: Graph
     values: list[Value] = field(compare=False)

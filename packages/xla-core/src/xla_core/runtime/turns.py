@@ -23,7 +23,7 @@ _PIECES = 50  # into which what is pending is cut at most: each costs a walk ove
 
 
 def limit() -> int:
-    """How many entries a tape may have."""
+    """The number of entries that a tape may have."""
     return config.MAX_PENDING.get() or NO_LIMIT
 
 

@@ -1,4 +1,4 @@
-"""What the tests of this package, of siblings and of integrators share."""
+"""Test helpers of this package, of siblings and of integrators."""
 
 from xla_core.testing.lowering import check_lowering, lower_once
 

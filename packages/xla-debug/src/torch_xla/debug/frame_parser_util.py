@@ -1,4 +1,4 @@
-"""Where compilations and executions came from, out of a file of PT_XLA_DEBUG_FILE."""
+"""Parse the causes of compilations and executions from a file of PT_XLA_DEBUG_FILE."""
 
 from __future__ import annotations
 

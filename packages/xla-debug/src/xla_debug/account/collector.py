@@ -95,7 +95,7 @@ class Collector:
         return not (self._number or self._compiles or self._transfers or self._syncs or self._syncs_in)
 
     def live(self) -> list[Live]:
-        """What filled the devices when they were fullest, now included; the largest first."""
+        """The buffers on the devices when they were fullest, now included; the largest first."""
         self._watcher.look()
         return self._watcher.live
 

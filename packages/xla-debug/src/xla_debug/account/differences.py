@@ -1,4 +1,4 @@
-"""Why a program was compiled: how it differs from the nearest one that was known."""
+"""Explain why a program was compiled: how it differs from the nearest one that was known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """What is kept of a compiled program. operations: without the places of their operands; users: of each input, its first."""
+    """A compiled program, as far as it is kept. operations: without the places of their operands; users: of each input, its first."""
 
     line: str | None
     operations: tuple[abi.Operation, ...]
@@ -64,7 +64,7 @@ class KnownPrograms:
         self._programs: deque[_Program] = deque(maxlen=_COMPARED)
 
     def explain(self, event: abi.CompileEvent) -> Difference:
-        """How the program of `event` differs from the nearest known one; it is known from now on."""
+        """Compare the program of `event` with the nearest known one; it is known from now on."""
         program = _Program.of(event)
         with self._lock:
             nearest = max(reversed(self._programs), key=lambda known: _likeness(known, program), default=None)

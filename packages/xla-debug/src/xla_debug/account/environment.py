@@ -1,4 +1,4 @@
-"""What a bug report needs to know of an installation: versions, platform, settings. Starts no device."""
+"""The environment of an installation, for bug reports: versions, platform, settings. Starts no device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed from an account wherever it is shown: milliseconds per step, shares, rows of several replicas put together."""
+"""Figures computed from an account: milliseconds per step, shares, rows of several replicas put together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def share(part: float, whole: float) -> float:
 
 
 def verdict_share(replica: Replica) -> float:
-    """How much of the step speaks for the verdict, 0 to 1."""
+    """The share of the step that speaks for the verdict, 0 to 1."""
     found = shares(replica.phases_ms)
     if replica.verdict is Verdict.DEVICE:
         return max(busy(replica), found[Phase.WAITING])

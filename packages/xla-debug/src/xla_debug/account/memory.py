@@ -1,4 +1,4 @@
-"""What fills the devices: which line made each buffer, what keeps it, and what grows from step to step."""
+"""Memory of the devices: which line made each buffer, what keeps it, and what grows from step to step."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Watcher:
         )
 
     def memory(self) -> Memory:
-        """What devices hold now, and what filled them when they were fullest."""
+        """The memory of devices now, and when they were fullest."""
         self.origins.settle()
         return Memory([self._device(device) for device in abi.client().devices], live=self.live)
 

@@ -70,7 +70,7 @@ def _of(replica: Replica, finding: Finding) -> Finding:
 
 
 def _same(finding: Finding) -> tuple[object, ...]:
-    """What findings of different replicas share if they are the same: all but the numbers in their text."""
+    """The key by which findings of different replicas are the same: all but the numbers in their text."""
     return finding.problem, finding.line, _NUMBER.sub("#", finding.text)
 
 

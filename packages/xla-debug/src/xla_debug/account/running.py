@@ -81,7 +81,7 @@ class Keeper:
         )
 
     def _explain(self, error: BaseException) -> str | None:
-        """What fills the device, where a failure is that it is full."""
+        """Explain an out-of-memory failure by the buffers that fill the device."""
         text = str(error)
         if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
             return None

@@ -1,4 +1,4 @@
-"""Where the host's time goes between syncs: the stack of the thread that steps, looked at fifty times a second.
+"""Sample the host's time between syncs: the stack of the thread that steps, looked at fifty times a second.
 
 Nothing is added to what runs for each recorded operation, so the cost does not depend on how much is recorded.
 """
@@ -61,7 +61,7 @@ def _code(path: str) -> _Code:
 
 
 def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
-    """What a thread with this innermost frame is doing, and the user's line; None for what events tell, or nothing of the user's."""
+    """Classify a thread by its innermost frame, with the user's line; None for what events tell, or nothing of the user's."""
     tracing = loading = False
     user: FrameType | None = None
     for _ in range(_MOST_FRAMES):
@@ -86,7 +86,7 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
 
 
 class Sample(NamedTuple):
-    """Where a thread was seen, in its own time."""
+    """A sample of a thread, in its own time."""
 
     time_s: float
     phase: Phase

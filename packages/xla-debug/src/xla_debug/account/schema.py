@@ -1,4 +1,4 @@
-"""What an account holds, as it is written to JSON: version 1. Times are seconds since the epoch (`*_s`), lengths milliseconds (`*_ms`).
+"""The schema of an account in JSON: version 1. Times are seconds since the epoch (`*_s`), lengths milliseconds (`*_ms`).
 
 Fields may be added within a version, with a default; a reader ignores those that it does not know. Anything else is a new version.
 """
@@ -13,7 +13,7 @@ VERSION = 1
 
 
 class Phase(enum.Enum):
-    """Where the time of the thread that steps goes."""
+    """The phases of the thread that steps."""
 
     TRACING = "tracing"
     """Recording operations: torch, autograd and the core."""
@@ -35,7 +35,7 @@ class Phase(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What a run is bound by."""
+    """The verdict: what a run is bound by."""
 
     DEVICE = "device-bound"
     TRACING = "tracing-bound"
@@ -48,7 +48,7 @@ class Verdict(enum.Enum):
 
 
 class Change(enum.Enum):
-    """How a program differs from the nearest one that was known when it was compiled."""
+    """The difference between a program and the nearest one that was known when it was compiled."""
 
     FIRST = "first"
     """There was none like it."""
@@ -71,7 +71,7 @@ class Change(enum.Enum):
 
 
 class Problem(enum.Enum):
-    """What a finding is about."""
+    """The kinds of findings."""
 
     SHAPES = "changing shapes"
     NUMBERS = "changing numbers"
@@ -246,7 +246,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a bug report needs. settings: variables of these packages that are set."""
+    """The environment of a run, for bug reports. settings: variables of these packages that are set."""
 
     python: str
     platform: str

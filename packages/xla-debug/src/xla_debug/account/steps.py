@@ -1,4 +1,4 @@
-"""Where the time of the thread that steps goes: told by events, split by samples where none tells.
+"""Divide the time of the thread that steps: told by events, split by samples where none tells.
 
 What runs in each step only takes notes; they are added up when somebody asks.
 """
@@ -37,7 +37,7 @@ class Told(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """What was done in this step until `time_s` is none of it."""
+    """A new start of this step: what was done until `time_s` is none of it."""
 
     time_s: float
 
@@ -70,7 +70,7 @@ class Spent:
         return Spent(self.steps, self.ns.copy(), self.samples.copy(), self.device_ns)
 
     def since(self, start: Spent) -> Spent:
-        """What came after `start`."""
+        """The part after `start`."""
         return Spent(self.steps - start.steps, self.ns - start.ns, self.samples - start.samples, self.device_ns - start.device_ns)
 
     def phases_ms(self) -> dict[str, float]:
@@ -125,7 +125,7 @@ class Steps:
                 running.start_s = note.time_s
 
     def _add(self, noted: _Noted) -> None:
-        """What no event tells is split as the samples say: those of the step, or of the run if they are few."""
+        """Split what no event tells as the samples say: those of the step, or of the run if they are few."""
         spent, samples = self._spent, noted.samples
         spent.samples.update((sample.phase, sample.line) for sample in samples)
         ns, told_ns = own_times(noted.told)
@@ -148,7 +148,7 @@ class Steps:
             self._warm_up = spent.copy()
 
     def _busy(self, start_s: float, duration_ns: int) -> int:
-        """How long the device was at work that was not yet when this program was launched."""
+        """The device time of a program, in ns, without that in which it waited for earlier programs."""
         end_s = start_s + duration_ns * 1e-9
         busy_s = max(end_s - max(start_s, self._device_until_s), 0.0)
         self._device_until_s = max(end_s, self._device_until_s)
@@ -164,11 +164,11 @@ class Steps:
 
     @property
     def settled(self) -> int:
-        """How many have been added up."""
+        """The number of steps that have been added up."""
         return self._spent.steps
 
     def measured(self) -> Spent:
-        """What was added up: without the warm-up, if the run is long enough."""
+        """The sums: without the warm-up, if the run is long enough."""
         return self._spent.since(self._warm_up) if self._spent.steps >= _LONGER else self._spent.copy()
 
     def timeline(self) -> list[Step]:

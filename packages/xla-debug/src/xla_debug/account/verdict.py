@@ -1,4 +1,4 @@
-"""What a run is bound by."""
+"""The verdict: what a run is bound by."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def command(as_json: bool) -> None:
 
 
 def _found() -> dict[str, Any]:
-    """What a bug report needs; whatever is wrong with an installation is part of it, not the end of it."""
+    """Collect the environment for a bug report; whatever is wrong with an installation is part of it, not the end of it."""
     problems: list[str] = []
 
     def told(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the subcommands share: accounts read from files, results written to files; what is wrong is one line on stderr and exit code 2."""
+"""Input and output of the subcommands: accounts and results in files; what is wrong is one line on stderr and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is behind backend `xla` and init method `xla://` of `torch.distributed`; importing it gives torch the functional collectives."""
+"""Backend `xla` and init method `xla://` of `torch.distributed`; importing it gives torch the functional collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the subcommands share: what is wrong with a file is one line on stderr and exit code 2; sizes as people read them."""
+"""Output of the subcommands: what is wrong with a file is one line on stderr and exit code 2; sizes as people read them."""
 
 from __future__ import annotations
 

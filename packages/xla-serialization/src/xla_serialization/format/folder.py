@@ -114,7 +114,7 @@ def clean(folder: Path, kept: set[str]) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What the folder holds now. Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError."""
+    """Read the index of a checkpoint. Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError."""
     path = folder / INDEX
     try:
         with open_file(inside(folder, INDEX)) as file:
@@ -148,7 +148,7 @@ def holds(folder: Path, save_id: str) -> bool:
 
 
 def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
-    """What the folder holds now, with all its shards open: later saves do not change what is read from them.
+    """Open the checkpoint in a folder with all its shards: later saves do not change what is read from them.
 
     Raises as `read_manifest`, and DamagedCheckpointError for shards that are missing or damaged.
     """

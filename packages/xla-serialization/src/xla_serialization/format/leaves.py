@@ -1,4 +1,4 @@
-"""What stands at the ends of a tree, with the keys on the way: tensors and plain values."""
+"""The leaves of a tree, with the keys on the way: tensors and plain values."""
 
 from __future__ import annotations
 

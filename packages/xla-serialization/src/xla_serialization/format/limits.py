@@ -1,4 +1,4 @@
-"""What files made by others may cost to read: JSON within limits, and values of any size in messages (FORMAT.md §7)."""
+"""Limits of what files made by others may cost to read: JSON, and values of any size in messages (FORMAT.md §7)."""
 
 from __future__ import annotations
 

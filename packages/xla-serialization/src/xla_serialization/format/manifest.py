@@ -54,7 +54,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds. files: name → bytes."""
+    """The index of a checkpoint. files: name → bytes."""
 
     id: str
     files: dict[str, int]
@@ -87,7 +87,7 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def _for_others(manifest: Manifest) -> dict[str, Any]:
-    """What other programs read."""
+    """The part of the index that other programs read."""
     weights = {piece.name: piece.file for entry in manifest.tensors.values() for piece in entry.pieces}
     return {"metadata": {"total_size": manifest.nbytes}, "weight_map": weights}
 

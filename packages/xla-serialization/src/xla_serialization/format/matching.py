@@ -43,7 +43,7 @@ def _matched(mine: Tree, theirs: Tree, keys: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _opened(tree: Tree) -> tuple[str, Tree]:
-    """What a tree is, in words, and what is in it."""
+    """Describe a tree, and list what is in it."""
     kind, inside = next(iter(tree.items())) if isinstance(tree, dict) else ("", tree)
     if kind in LEAVES:
         return "a tensor", inside

@@ -39,7 +39,7 @@ _READ_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a shard will hold under a name."""
+    """A tensor's bytes in a shard that will be written."""
 
     name: str
     dtype: torch.dtype
@@ -156,7 +156,7 @@ class ShardReader:
             raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
 
     def blocks(self) -> list[Block]:
-        """What the shard holds, as its header tells it."""
+        """The blocks of the shard, as its header tells them."""
         return [Block(name, READ_AS[dtype], shape) for name, (dtype, shape, _, _) in self._entries.items()]
 
     def check(self, block: Block) -> None:

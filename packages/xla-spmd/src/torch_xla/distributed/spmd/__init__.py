@@ -55,7 +55,7 @@ __all__ += ["api", *_WITH_DTENSOR]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch.distributed.tensor, which takes seconds to load: at its first use."""
+    """Load what needs torch.distributed.tensor, which takes seconds, at its first use."""
     if name == "api" or name in _WITH_DTENSOR:
         api = importlib.import_module(f"{__name__}.api")
         return api if name == "api" else getattr(api, name)
