@@ -157,7 +157,7 @@ def seconds_to_a_good_end(job: FaultyJob, moment: str, fault: str) -> float:
 
 @pytest.mark.parametrize(
     ("moment", "fault"),
-    [("collective", "raise"), ("collective", "SIGKILL"), ("collective", "SIGSTOP"), ("compile", "SIGKILL"), ("exit", "return")],
+    [("collective", "raise"), ("collective", "SIGKILL"), ("collective", "SIGSTOP"), ("exit", "return")],
 )
 def test_a_fault_of_replica_0(faulty: Start, moment: str, fault: str) -> None:
     print(f"the others ended after {seconds_to_a_good_end(faulty('variables', 2, moment, fault, 0), moment, fault):.1f} s")

@@ -33,12 +33,7 @@ I64 = aval_of((3,), torch.int64)
 OWNER = Recorder(0)
 ADD = Signature("test.add", lambda context, x, y: x + y, (HOLE, HOLE), {}, (F32,))
 NEG = Signature("test.neg", lambda context, x: -x, (HOLE,), {}, (F32,))
-BOTH = Signature(
-    "test.both",
-    lambda context, x: [x, x],
-    (HOLE,),
-    {},
-)
+BOTH = Signature("test.both", lambda context, x: [x, x], (HOLE,), {}, (F32, F32))
 
 
 class Build:

@@ -1,4 +1,4 @@
-"""A graph of 20,000 operations: recorded, compiled and read without a recursion limit in the way."""
+"""A graph of 5,000 operations: recorded, compiled and read without a recursion limit in the way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xla_core import config
 from xla_core.ir.tape import NO_LIMIT
 from xla_core.runtime.client import current_recorder
 
-OPERATIONS = 20_000
+OPERATIONS = 5_000
 
 
-def test_twenty_thousand_operations_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_thousand_operations_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_xla.sync()
     recorder = current_recorder()
     monkeypatch.setattr(recorder.tape, "limit", NO_LIMIT)
