@@ -80,8 +80,11 @@ def test_who_lives_on_this_host_may_be_silent(server: Server, sleeper: subproces
 def test_who_is_stopped_for_a_moment_is_not_lost(server: Server, sleeper: subprocess.Popen[bytes]) -> None:
     member = join(server.address, KEY, 0, 2, 10.0)
     quiet = silent(server, sleeper.pid, host())
+    pulse = pulse_of(sleeper.pid, host())
+    assert pulse is not None
     sleeper.send_signal(signal.SIGSTOP)
-    time.sleep(0.5)
+    while pulse.life() is not Life.STOPPED:
+        time.sleep(0.01)
     sleeper.send_signal(signal.SIGCONT)
     start = time.monotonic()
     while time.monotonic() - start < 2 * HEARTBEAT:

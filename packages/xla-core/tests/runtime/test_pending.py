@@ -14,7 +14,7 @@ import torch_xla
 from xla_core import config, metrics
 from xla_core.errors import LoweringError
 from xla_core.metrics import Cause, CompileEvent
-from xla_core.runtime import turns
+from xla_core.runtime import faults, turns
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.executor import wait_all
 
@@ -132,6 +132,21 @@ def test_what_does_not_repeat_runs_as_a_whole() -> None:
         return state.cpu()
 
     torch.testing.assert_close(grown("xla"), grown("cpu"))
+
+
+def test_wrong_data_is_told_in_a_loop_that_never_syncs_or_reads() -> None:
+    table, rows = torch.randn(19, 3).to("xla"), torch.tensor([0, 4, 2]).to("xla")
+    device = current_recorder()
+    total = torch.zeros(3, 3, device="xla")
+    most = 0
+    for _ in range(2000):
+        total = total * 0.9 + nn.functional.embedding(rows, table)
+        most = max(most, len(faults._unread.get(device.index, ())))
+    assert most < 20, "the words of programs that have run are not kept"
+    wrong = torch.tensor([0, 19, 2]).to("xla")
+    with pytest.raises(IndexError, match="19"):
+        for _ in range(2000):
+            total = total * 0.9 + nn.functional.embedding(wrong, table)
 
 
 def test_it_is_announced_once_with_the_line(monkeypatch: pytest.MonkeyPatch) -> None:

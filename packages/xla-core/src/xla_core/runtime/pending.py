@@ -24,6 +24,7 @@ def relieve(recorder: Recorder, values: Sequence[Value]) -> None:
         compute(values, None)
         faults.look(recorder, wait=True)
         return
+    faults.look(recorder, wait=False)  # as a sync does: here there is none
     with recorder.lock:
         tape = recorder.tape
         if len(tape.entries) <= tape.limit:
