@@ -1,6 +1,6 @@
 """What an extra costs: training steps of two processes of the same script, one of which has it, in turns.
 
-account: `xla-debug` keeps an account. checks: programs test what only data shows to be wrong (XLA_CHECKS).
+recording: `xla-debug` records the run. checks: programs test what only data shows to be wrong (XLA_CHECKS).
 """
 
 import os
@@ -21,10 +21,10 @@ from steps import build, names_of, turn, workloads
 
 GOAL = 1.02
 MODELS = ("mlp", "cnn", "gpt")
-EXTRAS = {"account": ({}, {"XLA_DEBUG_ACCOUNT_DIR": "{folder}"}), "checks": ({"XLA_CHECKS": "0"}, {"XLA_CHECKS": "1"})}
+EXTRAS = {"recording": ({}, {"XLA_DEBUG_ACCOUNT_DIR": "{folder}"}), "checks": ({"XLA_CHECKS": "0"}, {"XLA_CHECKS": "1"})}
 """The environment without and with it; {folder} is a temporary one."""
 WARM_UP = 30
-"""Steps before the clock starts: compilations, and where the account looks closer."""
+"""Steps before the clock starts: compilations, and where the recorder counts buffers."""
 
 
 def work(model: str, quick: bool) -> None:
@@ -42,7 +42,7 @@ def work(model: str, quick: bool) -> None:
 @contextmanager
 def worker(model: str, quick: bool, settings: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """Such a process, ready."""
-    command = [sys.executable, __file__, "account", "--worker", model, *(["--quick"] if quick else [])]
+    command = [sys.executable, __file__, "recording", "--worker", model, *(["--quick"] if quick else [])]
     with subprocess.Popen(command, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if ask(process, None) != "ready":
             raise RuntimeError(f"the process for {model} did not get ready: it ended with exit code {process.wait()}")

@@ -17,7 +17,7 @@ from torch import nn
 import torch_xla
 from harness import PASSIVE, Row, rerun_with, wide_console, write_results
 from steps import names_of
-from xla_core import abi
+from xla_core.abi.metrics import counter
 
 GOAL = 1.5
 Turn = Callable[[int], object]
@@ -97,7 +97,7 @@ def work(name: str, sync: bool, turns: int) -> None:
         if place == turns // 10:
             early = resident_mb()
     read()
-    print(time.perf_counter() - begin, early, resident_mb(), abi.counter("UncachedCompile"))
+    print(time.perf_counter() - begin, early, resident_mb(), counter("UncachedCompile"))
 
 
 def resident_mb() -> float:

@@ -1,4 +1,4 @@
-"""The GPT of `examples/gpt_spmd.py` over a mesh of devices: on `xla` by its own layouts, and by hand in JAX under the same shardings."""
+"""The GPT of `examples/gpt_spmd.py` over a mesh of devices: on `xla` by its own shardings, and by hand in JAX under the same shardings."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ import models_torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from gpt_spmd import AXES as AXES
-from gpt_spmd import BATCH_AXES, BYTES, Gpt, Size, Spec, divide, layout_of
+from gpt_spmd import BATCH_AXES, BYTES, Gpt, Size, Spec, partition_spec_of, shard_parameters
 
 RATE = 1e-3
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -49,7 +49,7 @@ def on_xla(size: Size, axes: dict[str, int]) -> Callable[[], Tensor]:
     mesh = xs.Mesh(range(int(np.prod(list(axes.values())))), tuple(axes.values()), tuple(axes))
     model, inputs, labels = start(size)
     model = model.to(torch_xla.device())
-    divide(model, mesh)
+    shard_parameters(model, mesh)
     spec = xs.ShardingSpec(mesh, (BATCH_AXES, None))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     return models_torch.training_step(model, optimizer, spec.upload(inputs), spec.upload(labels), torch_xla.sync)
@@ -92,13 +92,13 @@ def in_jax(size: Size, axes: dict[str, int]) -> tuple[Callable[[], Array], Calla
         return models_jax.cross_entropy(forward(size, mark, params, text), labels)
 
     model, inputs, labels = start(size)
-    forms = {name: over(layout_of(name)) for name, _ in model.named_parameters()}
-    params = {name: jax.device_put(value.detach().numpy(), forms[name]) for name, value in model.named_parameters()}
-    state = jax.device_put(rule.start(params, {}), {"first": forms, "second": forms, "buffers": {}, "count": {"count": over(())}})
-    state_forms = jax.tree.map(lambda value: value.sharding, state)
+    shardings = {name: over(partition_spec_of(name)) for name, _ in model.named_parameters()}
+    params = {name: jax.device_put(value.detach().numpy(), shardings[name]) for name, value in model.named_parameters()}
+    state = jax.device_put(rule.start(params, {}), {"first": shardings, "second": shardings, "buffers": {}, "count": {"count": over(())}})
+    state_shardings = jax.tree.map(lambda value: value.sharding, state)
     batch = [jax.device_put(part.numpy().astype(np.int32), over((BATCH_AXES, None))) for part in (inputs, labels)]
 
-    @partial(jax.jit, donate_argnums=(0, 1), out_shardings=(forms, state_forms, None))
+    @partial(jax.jit, donate_argnums=(0, 1), out_shardings=(shardings, state_shardings, None))
     def whole(params: models_jax.Params, state: models_jax.State, text: Array, labels: Array) -> tuple[Any, ...]:
         loss, grads = jax.value_and_grad(loss_of)(params, text, labels)
         return (*rule.update(params, grads, state), loss)

@@ -47,14 +47,15 @@ def steps_table(results: Results) -> str:
 
 
 def spmd_table(results: Results) -> str:
-    """Milliseconds per step, ratios and collectives, a layout and contender a row."""
+    """Milliseconds per step, ratios and collectives, a kind of parallelism and contender a row."""
     met = {None: "", True: "met", False: "missed"}
     keys = ("wall_ms", "blocked_ms", "wall_vs_jax", "blocked_vs_jax")
     rows = [
-        [row["layout"], row["on"], row["collectives"], *(number(row[key]) for key in keys), row.get("goal", ""), met[row.get("met")]]
+        [row["parallelism"], row["on"], row["collectives"], *(number(row[key]) for key in keys), row.get("goal", ""), met[row.get("met")]]
         for row in results["rows"]
     ]
-    return table(["layout", "on", "collectives", "ms", "ms, blocked", "× jax", "× jax, blocked", "goal, × jax", ""], rows, right_from=3)
+    headings = ["parallelism", "on", "collectives", "ms", "ms, blocked", "× jax", "× jax, blocked", "goal, × jax", ""]
+    return table(headings, rows, right_from=3)
 
 
 def scale_table(results: Results) -> str:
@@ -136,7 +137,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "trace": trace_table,
     "steps": steps_table,
     "collectives": collectives_table,
-    "account": extras_table,
+    "recording": extras_table,
     "checks": extras_table,
     "loops": loops_table,
     "checkpoint": checkpoint_table,

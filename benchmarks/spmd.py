@@ -1,4 +1,4 @@
-"""A training step of the GPT of `examples/gpt_spmd.py` over eight virtual devices, layout by layout, beside the same in hand-written JAX.
+"""A training step of the GPT of `examples/gpt_spmd.py` over eight devices, for each kind of parallelism, beside hand-written JAX.
 
 Both start from the same weights on the same batch, under the same shardings of weights, Adam's moments, inputs and activations. Their first
 losses must agree before the clock starts. The collectives are counted in the compiled programs.
@@ -34,11 +34,11 @@ class Watch:
     """While it is held, notes the collectives of the largest program that is compiled on `xla`: the step."""
 
     def __init__(self) -> None:
-        from xla_core import abi
+        from xla_core.abi.graph import register_wrapper
 
         self.used: dict[str, int] = {}
         self.size = 0
-        self._remove = abi.register_wrapper(self._wrapped)
+        self._remove = register_wrapper(self._wrapped)
 
     def _wrapped(self, graph: Any, executable: Any) -> Any:
         def run(*arguments: Any) -> Any:
@@ -74,7 +74,7 @@ def measure(name: str, size: Size, rounds: int, budget_s: float) -> list[Row]:
 def row_of(name: str, contender: Contender, yardstick: Contender, used: dict[str, int], wanted: dict[str, int]) -> Row:
     """Numbers of one contender."""
     row: Row = {
-        "layout": name,
+        "parallelism": name,
         "on": contender.name,
         "wall_ms": statistics.median(contender.wall_ms),
         "blocked_ms": statistics.median(contender.blocked_ms),
@@ -93,23 +93,23 @@ def row_of(name: str, contender: Contender, yardstick: Contender, used: dict[str
 def show(rows: list[Row], console: Console) -> None:
     """The rich table."""
     table = Table(title=f"Median training step over {DEVICES} virtual devices")
-    for heading in ("layout", "on", "ms", "blocked", "× jax", "blocked", "first s", "collectives", f"≤ {GOAL:.2f}"):
-        table.add_column(heading, justify="left" if heading in ("layout", "on", "collectives") else "right")
+    for heading in ("parallelism", "on", "ms", "blocked", "× jax", "blocked", "first s", "collectives", f"≤ {GOAL:.2f}"):
+        table.add_column(heading, justify="left" if heading in ("parallelism", "on", "collectives") else "right")
     for row in rows:
         numbers = [f"{row[key]:,.2f}" for key in ("wall_ms", "blocked_ms", "wall_vs_jax", "blocked_vs_jax", "first_s")]
         met = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[row.get("met")]  # type: ignore[index]
-        table.add_row(str(row["layout"]), str(row["on"]), *numbers, str(row["collectives"]), met, end_section=row["on"] == "jax")
+        table.add_row(str(row["parallelism"]), str(row["on"]), *numbers, str(row["collectives"]), met, end_section=row["on"] == "jax")
     console.print(table)
 
 
 @click.command(help=__doc__)
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the numbers to this file too.")
-@click.option("--layouts", help=f"Comma-separated: {', '.join(MESHES)}.")
+@click.option("--parallelism", help=f"Comma-separated: {', '.join(MESHES)}.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--budget", type=click.FloatRange(0.0), default=1.0, show_default=True, help="Seconds of steps per turn.")
 @click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
-def main(target: Path | None, layouts: str | None, rounds: int, budget: float, quick: bool) -> None:
-    chosen = names_of(tuple(MESHES), layouts, "--layouts")
+def main(target: Path | None, parallelism: str | None, rounds: int, budget: float, quick: bool) -> None:
+    chosen = names_of(tuple(MESHES), parallelism, "--parallelism")
     rerun_with({**PASSIVE, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(DEVICES)})
     import torch_xla
     import torch_xla.runtime as xr

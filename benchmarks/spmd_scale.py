@@ -31,9 +31,9 @@ class LoweredError(Exception):
 
 
 def shardings(name: str, shape: tuple[int, ...]) -> Row:
-    """Seconds to build a mesh and all shardings of matrices with one axis or two on it, with their texts and the part of each device."""
+    """Seconds to build a mesh and all shardings of matrices with one axis or two on it, with their texts and the shard of each device."""
     import torch_xla.distributed.spmd as xs
-    from xla_spmd.shards import parts
+    from xla_spmd.shards import shard_indices
 
     start = time.perf_counter()
     mesh = xs.Mesh(range(DEVICES), shape, tuple(f"axis{number}" for number in range(len(shape))))
@@ -41,7 +41,7 @@ def shardings(name: str, shape: tuple[int, ...]) -> Row:
     specs = [(rows, columns) for rows in entries for columns in entries if not used(rows) & used(columns)]
     texts = [str(mesh.get_op_sharding(spec)) for spec in specs]
     built = time.perf_counter() - start
-    found = parts(mesh.get_op_sharding(specs[-1]), (DEVICES, DEVICES), range(DEVICES))
+    found = shard_indices(mesh.get_op_sharding(specs[-1]), (DEVICES, DEVICES), range(DEVICES))
     return {
         "mesh": name, "shape": " × ".join(map(str, shape)), "shardings": len(set(texts)), "parts": len(found),
         "seconds": built, "parts_seconds": time.perf_counter() - start - built, "met": built <= GOAL_S,
@@ -63,7 +63,7 @@ def compile_block(axes: dict[str, int], quick: bool) -> Row:
     import torch_xla
     import torch_xla.distributed.spmd as xs
     import torch_xla.runtime as xr
-    from xla_core import abi
+    from xla_core.abi.graph import Graph, register_wrapper
 
     size = models_spmd.Size(1, 64, 8, 16, 8) if quick else models_spmd.Size(layers=1, width=1024, heads=16, tokens=256, batch=256)
     xr.use_spmd()
@@ -72,14 +72,14 @@ def compile_block(axes: dict[str, int], quick: bool) -> Row:
     model, inputs, labels = models_spmd.start(size)
     for name, parameter in list(model.named_parameters()):
         owner = model.get_submodule(name.rpartition(".")[0])
-        spec = xs.ShardingSpec(mesh, models_spmd.layout_of(name))
+        spec = xs.ShardingSpec(mesh, models_spmd.partition_spec_of(name))
         setattr(owner, name.rpartition(".")[2], nn.Parameter(spec.upload(parameter.detach())))
-    models_spmd.divide(model, mesh)
+    models_spmd.shard_parameters(model, mesh)
     rows = xs.ShardingSpec(mesh, (models_spmd.BATCH_AXES, None))
     optimizer = torch.optim.Adam(model.parameters(), lr=models_spmd.RATE)
     found: Row = {}
 
-    def wrapper(graph: abi.Graph, executable: Any) -> Any:
+    def wrapper(graph: Graph, executable: Any) -> Any:
         def run(*arguments: Any) -> Any:
             compiled = executable.lower(*arguments).compile()
             counts = models_spmd.collectives(compiled.as_text())
@@ -96,7 +96,7 @@ def compile_block(axes: dict[str, int], quick: bool) -> Row:
 
     step = models_torch.training_step(model, optimizer, rows.upload(inputs), rows.upload(labels), torch_xla.sync)
     start = time.perf_counter()
-    abi.register_wrapper(wrapper)
+    register_wrapper(wrapper)
     try:
         step()
     except LoweredError:

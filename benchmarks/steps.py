@@ -188,9 +188,9 @@ def compiles(contender: Contender) -> int:
     """Graphs compiled so far by the XLA device."""
     if contender.name != "xla":
         return 0
-    from xla_core import abi
+    from xla_core.abi.metrics import counter
 
-    return abi.counter("UncachedCompile")
+    return counter("UncachedCompile")
 
 
 def measure(work: Workload, names: tuple[str, ...], kind: str, rounds: int, budget_s: float) -> list[Row]:

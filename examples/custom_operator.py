@@ -11,7 +11,8 @@ import torch
 from jax import lax
 from torch import Tensor
 
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
+from xla_core.abi.operators import Context, OpSpec, register_op, scalar
 
 
 @torch.library.custom_op("example::root_mean_square", mutates_args=(), device_types="cpu")
@@ -25,15 +26,15 @@ def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch.empty_like(x)
 
 
-def lowering(context: abi.Context, x: Any, weight: Any, eps: Any) -> Any:
+def lowering(context: Context, x: Any, weight: Any, eps: Any) -> Any:
     """The same in JAX: returns exactly `context.shape` and `context.dtype`. eps is an input, so that changing it recompiles nothing."""
     last = x.ndim - 1
     mean = lax.reduce_sum(x * x, (last,)) / x.shape[last]
-    scale = lax.rsqrt(mean + abi.scalar(eps, context.dtype))
+    scale = lax.rsqrt(mean + scalar(eps, context.dtype))
     return x * lax.broadcast_in_dim(scale, x.shape, tuple(range(last))) * lax.broadcast_in_dim(weight, x.shape, (last,))
 
 
-abi.register_op(abi.OpSpec("example::root_mean_square", lowering, scalars=frozenset({"eps"})))
+register_op(OpSpec("example::root_mean_square", lowering, scalars=frozenset({"eps"})))
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -65,7 +66,7 @@ def main() -> None:
         found[device.type] = [tensor.detach().cpu() for tensor in (out, *gradients)]
     for mine, theirs in zip(found["xla"], found["cpu"], strict=True):
         torch.testing.assert_close(mine, theirs)
-    counters = abi.snapshot().counters
+    counters = snapshot().counters
     print(f"same values and gradients as on the CPU; recorded {counters['xla::root_mean_square']} time, no fallbacks")
     fallbacks = [name for name in counters if name.startswith(("aten::", "example::"))]
     if fallbacks:

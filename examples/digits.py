@@ -135,9 +135,9 @@ def open_target(kind: str, cache: Path | None) -> Target:
 
 def read_usage() -> Usage:
     """The core's counters, in the words of the demo. A scalar read counts under `aten::` too, but is no fallback."""
-    from xla_core import abi
+    from xla_core.abi.metrics import snapshot
 
-    seen = abi.snapshot()
+    seen = snapshot()
     counters = seen.counters
     compile_time = seen.metrics.get("CompileTime")
     fallbacks = tuple(
@@ -301,7 +301,7 @@ def draw(trainer: Trainer, predicted: Tensor, output: Path) -> None:
 
 
 def report(trainer: Trainer, output: Path, seconds: float, console: Console) -> Usage:
-    """Prints the account and returns what was counted."""
+    """Prints the summary and returns what was counted."""
     history, target = trainer.history, trainer.target
     usage = target.usage() if target.usage is not None else Usage()
     table = Table(show_header=False, box=None, pad_edge=False)

@@ -1,8 +1,8 @@
-"""Train a small GPT on the source of Python's standard library, byte by byte: one program, divided over a mesh of devices.
+"""Train a small GPT on the source of Python's standard library, byte by byte: one program, partitioned over a mesh of devices.
 
-A mesh such as `--mesh data=2,fsdp=2,tensor=2` says how: `data` and `fsdp` divide the batch, `fsdp` the parameters and what the optimizer
+A mesh such as `--mesh data=2,fsdp=2,tensor=2` says how: `data` and `fsdp` shard the batch, `fsdp` the parameters and what the optimizer
 keeps of them as well, `tensor` each matrix product. Without other hardware the devices are eight virtual ones (CPU_NUM_DEVICES). The model
-does not know of any of this but for one call that says how the activations between its layers lie.
+does not know of any of this but for one call that shards the activations between its layers.
 """
 
 import copy
@@ -37,7 +37,7 @@ Spec = tuple[str | tuple[str, ...] | None, ...]
 BATCH_AXES = ("data", "fsdp")
 
 # What splits the dimensions of a parameter, by its name. Matrices are [out, in], as torch has them.
-LAYOUTS: tuple[tuple[str, Spec], ...] = (
+PARTITION_SPECS: tuple[tuple[str, Spec], ...] = (
     (r"(query|key|value|up)\.weight", ("tensor", "fsdp")),  # each device computes some of the outputs …
     (r"(query|key|value|up)\.bias", ("tensor",)),
     (r"(proj|down)\.weight", ("fsdp", "tensor")),  # … and sums over the same ones here
@@ -108,17 +108,17 @@ class Gpt(nn.Module):
         return logits
 
 
-def layout_of(name: str) -> Spec:
+def partition_spec_of(name: str) -> Spec:
     """The partition spec of the parameter of that name."""
-    return next(spec for pattern, spec in LAYOUTS if re.search(rf"(^|\.){pattern}$", name))
+    return next(spec for pattern, spec in PARTITION_SPECS if re.search(rf"(^|\.){pattern}$", name))
 
 
-def divide(model: Gpt, mesh) -> None:  # type: ignore[no-untyped-def]
+def shard_parameters(model: Gpt, mesh) -> None:  # type: ignore[no-untyped-def]
     """Lay the parameters of a model on `xla` out over a mesh with the axes `AXES`, and what goes from layer to layer."""
     import torch_xla.distributed.spmd as xs
 
     for name, parameter in model.named_parameters():
-        xs.mark_sharding(parameter, mesh, layout_of(name))
+        xs.mark_sharding(parameter, mesh, partition_spec_of(name))
 
     def mark(hidden: Tensor) -> Tensor:
         # The gradient too: it would be cut as it pleases the compiler, and put together again.
@@ -191,13 +191,13 @@ def kept_of(trainer: Trainer, parameter: Tensor) -> list[Tensor]:
 
 def bytes_by_device(tensors: list[Tensor]) -> list[int]:
     """What each device holds of some tensors."""
-    from xla_core import abi
+    from xla_core.abi.tensors import buffer_of
 
-    held: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for tensor in tensors:
-        for shard in abi.buffer_of(tensor).addressable_shards:
-            held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
-    return [held[device] for device in sorted(held)]
+        for shard in buffer_of(tensor).addressable_shards:
+            sizes[shard.device.id] = sizes.get(shard.device.id, 0) + shard.data.nbytes
+    return [sizes[device] for device in sorted(sizes)]
 
 
 def spec_text(spec: Spec) -> str:
@@ -205,25 +205,25 @@ def spec_text(spec: Spec) -> str:
     return " × ".join("-" if entry is None else entry if isinstance(entry, str) else "·".join(entry) for entry in spec)
 
 
-def show_layouts(trainer: Trainer, console: Console) -> None:
+def show_shardings(trainer: Trainer, console: Console) -> None:
     """A table of the parameters, alike ones in one row, and a picture of each way in which a matrix is cut."""
     import torch_xla.distributed.spmd as xs
 
     rows: dict[tuple[Spec, torch.Size], dict[str, Tensor]] = {}
     pictures: dict[str, str] = {}
     for name, parameter in trainer.model.named_parameters():
-        spec = layout_of(name)
+        spec = partition_spec_of(name)
         rows.setdefault((spec, parameter.shape), {})[name] = parameter
         if parameter.dim() == 2:
             pictures.setdefault(xs.XLAShardedTensor(parameter).sharding_spec, f"{name}: {spec_text(spec)}")
-    table = Table(title="How the parameters and Adam's two moments of them lie", title_justify="left")
+    table = Table(title="Shardings of the parameters and of Adam's two moments of them", title_justify="left")
     for heading in ("parameters", "shape", "split by", "bytes", "on a device", "share"):
         table.add_column(heading, justify="right" if heading in ("bytes", "on a device", "share") else "left")
     for (spec, shape), alike in rows.items():
         kept = [tensor for parameter in alike.values() for tensor in kept_of(trainer, parameter)]
-        whole, part = sum(tensor.nbytes for tensor in kept), max(bytes_by_device(kept))
+        whole, shard = sum(tensor.nbytes for tensor in kept), max(bytes_by_device(kept))
         names = " ".join(dict.fromkeys(re.sub(r"^layers\.\d+\.", "", name) for name in alike))
-        table.add_row(names, " × ".join(map(str, shape)), spec_text(spec), f"{whole:,}", f"{part:,}", f"1/{whole / part:.3g}")
+        table.add_row(names, " × ".join(map(str, shape)), spec_text(spec), f"{whole:,}", f"{shard:,}", f"1/{whole / shard:.3g}")
     console.print(table)
     for text, title in pictures.items():
         console.print(f"\n{title}  {text}", soft_wrap=True)
@@ -248,15 +248,15 @@ def check_sizes(sizes: dict[str, int], size: Size) -> None:
         ("--width", size.width, ("fsdp",)),
         ("--heads", size.heads, ("tensor",)),
     ):
-        parts = math.prod(sizes[axis] for axis in axes)
-        if number % parts:
-            raise click.UsageError(f"{name} {number} cannot be cut into {parts} equal parts ({' × '.join(axes)})")
+        shards = math.prod(sizes[axis] for axis in axes)
+        if number % shards:
+            raise click.UsageError(f"{name} {number} cannot be cut into {shards} equal shards ({' × '.join(axes)})")
     if size.width % size.heads:
         raise click.UsageError(f"--width {size.width} is not a multiple of --heads {size.heads}")
 
 
 def trainer_on_mesh(model: Gpt, sizes: dict[str, int]) -> tuple[Trainer, object]:
-    """The model on the devices, and how its batches lie. Raises `click.UsageError` for a mesh of another size than the hardware."""
+    """The model on the devices, and the sharding of its batches. Raises `click.UsageError` for a mesh of another size than the hardware."""
     import torch_xla
     import torch_xla.distributed.spmd as xs
     import torch_xla.runtime as xr
@@ -267,7 +267,7 @@ def trainer_on_mesh(model: Gpt, sizes: dict[str, int]) -> tuple[Trainer, object]
         raise click.UsageError(f"--mesh is over {wanted} devices, {count} are there (on the CPU, CPU_NUM_DEVICES says how many)")
     mesh = xs.Mesh(range(count), tuple(sizes.values()), tuple(sizes))
     on_devices = model.to("xla")
-    divide(on_devices, mesh)
+    shard_parameters(on_devices, mesh)
     return Trainer(on_devices, torch_xla.sync), xs.ShardingSpec(mesh, (BATCH_AXES, None))
 
 
@@ -280,7 +280,7 @@ def trainer_on_mesh(model: Gpt, sizes: dict[str, int]) -> tuple[Trainer, object]
 @click.option("--tokens", type=click.IntRange(2), default=Size().tokens, show_default=True, help="Bytes of a sequence.")
 @click.option("--batch", type=click.IntRange(1), default=Size().batch, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--compare/--no-compare", default=True, show_default=True, help="Run the same steps in plain torch, undivided, as well.")
+@click.option("--compare/--no-compare", default=True, show_default=True, help="Run the same steps in plain torch, on one device, as well.")
 def demo(sizes: dict[str, int], steps: int, seed: int, compare: bool, **numbers: int) -> None:
     start = time.perf_counter()
     torch.set_num_threads(1)  # the devices are threads too, and idle ones of torch would spin beside them
@@ -294,19 +294,19 @@ def demo(sizes: dict[str, int], steps: int, seed: int, compare: bool, **numbers:
     text = read_text()
     uploaded = ((spec.upload(inputs), spec.upload(labels)) for inputs, labels in batches(text, size, steps, seed))
     losses = train(" · ".join(f"{axis}={parts}" for axis, parts in sizes.items()), trainer, uploaded, steps, console)
-    show_layouts(trainer, console)
-    held = bytes_by_device([tensor for parameter in trainer.model.parameters() for tensor in kept_of(trainer, parameter)])
-    account = Table(show_header=False, box=None, pad_edge=False)
-    account.add_row("bytes per device", " ".join(f"{number:,}" for number in held))
-    account.add_row("bytes undivided", f"{3 * sum(parameter.nbytes for parameter in alone.model.parameters()):,}")
-    account.add_row("loss, first and last", f"{losses[0]:.4f} {losses[-1]:.4f}")
+    show_shardings(trainer, console)
+    stored = bytes_by_device([tensor for parameter in trainer.model.parameters() for tensor in kept_of(trainer, parameter)])
+    summary = Table(show_header=False, box=None, pad_edge=False)
+    summary.add_row("bytes per device", " ".join(f"{number:,}" for number in stored))
+    summary.add_row("bytes unsharded", f"{3 * sum(parameter.nbytes for parameter in alone.model.parameters()):,}")
+    summary.add_row("loss, first and last", f"{losses[0]:.4f} {losses[-1]:.4f}")
     difference = 0.0
     if compare:
-        expected = train("plain torch, undivided", alone, batches(text, size, steps, seed), steps, console)
+        expected = train("plain torch, one device", alone, batches(text, size, steps, seed), steps, console)
         difference = max(abs(mine - theirs) / theirs for mine, theirs in zip(losses, expected, strict=True))
-        account.add_row("largest difference to undivided", f"{difference:.1e} (relative, at most {TOLERANCE:.0e})")
-    account.add_row("total time", f"{time.perf_counter() - start:.1f} s")
-    console.print(account)
+        summary.add_row("largest difference to one device", f"{difference:.1e} (relative, at most {TOLERANCE:.0e})")
+    summary.add_row("total time", f"{time.perf_counter() - start:.1f} s")
+    console.print(summary)
     if difference > TOLERANCE:
         raise click.ClickException("the mesh and plain torch disagree")
 

@@ -82,7 +82,7 @@ def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert all(
         f"<!-- {edge} {block} -->" in text
-        for block in ("machine", "trace", "steps", "collectives", "account", "checks", "loops", "checkpoint")
+        for block in ("machine", "trace", "steps", "collectives", "recording", "checks", "loops", "checkpoint")
         for edge in ("begin", "end")
     )
 
@@ -94,7 +94,7 @@ def test_the_performance_page_has_the_places() -> None:
         ("steps.py", ("--contenders", "inductor"), "inductor"),
         ("steps.py", ("--rounds", "0"), "--rounds"),
         ("trace.py", ("--repeats", "0"), "--repeats"),
-        ("spmd.py", ("--layouts", "rows"), "rows"),
+        ("spmd.py", ("--parallelism", "rows"), "rows"),
         ("collectives.py", ("--rounds", "0"), "--rounds"),
         ("extras.py", ("dreams",), "dreams"),
         ("checkpoint.py", ("--cases", "restore"), "restore"),
@@ -108,7 +108,7 @@ def test_a_wrong_option_is_named(name: str, options: tuple[str, ...], named: str
 
 
 def test_spmd_steps_agree_and_are_timed(tmp_path: Path) -> None:
-    rows = {row["on"]: row for row in results("spmd.py", tmp_path / "spmd.json", "--layouts", "fsdp-tensor", "--rounds", "1")["rows"]}
+    rows = {row["on"]: row for row in results("spmd.py", tmp_path / "spmd.json", "--parallelism", "fsdp-tensor", "--rounds", "1")["rows"]}
     assert list(rows) == ["xla", "jax"]
     assert all(row["wall_ms"] > 0 and "all-reduce" in row["collectives"] for row in rows.values())
     assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
@@ -123,7 +123,7 @@ def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> Non
     assert 0 < block["held_bytes"] < 3 * block["weight_bytes"], "less than the weights and both moments whole"
 
 
-@pytest.mark.parametrize("extra", ["account", pytest.param("checks", marks=pytest.mark.long)])
+@pytest.mark.parametrize("extra", ["recording", pytest.param("checks", marks=pytest.mark.long)])
 def test_what_an_extra_costs_is_timed(extra: str, tmp_path: Path) -> None:
     (row,) = results("extras.py", tmp_path / "results.json", extra, "--models", "mlp")["rows"]
     assert row["model"] == "mlp" and row["with_vs_without"] > 0 and row["goal"] == "≤ 1.02"

@@ -22,7 +22,7 @@ def run_demo(*options: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, str(DEMO), *options], env=settings, capture_output=True, text=True, check=False)
 
 
-def account(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+def summary(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     """The lines that the demo ends with, by their first words."""
     assert done.returncode == 0, done.stderr
     rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in done.stdout.splitlines()]
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("demo")
     pictures = {device: folder / f"{device}.png" for device in ("cpu", "xla")}
     runs = {name: run_demo("--device", name, "--epochs", "6", "--output", str(file), PJRT_DEVICE="CPU") for name, file in pictures.items()}
-    return Trained({name: account(done) for name, done in runs.items()}, pictures)
+    return Trained({name: summary(done) for name, done in runs.items()}, pictures)
 
 
 @pytest.mark.parametrize("device", ["cpu", "xla"])
@@ -63,7 +63,7 @@ def test_xla_and_torch_learn_the_same(trained: Trained) -> None:
     assert abs(reached[0] - reached[1]) <= 1.5, "dropout draws other numbers on the device: a few of 360 digits may differ"
 
 
-def test_the_account_of_the_device(trained: Trained) -> None:
+def test_the_summary_of_the_device(trained: Trained) -> None:
     lines = trained.lines["xla"]
     assert lines["device"] == "xla:0 (CPU)"
     assert lines["CPU fallbacks"] == "none"
@@ -73,8 +73,8 @@ def test_the_account_of_the_device(trained: Trained) -> None:
 
 def test_a_second_run_finds_its_graphs_on_disk(tmp_path: Path) -> None:
     options = ("--epochs", "1", "--cache", str(tmp_path / "graphs"), "--output", str(tmp_path / "digits.png"))
-    cold = account(run_demo(*options, PJRT_DEVICE="CPU"))
-    warm = account(run_demo(*options, PJRT_DEVICE="CPU"))
+    cold = summary(run_demo(*options, PJRT_DEVICE="CPU"))
+    warm = summary(run_demo(*options, PJRT_DEVICE="CPU"))
     assert cold["cache hits"].endswith(", 0 on disk")
     assert int(warm["cache hits"].removesuffix(" on disk").rpartition(" ")[2]) > 0
     assert percent(warm) == percent(cold)

@@ -1,4 +1,4 @@
-"""`hatch run demo-spmd`: the losses of plain torch over every mesh, parameters that are divided as said, wrong options in one line."""
+"""`hatch run demo-spmd`: the losses of plain torch over every mesh, parameters that are sharded as said, wrong options in one line."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_mesh_trains_as_plain_torch(mesh: str, share: float) -> None:
     assert done.returncode == 0, done.stderr
     first, last = numbers_behind("loss, first and last", done.stdout)
     assert last < first - 1, "it learns"
-    (difference,) = numbers_behind("largest difference to undivided", done.stdout)
+    (difference,) = numbers_behind("largest difference to one device", done.stdout)
     assert difference < 1e-4
     held = numbers_behind("bytes per device", done.stdout)
-    (whole,) = numbers_behind("bytes undivided", done.stdout)
+    (whole,) = numbers_behind("bytes unsharded", done.stdout)
     assert len(held) == 8 and len(set(held)) == 1
     assert whole / held[0] > share
-    assert "Involuntary" not in done.stderr, "the layouts fit each other"
+    assert "Involuntary" not in done.stderr, "the shardings fit each other"
     if mesh == "data=2,fsdp=2,tensor=2":
         picture = done.stdout.partition("layers.0.query.weight: tensor × fsdp")[2]
         assert re.search(r"CPU \[0, 4\] +│ +CPU \[2, 6\]", picture) and re.search(r"CPU \[1, 5\] +│ +CPU \[3, 7\]", picture)

@@ -1,4 +1,4 @@
-"""The one door: a package beside the core imports `xla_core.abi` and `xla_core.testing`, nothing else of it; the core imports no sibling.
+"""The one door: a package beside the core imports `xla_core.abi` and `xla_core.testing`, nothing else of it; the core imports no plugin.
 
 Import-linter checks the layers inside the packages, and this rule on what it can see. Here it is over folders: tests too, imports by
 name too, and a package from its first day.
@@ -31,14 +31,14 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def through_the_door(name: str) -> bool:
-    """Whether a sibling may import this name."""
+    """Whether another package may import this name."""
     if name.partition(".")[0] != "xla_core":
         return True
     return any(name == door or name.startswith(f"{door}.") for door in DOORS)
 
 
 def breaches(source: str) -> list[tuple[int, str]]:
-    """Line and name of each import in a sibling's source that goes past the door."""
+    """Line and name of each import in another package's source that goes past the door."""
     return [(line, name) for line, name in imported(ast.parse(source)) if not through_the_door(name)]
 
 
@@ -49,12 +49,65 @@ def imports_of(folder: Path) -> Iterator[tuple[str, str]]:
             yield f"{file.relative_to(ROOT)}:{line}", name
 
 
+def private_names_of_torch_xla(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of each private name that is imported from `torch_xla` or used of its modules: the door beside the door."""
+    modules = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if f"{getattr(node, 'module', None) or alias.name}.".startswith("torch_xla.")
+    }
+    for line, name in imported(tree):
+        top, *parts = name.split(".")
+        if top == "torch_xla" and any(map(is_private, parts)):
+            yield line, name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value).partition(".")[0] in modules:
+            yield node.lineno, ast.unparse(node)
+
+
+def is_private(name: str) -> bool:
+    """Whether a name begins with an underscore and is not one of Python's own."""
+    return name.startswith("_") and not name.endswith("__")
+
+
+@pytest.mark.parametrize("package", [package for package in PACKAGES if package.name != CORE], ids=lambda package: package.name)
+def test_packages_use_no_private_names_of_torch_xla(package: Path) -> None:
+    wrong = [
+        (f"{file.relative_to(ROOT)}:{line}", name)
+        for file in sorted((package / "src").rglob("*.py"))
+        for line, name in private_names_of_torch_xla(ast.parse(file.read_text(encoding="utf-8")))
+    ]
+    assert not wrong, f"what {package.name} needs of the core, xla_core.abi offers: {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("source", "private"),
+    [
+        ("import torch_xla._XLAC", True),
+        ("from torch_xla import _XLAC", True),
+        ("from torch_xla._internal import tpu", True),
+        ("from torch_xla.core.xla_model import _helper", True),
+        ("import torch_xla.core.xla_model as xm", False),
+        ("from torch_xla import runtime", False),
+        ("import torch._C", False),
+        ("import torch_xla.core.xla_model as xm\nxm._helper()", True),
+        ("import torch_xla\nprint(torch_xla._XLAC)", True),
+        ("import torch_xla.runtime as xr\nxr.world_size()", False),
+        ("import torch_xla\nprint(torch_xla.__path__)", False),
+    ],
+)
+def test_private_names_of_torch_xla_are_seen(source: str, private: bool) -> None:
+    assert bool(list(private_names_of_torch_xla(ast.parse(source)))) == private
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_imports_stay_within_bounds(package: Path) -> None:
     if package.name == CORE:
-        siblings = {other.name.replace("-", "_") for other in PACKAGES if other.name != CORE}
-        wrong = [(place, name) for place, name in imports_of(package / "src") if name.partition(".")[0] in siblings]
-        reason = "the core finds its siblings by entry point and imports none"
+        others = {other.name.replace("-", "_") for other in PACKAGES if other.name != CORE}
+        wrong = [(place, name) for place, name in imports_of(package / "src") if name.partition(".")[0] in others]
+        reason = "the core finds plugins by entry point and imports none"
     else:
         wrong = [(place, name) for place, name in imports_of(package) if not through_the_door(name)]
         reason = f"{package.name} may import {' and '.join(DOORS)} only"
@@ -89,7 +142,8 @@ def test_a_way_past_the_door_is_seen(source: str) -> None:
         "from xla_core import abi",
         "from xla_core import abi, testing",
         "import xla_core.abi",
-        "from xla_core.abi import register_op, sync",
+        "from xla_core.abi import graph as graph_abi, require",
+        "from xla_core.abi.tensors import sync",
         "from xla_core.testing import check_lowering",
         "import torch_xla.core.xla_model as xm",
         "from . import ir",

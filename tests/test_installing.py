@@ -210,14 +210,14 @@ for module in {modules!r}:
     return message
 
 
-SIBLINGS = ("xla_core", "xla_core.abi", "xla_spmd", "xla_distributed", "xla_serialization")
+IMPORT_NAMES = ("xla_core", "xla_core.abi", "xla_spmd", "xla_distributed", "xla_serialization")
 
 
 def test_an_upgrade_in_one_command(fresh: Environment) -> None:
     """Pip writes our files, then removes the old wheel's, which have the same names."""
     fresh.pip("install", "--no-deps", "torch_xla==2.9.0")
     fresh.pip("install", "--upgrade", "torch_xla")
-    message = complaint(fresh, "torch_xla", "torch_xla.core.xla_model", *SIBLINGS)
+    message = complaint(fresh, "torch_xla", "torch_xla.core.xla_model", *IMPORT_NAMES)
     assert "is incomplete" in message
     fresh.mend(message)
     assert works(fresh)
@@ -235,10 +235,10 @@ def test_an_upgrade_after_removing(fresh: Environment) -> None:
 def test_ours_over_theirs_then_the_old_one_removed(fresh: Environment) -> None:
     fresh.pip("install", "--no-deps", "torch_xla==2.9.0")
     fresh.pip("install", "xla-core", "xla-spmd", "xla-debug", "xla-distributed", "xla-serialization")
-    message = complaint(fresh, "torch_xla", "torch_xla.core.xla_model", *SIBLINGS)
+    message = complaint(fresh, "torch_xla", "torch_xla.core.xla_model", *IMPORT_NAMES)
     assert "PyTorch/XLA 2.9.0 and of xla-core" in message
     fresh.pip("uninstall", "--yes", "torch_xla")
-    message = complaint(fresh, "torch_xla", *SIBLINGS)
+    message = complaint(fresh, "torch_xla", *IMPORT_NAMES)
     assert "is incomplete" in message
     fresh.mend(message)
     assert works(fresh)
@@ -249,7 +249,7 @@ def test_theirs_over_ours(fresh: Environment) -> None:
     fresh.pip("install", "torch_xla")
     fresh.pip("install", "--no-deps", "torch_xla==2.9.0")
     fresh.run("import torch_xla", expected=1)
-    message = complaint(fresh, *SIBLINGS)
+    message = complaint(fresh, *IMPORT_NAMES)
     assert "PyTorch/XLA 2.9.0 and of xla-core" in message
     fresh.mend(message)
     assert works(fresh)
@@ -264,7 +264,7 @@ def test_a_foreign_folder_earlier_on_the_path(fresh: Environment, tmp_path: Path
 
 
 def test_one_skewed_sibling_stops_nobody(fresh: Environment) -> None:
-    """An older core stays when a newer sibling is put in by force."""
+    """An older core stays when a newer plugin is put in by force."""
     fresh.pip("install", "--no-deps", "xla-core", "xla-spmd", "xla-debug")
     (file,) = fresh.folder.glob("lib/python*/site-packages/xla_spmd/__init__.py")
     text = file.read_text(encoding="utf-8")

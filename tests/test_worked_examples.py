@@ -20,7 +20,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental as experimental
 import torch_xla.utils.serialization as xser
-from xla_core.abi import counter, snapshot
+from xla_core.abi.metrics import counter, snapshot
 
 
 def samples(name: str) -> int:
@@ -201,7 +201,7 @@ def test_a_second_process_finds_the_program(tmp_path: Path) -> None:
         result = (tensor @ tensor.t()).softmax(dim=0)
         torch_xla.sync()
         print(result.cpu().sum().item())
-        from xla_core.abi import snapshot
+        from xla_core.abi.metrics import snapshot
         print([snapshot().counters.get(name, 0) for name in ("PersistentCacheHit", "PersistentCacheMiss")])
     """
     (first, cold), (second, warm) = (run(code).splitlines() for _ in range(2))

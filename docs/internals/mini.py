@@ -24,17 +24,17 @@ LOWERINGS: dict[Any, Callable[..., jax.Array]] = {
 }
 
 
-# 2. The tape: what was recorded and has not run. An entry is a shape (a leaf) or (operation, operand slots).
+# 2. The pending graph: what was recorded and has not run. An entry is a shape (a leaf) or (operation, operand slots).
 class Value:
-    """A result: pending at a slot of the tape, or a buffer."""
+    """A result: pending at a slot of the pending graph, or a buffer."""
 
     def __init__(self, slot: int, buffer: jax.Array | None = None) -> None:
         self.slot = slot
         self.buffer = buffer
-        self.tape: list[Any] | None = None
+        self.pending_graph: list[Any] | None = None
 
 
-class Tape:
+class PendingGraph:
     """Entries by slot, buffers of the leaves, and weak references to the values that are still wanted."""
 
     def __init__(self) -> None:
@@ -44,23 +44,23 @@ class Tape:
 
     def slot_of(self, value: Value) -> int:
         """Where `value` stands here; one from before enters as a leaf."""
-        if value.tape is not self.entries:
+        if value.pending_graph is not self.entries:
             buffer = value.buffer
             if buffer is None:
-                raise RuntimeError("a pending value of an older tape")
+                raise RuntimeError("a pending value of an older pending graph")
             self.leaves.append(buffer)
             self.put((tuple(buffer.shape), str(buffer.dtype)), value)
         return value.slot
 
     def put(self, entry: Any, value: Value) -> Value:
         """Append an entry whose result is `value`."""
-        value.slot, value.tape = len(self.entries), self.entries
+        value.slot, value.pending_graph = len(self.entries), self.entries
         self.entries.append(entry)
         self.refs.append(weakref.ref(value))
         return value
 
 
-TAPE = Tape()
+PENDING = PendingGraph()
 PROGRAMS: dict[Any, Any] = {}
 
 
@@ -76,8 +76,8 @@ class LazyTensor(torch.Tensor):
         # Shapes come from running the operation on meta tensors. (The real thing does so once for each signature.)
         metas = [torch.empty(arg.shape, dtype=arg.dtype, device="meta") for arg in args]
         shape = func(*metas).shape
-        entry = (func, *[TAPE.slot_of(arg.value) for arg in args])
-        return wrap(TAPE.put(entry, Value(-1)), shape)
+        entry = (func, *[PENDING.slot_of(arg.value) for arg in args])
+        return wrap(PENDING.put(entry, Value(-1)), shape)
 
 
 def wrap(value: Value, shape: Any) -> LazyTensor:
@@ -92,30 +92,30 @@ def upload(tensor: torch.Tensor) -> LazyTensor:
     return wrap(Value(-1, jax.device_put(tensor.numpy().copy())), tensor.shape)
 
 
-# 4. The sync: one program for all that is live; its key is the tape itself.
+# 4. The sync: one program for all that is live; its key is the pending graph itself.
 def sync() -> None:
     """Run what is pending and give buffers to the values that somebody holds."""
-    global TAPE
-    tape, TAPE = TAPE, Tape()
-    leaves = {slot for slot, entry in enumerate(tape.entries) if isinstance(entry[0], tuple)}
-    live = [value for slot, ref in enumerate(tape.refs) if slot not in leaves and (value := ref()) is not None]
+    global PENDING
+    pending_graph, PENDING = PENDING, PendingGraph()
+    leaves = {slot for slot, entry in enumerate(pending_graph.entries) if isinstance(entry[0], tuple)}
+    live = [value for slot, ref in enumerate(pending_graph.refs) if slot not in leaves and (value := ref()) is not None]
     outs = tuple(value.slot for value in live)
-    key = (tuple(tape.entries), outs)
+    key = (tuple(pending_graph.entries), outs)
     if key not in PROGRAMS:
         PROGRAMS[key] = jax.jit(emit(key[0], outs))
-        print(f"compiling {len(tape.entries) - len(leaves)} operations")
-    for value, buffer in zip(live, PROGRAMS[key](*tape.leaves), strict=True):
-        value.buffer, value.tape = buffer, None
+        print(f"compiling {len(pending_graph.entries) - len(leaves)} operations")
+    for value, buffer in zip(live, PROGRAMS[key](*pending_graph.leaves), strict=True):
+        value.buffer, value.pending_graph = buffer, None
 
 
 def emit(entries: tuple[Any, ...], outs: tuple[int, ...]) -> Callable[..., list[jax.Array]]:
     """The function over jax arrays that `entries` describe."""
 
     def run(*leaves: jax.Array) -> list[jax.Array]:
-        feed = iter(leaves)
+        scalar = iter(leaves)
         env: list[jax.Array] = []
         for head, *operands in entries:
-            env.append(LOWERINGS[head](*[env[slot] for slot in operands]) if head in LOWERINGS else next(feed))
+            env.append(LOWERINGS[head](*[env[slot] for slot in operands]) if head in LOWERINGS else next(scalar))
         return [env[slot] for slot in outs]
 
     return run

@@ -21,6 +21,7 @@ from rich.table import Table
 import pool
 import report
 from entries import Suite, Task, tasks
+from xla_core.abi.files import atomic_write_bytes
 
 HEADER = """# Operators
 
@@ -42,9 +43,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
 
 def write(target: Path, content: dict[str, Any]) -> None:
     """The results as JSON, whole or not at all."""
-    temporary = target.with_suffix(".part")
-    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    temporary.replace(target)
+    atomic_write_bytes(target, json.dumps(content, indent=1).encode())
 
 
 @click.command(help=__doc__)

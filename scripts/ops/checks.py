@@ -79,9 +79,9 @@ def watching(result: Result, settings: Settings) -> Iterator[None]:
     if settings.device == "cpu":
         yield
         return
-    from xla_core import abi
+    from xla_core.abi.events import FallbackEvent, subscribe
 
-    unsubscribe = abi.subscribe(lambda event: result.fallbacks.add(event.operator), abi.FallbackEvent)
+    unsubscribe = subscribe(lambda event: result.fallbacks.add(event.operator), FallbackEvent)
     try:
         yield
     finally:
@@ -401,9 +401,9 @@ def compiles(settings: Settings) -> int:
     """Programs compiled so far."""
     if settings.device == "cpu":
         return 0
-    from xla_core import abi
+    from xla_core.abi.metrics import counter
 
-    return abi.counter("UncachedCompile")
+    return counter("UncachedCompile")
 
 
 def trained(entry: Any, kwargs: dict[str, Any], device: str, settings: Settings) -> tuple[list[torch.Tensor], int]:

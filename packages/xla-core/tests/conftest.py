@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core import abi, metrics
+from xla_core import metrics
+from xla_core.abi.operators import OpSpec, register_op
 from xla_core.ops.table import TABLE, absent_operations
 from xla_core.runtime.executor import wait_all
 
@@ -96,7 +97,7 @@ def custom_op() -> Iterator[Callable[..., Any]]:
         library.define(schema)
         library.impl(name, cpu_kernel, "CPU")
         if lowering is not None:
-            rows.append(abi.register_op(abi.OpSpec(f"xla_core_tests::{name}", lowering, **row)).name)
+            rows.append(register_op(OpSpec(f"xla_core_tests::{name}", lowering, **row)).name)
         return getattr(torch.ops.xla_core_tests, name)
 
     yield make

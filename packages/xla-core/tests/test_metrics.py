@@ -181,9 +181,9 @@ def test_events_are_frozen_values() -> None:
 
 @pytest.fixture
 def clean_process() -> Iterator[None]:
-    metrics.clear_counters()
+    metrics.clear(metrics=False)
     yield
-    metrics.clear_counters()
+    metrics.clear(metrics=False)
 
 
 @pytest.mark.usefixtures("clean_process")

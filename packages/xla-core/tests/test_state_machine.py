@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from xla_core import config
-from xla_core.frontend.setup import activate
+from xla_core.activation import activate
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import retire, step
 

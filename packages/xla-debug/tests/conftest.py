@@ -1,4 +1,4 @@
-"""What the tests of this package share: scripts in new interpreters, accounts made by hand, profiles read, ports."""
+"""What the tests of this package share: scripts in new interpreters, run reports made by hand, profiles read, ports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from typing import Any
 import jax
 import pytest
 
-from xla_debug.account.schema import (
+from xla_debug.run_report.schema import (
     FORMAT,
     VERSION,
-    Account,
+    Bottleneck,
     Change,
     Compile,
     DeviceMemory,
-    Difference,
     Environment,
     Fallback,
     Finding,
@@ -32,11 +31,12 @@ from xla_debug.account.schema import (
     Live,
     Memory,
     Problem,
+    ProgramDifference,
     Replica,
+    RunReport,
     Step,
     Sync,
     Transfer,
-    Verdict,
 )
 
 START = 1_750_000_000.0
@@ -56,7 +56,7 @@ def make_replica(ordinal: int = 0, steps: int = 100, per_step: dict[str, float] 
         seconds=sum(ms.values()) * steps / 1000,
         finished=True,
         steps=steps,
-        verdict=Verdict.TRACING if steps else Verdict.NOTHING,
+        verdict=Bottleneck.TRACING if steps else Bottleneck.NOTHING,
         phases_ms={phase: value * steps for phase, value in ms.items()},
         device_ms=3.0 * steps,
         measured_steps=steps,
@@ -65,8 +65,8 @@ def make_replica(ordinal: int = 0, steps: int = 100, per_step: dict[str, float] 
     return Replica(**(made | fields))
 
 
-def make_account(*replicas: Replica, **fields: Any) -> Account:
-    """The account of a run that ended well, with the replicas' findings."""
+def make_report(*replicas: Replica, **fields: Any) -> RunReport:
+    """The run report of a run that ended well, with the replicas' findings."""
     made: dict[str, Any] = dict(
         format=FORMAT,
         version=VERSION,
@@ -75,17 +75,17 @@ def make_account(*replicas: Replica, **fields: Any) -> Account:
         seconds=max((replica.seconds for replica in replicas), default=1.0),
         exit_code=0,
         environment=Environment(
-            "3.12.1", "Linux-6.1-x86_64", {"torch": "2.13.0", "jax": "0.10.2"}, {"XLA_DEBUG_ACCOUNT_DIR": "/run/accounts"}
+            "3.12.1", "Linux-6.1-x86_64", {"torch": "2.13.0", "jax": "0.10.2"}, {"XLA_DEBUG_ACCOUNT_DIR": "/run/recordings"}
         ),
         replicas=list(replicas),
         findings=[finding for replica in replicas for finding in replica.findings],
     )
-    return Account(**(made | fields))
+    return RunReport(**(made | fields))
 
 
 def make_full(ordinal: int = 0, **fields: Any) -> Replica:
     """A replica with something in every part of it."""
-    shape = Difference(
+    shape = ProgramDifference(
         Change.INPUT_SHAPE,
         "input 3 is f32[31,784], was f32[32,784]",
         "/work/app/data.py:7",
@@ -93,7 +93,17 @@ def make_full(ordinal: int = 0, **fields: Any) -> Replica:
     )
     compiles = [
         Compile(
-            START, 900.0, 0, "/work/app/train.py:30", "user torch_xla.sync", "train_step", "a1b2", 120, 14, 9, Difference(Change.FIRST, "")
+            START,
+            900.0,
+            0,
+            "/work/app/train.py:30",
+            "user torch_xla.sync",
+            "train_step",
+            "a1b2",
+            120,
+            14,
+            9,
+            ProgramDifference(Change.FIRST, ""),
         ),
         Compile(
             START + 0.4,
@@ -153,13 +163,13 @@ def full() -> Callable[..., Replica]:
 
 
 @pytest.fixture
-def account() -> Callable[..., Account]:
-    """Makes the account of replicas."""
-    return make_account
+def run_report() -> Callable[..., RunReport]:
+    """Makes the run report of replicas."""
+    return make_report
 
 
 @dataclass(frozen=True)
-class Ended:
+class ScriptResult:
     """What a script wrote, and where it is."""
 
     path: Path
@@ -172,7 +182,7 @@ class Ended:
         return f"{self.path}:{number}"
 
 
-Script = Callable[..., Ended]
+Script = Callable[..., ScriptResult]
 
 
 @pytest.fixture(scope="module")
@@ -182,13 +192,13 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
     Two lines above the code do what the core does with an installed plugin.
     """
 
-    def run(code: str, **variables: str) -> Ended:
+    def run(code: str, **variables: str) -> ScriptResult:
         path = tmp_path_factory.mktemp("script") / "script.py"
         path.write_text(f"from xla_debug.plugin import offered\noffered()\n{textwrap.dedent(code)}", encoding="utf-8")
         environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
         done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return Ended(path, done.stdout, done.stderr)
+        return ScriptResult(path, done.stdout, done.stderr)
 
     return run
 

@@ -101,7 +101,7 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "expected"),
     [
         (torch.tensor([1.0, NAN, INF]), torch.tensor([1.0, NAN, INF]), ""),
         (torch.tensor([1.0, NAN]), torch.tensor([1.0, 2.0]), "1 of 2 elements differ, by up to inf\n  [1]: nan and 2.0\n"),
@@ -116,13 +116,13 @@ NAN, INF = math.nan, math.inf
         (torch.ones(0), torch.ones(0), ""),
     ],
 )
-def test_how_tensors_differ(first: torch.Tensor, second: torch.Tensor, told: str) -> None:
-    assert mc.compare_tensors(first, second) == told
+def test_how_tensors_differ(first: torch.Tensor, second: torch.Tensor, expected: str) -> None:
+    assert mc.compare_tensors(first, second) == expected
 
 
 def test_so_many_elements_are_shown() -> None:
-    told = mc.compare_tensors(torch.zeros(5, 8), torch.ones(5, 8)).splitlines()
-    assert told[0] == "40 of 40 elements differ, by up to 1" and len(told) == 1 + 25 + 1 and told[-1] == "  ..."
+    expected = mc.compare_tensors(torch.zeros(5, 8), torch.ones(5, 8)).splitlines()
+    assert expected[0] == "40 of 40 elements differ, by up to 1" and len(expected) == 1 + 25 + 1 and expected[-1] == "  ..."
     assert mc.compare_tensors(torch.zeros(2), torch.ones(2), max_diffs=2).splitlines()[1:] == ["  [0]: 0.0 and 1.0", "  [1]: 0.0 and 1.0"]
 
 
@@ -156,8 +156,8 @@ def test_as_a_command(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     command = [sys.executable, "-m", "torch_xla.debug.model_comparator", "a", "b"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
-    told = "x, step 0, replica 0:\n  1 of 1 elements differ, by up to 0.5\n    []: 1.0 and 1.5\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, told, "")
+    expected = "x, step 0, replica 0:\n  1 of 1 elements differ, by up to 0.5\n    []: 1.0 and 1.5\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, expected, "")
 
     def called(*arguments: object) -> tuple[int, str]:
         result = CliRunner().invoke(mc.main, [str(argument) for argument in arguments])

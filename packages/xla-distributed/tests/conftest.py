@@ -1,4 +1,4 @@
-"""What the tests of jobs share: real processes, started from a program of `programs/`, and what each of them reported."""
+"""Fixtures for jobs: real processes, started from a program of `programs/`, and the report of each."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Job:
         return self.process.returncode, out, err
 
     def reports(self) -> list[Any]:
-        """What each replica reported; the job must have ended well."""
+        """The reports of all replicas; the job must have ended well."""
         code, out, err = self.end()
         assert code == 0, f"exit code {code}\n{out}\n{err}"
         return [self.report(rank) for rank in range(self.size)]
 
     def report(self, rank: int) -> Any:
-        """What one replica reported."""
+        """The report of one replica."""
         return json.loads((self.folder / f"{rank}.json").read_text(encoding="utf-8"))
 
     def until(self, name: str) -> str:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import xla_distributed
 from xla_distributed._compat import clusters
 
 OPEN_MPI = {
@@ -75,10 +76,10 @@ def test_a_process_joins_a_runtime_that_process_0_need_not_serve(free_port: int)
 
 def test_the_coordinator_of_a_job_loads_neither_torch_nor_jax() -> None:
     """It is one more process of every job: it starts in a fraction of a second, and takes 100 MB."""
-    from xla_distributed import coordinator
+    from xla_distributed.job import coordinator
 
     program = coordinator._PROGRAM.replace("serve()", "from xla_distributed import _compat; import jaxlib._jax; print(*sys.modules)")
-    folder = os.path.dirname(coordinator.__file__)
+    folder = os.path.dirname(xla_distributed.__file__)
     done = subprocess.run([sys.executable, "-P", "-c", program, folder], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert not {"torch", "jax", "xla_core"} & set(done.stdout.split()) and "xla_distributed.server" in done.stdout
+    assert not {"torch", "jax", "xla_core"} & set(done.stdout.split()) and "xla_distributed.job.server" in done.stdout

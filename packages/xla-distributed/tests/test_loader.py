@@ -13,11 +13,12 @@ import torch
 
 import torch_xla
 import torch_xla.distributed.parallel_loader as pl
-from xla_core import abi
+from xla_core.abi.events import TransferEvent, subscribe
+from xla_core.abi.metrics import counter
 
 
 def marks() -> int:
-    return abi.counter("MarkStep")
+    return counter("MarkStep")
 
 
 def threads() -> list[threading.Thread]:
@@ -57,18 +58,18 @@ def test_steps_before_batches_and_twice_at_the_end(every: int, syncs: int) -> No
 
 def test_the_last_step_takes_effect() -> None:
     total = torch.zeros((), device="xla")
-    before = abi.counter("ExecuteComputation")
+    before = counter("ExecuteComputation")
     for batch in pl.MpDeviceLoader(BATCHES, "xla"):
         total += batch["x"].sum()
-    ran = abi.counter("ExecuteComputation") - before
+    ran = counter("ExecuteComputation") - before
     assert total.item() == 20.0
-    assert abi.counter("ExecuteComputation") - before == ran, "nothing was pending"
+    assert counter("ExecuteComputation") - before == ran, "nothing was pending"
 
 
 def test_upload_of_the_next_batch_starts_before_the_step_ends() -> None:
     """The step is held back on the host until the second batch is on its way; without uploads ahead this would not end."""
     uploads = threading.Semaphore(0)
-    stop = abi.subscribe(lambda event: uploads.release() if isinstance(event, abi.TransferEvent) and event.nbytes == 4000 else None)
+    stop = subscribe(lambda event: uploads.release() if isinstance(event, TransferEvent) and event.nbytes == 4000 else None)
     try:
         batches = iter(pl.MpDeviceLoader([torch.full((1000,), float(number)) for number in range(3)], "xla"))
         first = next(batches)
@@ -146,7 +147,7 @@ def test_samples_are_dealt_out_and_an_incomplete_round_dropped(run_two_devices: 
 
 @pytest.fixture
 def run_two_devices() -> str:
-    """What a process with two devices says of five batches."""
+    """The report of a process with two devices on five batches."""
     import os
     import subprocess
     import sys

@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).parent / "programs" / "guide.py"
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the script reports when it is started from a shell with `PJRT_DEVICE` and nothing else of ours."""
+    """The report of the script when it is started from a shell with `PJRT_DEVICE` and nothing else of ours."""
     folder = tmp_path_factory.mktemp("guide")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CPU_", "XLA_"))}
     command = [sys.executable, str(PROGRAM), str(folder)]

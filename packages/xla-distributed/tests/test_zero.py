@@ -11,7 +11,6 @@ import torch
 
 import torch_xla
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
-from xla_distributed.shards import Layout
 
 Reports = list[dict[str, Any]]
 CASES = ("adamw", "groups", "low")
@@ -105,18 +104,6 @@ def test_four_replicas_in_two_groups(start: Callable[..., Any]) -> None:
     """Each group trains its own model on its own data, as a stock optimizer does."""
     for report in start("zero", 4, "hybrid").reports():
         close(report["mine"], report["stock"], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("members", [1, 2, 3, 4])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (4,), (3, 5), (4, 3), (6, 2, 2), (2, 0)])
-def test_parts_in_line_are_the_tensor(shape: tuple[int, ...], members: int) -> None:
-    whole = torch.randn(shape)
-    layouts = [Layout(shape, members, place) for place in range(members)]
-    parts = [layout.part(whole) for layout in layouts]
-    assert {part.shape for part in parts} == {parts[0].shape}
-    assert sum(part.numel() for part in parts) < whole.numel() + members
-    for layout in layouts:
-        assert torch.equal(layout.joined(torch.cat(parts)), whole)
 
 
 def pair(dtype: torch.dtype, **options: Any) -> tuple[torch.nn.Parameter, ZeroRedundancyOptimizer]:

@@ -25,7 +25,7 @@ import xla_serialization as checkpoint
 from xla_serialization.format import folder as folders
 from xla_serialization.format.manifest import INDEX
 from xla_serialization.format.shards import ShardReader
-from xla_serialization.steps import whole_steps
+from xla_serialization.training.steps import complete_steps
 
 PROGRAM = Path(__file__).parent / "programs" / "saver.py"
 
@@ -45,9 +45,9 @@ class Saver:
         assert self.server.stdin is not None
         self.server.stdin.write(json.dumps({"kind": kind, "path": str(path), "value": value, "stop": stop}).encode() + b"\n")
         self.server.stdin.flush()
-        self.pid = self.told("pid")
+        self.pid = self.printed("pid")
 
-    def told(self, key: str) -> Any:
+    def printed(self, key: str) -> Any:
         """What the process tells next, which must be this."""
         line = self._line()
         assert key in line, f"{line} instead of {key}"
@@ -58,19 +58,19 @@ class Saver:
     def saved(self, kind: str, path: Path, value: int) -> int:
         """Save, to the end; gives the number of system calls."""
         self.start(kind, path, value)
-        count = int(self.told("saved"))
-        assert self.told("ended") == 0
+        count = int(self.printed("saved"))
+        assert self.printed("ended") == 0
         return count
 
     def kill(self) -> int:
         """The process, which may tell some more before it is dead; gives the last value that it then said it had saved, or -1."""
         os.kill(self.pid, signal.SIGKILL)
         self.pid = 0
-        told = -1
+        printed = -1
         while "ended" not in (line := self._line()):
-            told = line["value"]
+            printed = line["value"]
         assert line["ended"] == -signal.SIGKILL
-        return told
+        return printed
 
     def _line(self) -> dict[str, Any]:
         assert self.server.stdout is not None
@@ -104,11 +104,11 @@ def saver(interpreter: Saver) -> Iterator[Saver]:
 def newest(path: Path) -> Any:
     """Of the steps below a path."""
     while True:
-        step = whole_steps(path)[-1]
+        step = complete_steps(path)[-1]
         try:
             return checkpoint.load(path / str(step))
         except checkpoint.MissingCheckpointError:
-            assert whole_steps(path)[-1] > step, "it made room for a later one"
+            assert complete_steps(path)[-1] > step, "it made room for a later one"
 
 
 LOADS: dict[str, Callable[[Path], Any]] = {
@@ -134,8 +134,8 @@ def leftovers(kind: str, path: Path) -> set[str]:
     if kind in ("checkpoint", "large"):
         return {file.name for file in path.iterdir()} - {INDEX, *checkpoint.Checkpoint(path).manifest.files}
     if kind in ("manager", "async"):
-        steps = [folder for folder in path.iterdir() if folder.name not in map(str, whole_steps(path))]
-        return {folder.name for folder in steps}.union(*(leftovers("checkpoint", path / str(step)) for step in whole_steps(path)))
+        steps = [folder for folder in path.iterdir() if folder.name not in map(str, complete_steps(path))]
+        return {folder.name for folder in steps}.union(*(leftovers("checkpoint", path / str(step)) for step in complete_steps(path)))
     return {file.name for file in path.parent.iterdir()} - {path.name, *([f"{path.name}.tensors"] if kind == "xser" else [])}
 
 
@@ -161,7 +161,7 @@ def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, saver: Saver, k
     seen: set[int] = set()
     for stop in sorted({number * (calls - 1) // (points - 1) for number in range(points)}):  # all of them, if they are fewer
         saver.start(kind, path, before + 1, stop)
-        call = saver.told("stopped")
+        call = saver.printed("stopped")
         assert value_of(kind, path) in (before, before + 1), f"while it waits before call {stop}, {call}"
         saver.kill()
         after = value_of(kind, path)
@@ -180,7 +180,7 @@ def test_a_killed_first_save_leaves_none_or_the_new(tmp_path: Path, saver: Saver
         folder = tmp_path / str(stop)
         folder.mkdir()
         saver.start(kind, folder / "saved", 1, stop)
-        saver.told("stopped")
+        saver.printed("stopped")
         saver.kill()
         try:
             assert value_of(kind, folder / "saved") == 1
@@ -198,12 +198,12 @@ def test_killed_at_any_moment(tmp_path: Path, saver: Saver, kind: str, moments: 
     random_moments = random.Random(moments)
     for _ in range(moments):
         saver.start(kind, path, value, stop=-2)
-        saver.told("saved")
+        saver.printed("saved")
         with pytest.raises(subprocess.TimeoutExpired):
             saver.server.wait(timeout=random_moments.uniform(0.0, 0.3))  # wherever it then is
-        told = saver.kill()
+        printed = saver.kill()
         found = value_of(kind, path)
-        assert found in (max(value, told), max(value, told) + 1), "the last that was saved, or the one after it"
+        assert found in (max(value, printed), max(value, printed) + 1), "the last that was saved, or the one after it"
         value = found + 1
         save_here(kind, path, value)
         assert value_of(kind, path) == value and not leftovers(kind, path)
@@ -263,7 +263,7 @@ def test_two_programs_do_not_save_to_one_folder_at_once(tmp_path: Path, saver: S
     path = tmp_path / "saved"
     saver.saved("checkpoint", path, 1)
     saver.start("checkpoint", path, 2, stop=20)
-    saver.told("stopped")
+    saver.printed("stopped")
     with pytest.raises(BlockingIOError, match="another program is saving there"):
         checkpoint.save({"tensors": {}, "step": 3}, path)
     assert value_of("checkpoint", path) == 1
@@ -277,7 +277,7 @@ def test_what_another_program_is_writing_is_no_leftover(tmp_path: Path, saver: S
     calls = saver.saved("xm", path, 1)
     for stop in range(2, calls):
         saver.start("xm", path, 2, stop)
-        if saver.told("stopped") == "replace":
+        if saver.printed("stopped") == "replace":
             break
         saver.kill()
     newest = max(leftovers("xm", path), key=lambda name: (tmp_path / name).stat().st_mtime_ns)
@@ -307,7 +307,7 @@ def test_two_managers_of_one_path(tmp_path: Path, saver: Saver, kind: str) -> No
     """Not meant to be; each removes what the other saved, and not what it is saving, and readers see whole steps only."""
     path = tmp_path / "saved"
     saver.start(kind, path, 1000, stop=-2)
-    saver.told("saved")
+    saver.printed("saved")
     saved = 0
     for value in range(60):
         try:
@@ -315,7 +315,7 @@ def test_two_managers_of_one_path(tmp_path: Path, saver: Saver, kind: str) -> No
             saved += 1
         except BlockingIOError as error:
             assert "another program is saving there" in str(error)
-        for step in whole_steps(path):
+        for step in complete_steps(path):
             with suppress(checkpoint.MissingCheckpointError):
                 found = checkpoint.load(path / str(step))
                 assert {float(one) for tensor in found["tensors"].values() for one in tensor.unique()} == {float(step)}

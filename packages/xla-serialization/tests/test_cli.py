@@ -82,16 +82,16 @@ def test_inspect_lists_tensors_and_values(saved: Path) -> None:
 
 
 def test_inspect_as_json(saved: Path) -> None:
-    told = json.loads(good("inspect", "--json", saved))
-    assert told["kind"] == "checkpoint of xla_serialization" and told["bytes"] == 63
-    assert told["tensors"]["model.body.weight"] == {
+    found = json.loads(good("inspect", "--json", saved))
+    assert found["kind"] == "checkpoint of xla_serialization" and found["bytes"] == 63
+    assert found["tensors"]["model.body.weight"] == {
         "dtype": "float32",
         "shape": [3, 4],
         "bytes": 48,
         "files": [shard_of(saved, "model.body.weight").name],
         "pieces": 1,
     }
-    values = {tuple(value["keys"]): value["value"] for value in told["values"]}
+    values = {tuple(value["keys"]): value["value"] for value in found["values"]}
     assert values == {("step",): "12", ("rate",): "inf", ("betas", "0"): "0.9", ("betas", "1"): "0.999"}
 
 
@@ -162,11 +162,11 @@ def test_convert_to_and_from_torch(saved: Path, tmp_path: Path) -> None:
 
 
 def test_what_several_processes_wrote_becomes_whole(tmp_path: Path) -> None:
-    divided = Path(__file__).parent / "data" / "version-1-divided"
+    sharded = Path(__file__).parent / "data" / "version-1-sharded"
     for target in ("folder", "one.safetensors", "one.pt"):
-        good("convert", divided, tmp_path / target)
-    wanted = {name: checkpoint.load(divided)[name] for name in checkpoint.Checkpoint(divided)}
-    assert any(len(entry.pieces) > 1 for entry in checkpoint.Checkpoint(divided).manifest.tensors.values())
+        good("convert", sharded, tmp_path / target)
+    wanted = {name: checkpoint.load(sharded)[name] for name in checkpoint.Checkpoint(sharded)}
+    assert any(len(entry.pieces) > 1 for entry in checkpoint.Checkpoint(sharded).manifest.tensors.values())
     assert all(len(entry.pieces) == 1 for entry in checkpoint.Checkpoint(tmp_path / "folder").manifest.tensors.values())
     for found in (checkpoint.load(tmp_path / "folder"), load_file(tmp_path / "one.safetensors"), torch.load(tmp_path / "one.pt")):
         assert equal(found, wanted)

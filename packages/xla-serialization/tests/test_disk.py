@@ -21,9 +21,9 @@ import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.utils.serialization as xser
 import xla_serialization as checkpoint
 from xla_serialization import FailedSaveError
-from xla_serialization.converting import convert
-from xla_serialization.sources import open_source
-from xla_serialization.steps import whole_steps
+from xla_serialization.tools.conversion import convert
+from xla_serialization.tools.sources import open_source
+from xla_serialization.training.steps import complete_steps
 
 _NOBODY = 65534
 
@@ -43,7 +43,7 @@ def save_step(path: Path, value: int, background: bool) -> None:
     try:
         manager.join()
     except FailedSaveError as error:
-        assert str(error.__cause__) in str(error) and (not value or str(whole_steps(path)) in str(error))
+        assert str(error.__cause__) in str(error) and (not value or str(complete_steps(path)) in str(error))
         assert error.__cause__ is not None
         raise error.__cause__ from None
 
@@ -54,7 +54,7 @@ def converted(path: Path, value: int, source: Path) -> None:
 
 
 def newest(path: Path) -> Any:
-    steps = whole_steps(path)
+    steps = complete_steps(path)
     assert len(steps) == 1
     return checkpoint.load(path / str(steps[0]))
 
@@ -260,7 +260,7 @@ def test_a_shared_folder_whose_files_belong_to_another(reachable: Path, kind: st
         if kind in ("manager", "async"):
             with pytest.raises(PermissionError):
                 save(path, 1)
-            assert whole_steps(path) == [0, 1], "the new one is whole, the old one cannot be removed"
+            assert complete_steps(path) == [0, 1], "the new one is whole, the old one cannot be removed"
             return
         with pytest.raises(PermissionError) as caught:
             save(path, 1)

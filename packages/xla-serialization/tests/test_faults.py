@@ -150,7 +150,7 @@ def test_a_read_only_file_system(small_disk: Path) -> None:
     assert is_old(path) and {file.name for file in small_disk.iterdir()} == {"saved", "m"}
 
 
-def test_what_cannot_be_removed_is_told_and_the_save_stands(tmp_path: Path) -> None:
+def test_what_cannot_be_removed_is_warned_of_and_the_save_stands(tmp_path: Path) -> None:
     checkpoint.save(LARGE, tmp_path)
     (shard,) = tmp_path.glob("*.safetensors")
     if not shutil.which("chattr") or subprocess.run(["chattr", "+i", shard], check=False, capture_output=True).returncode:

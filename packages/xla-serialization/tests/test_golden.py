@@ -1,4 +1,4 @@
-"""A checkpoint of version 1, as it was first written, stays readable: tests/data/version-1, and version-1-divided of several processes."""
+"""A checkpoint of version 1, as it was first written, stays readable: tests/data/version-1, and version-1-sharded of several processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_of_version_1_is_read() -> None:
 
 
 def test_a_divided_checkpoint_of_version_1_is_read() -> None:
-    held = Checkpoint(DATA / "version-1-divided")
+    held = Checkpoint(DATA / "version-1-sharded")
     assert len(held.manifest.tensors["w"].pieces) == 4 and len(held.manifest.files) == 2
     assert torch.equal(held["w"], torch.arange(24.0).reshape(4, 6)) and torch.equal(held["b"], torch.ones(3))
     before = held.bytes_read

@@ -65,7 +65,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def reshard(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the header of the shard, whose size stays or is told in the manifest."""
+    """Change the header of the shard, whose size stays or is set in the manifest."""
     path = shard(folder)
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
@@ -142,8 +142,8 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("no such file", elsewhere("other.safetensors"), "is missing"),
             ("negative file", lambda manifest: manifest["files"].update({"x": -1}), "has -1 bytes"),
             ("negative size", entry("a", shape=[-4, -6]), "impossible shape"),
-            ("negative piece", piece("a", shape=[-4, 6]), "lies outside"),
-            ("negative offset", piece("a", offset=[-1, 0]), "lies outside"),
+            ("negative piece", piece("a", shape=[-4, 6]), "is outside"),
+            ("negative offset", piece("a", offset=[-1, 0]), "is outside"),
             ("overflow", entry("a", shape=[1 << 32, 1 << 32]), "impossible shape"),
             ("overflow beside 0", entry("a", shape=[1 << 62, 1 << 62, 0]), "impossible shape"),
             ("huge number", entry("a", shape=[10**4000] * 50), "impossible shape"),
@@ -163,7 +163,7 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("overlap", halves(0, 1), "overlap"),
             ("gap", halves(0), "do not make it up"),
             ("same place", halves(2, 2), "do not make it up"),
-            ("piece of other dimensions", piece("a", offset=[0]), "lies outside"),
+            ("piece of other dimensions", piece("a", offset=[0]), "is outside"),
             ("piece of another name", piece("a", name="b"), "is not in this file"),
             ("text as a number", entry("a", shape=["many"]), "does not follow the format: a.shape.0"),
             ("text as a size", lambda manifest: manifest.update(files={"x": "many"}), "does not follow the format: x: "),

@@ -24,7 +24,7 @@ from xla_serialization import DamagedCheckpointError, UnsavableError
 from xla_serialization.cli import group
 from xla_serialization.format import limits
 from xla_serialization.format.manifest import INDEX, checksum
-from xla_serialization.sources import open_source
+from xla_serialization.tools.sources import open_source
 
 SHARD = f"model-00001-of-00001-{'0' * 16}.safetensors"
 
@@ -32,8 +32,8 @@ SHARD = f"model-00001-of-00001-{'0' * 16}.safetensors"
 def write(folder: Path, tree: str = "null", files: str = "{}", tensors: str = "{}") -> Path:
     """A checkpoint whose index holds these JSON texts, with the right checksum."""
     manifest = f'"files":{files},"id":"0","tensors":{tensors},"tree":{tree},"version":1}}'
-    told = checksum(("{" + manifest).encode())
-    whole = f'{{"metadata":{{"total_size":0}},"weight_map":{{}},"xla_checkpoint":{{"checksum":"{told}",{manifest}}}'
+    digest = checksum(("{" + manifest).encode())
+    whole = f'{{"metadata":{{"total_size":0}},"weight_map":{{}},"xla_checkpoint":{{"checksum":"{digest}",{manifest}}}'
     folder.mkdir(exist_ok=True)
     (folder / INDEX).write_text(whole, encoding="utf-8")
     return folder
@@ -101,7 +101,7 @@ def test_the_most_that_is_read_has_a_price(tmp_path: Path, tree: Callable[[], st
     assert not said and megabytes < 1200 and seconds < 200
 
 
-def test_of_a_million_wrong_entries_the_first_is_told(tmp_path: Path) -> None:
+def test_of_a_million_wrong_entries_the_first_is_reported(tmp_path: Path) -> None:
     wrong = "{" + ",".join(f'"t{number:06}":1' for number in range(1_000_000)) + "}"
     write(tmp_path, tensors=wrong)
     assert "t000000: " in refused(tmp_path, "does not follow the format") and "t000001" not in refused(tmp_path)

@@ -19,7 +19,8 @@ import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental.distributed_checkpoint as xc
-from xla_serialization import FailedSaveError, MismatchError, MissingCheckpointError, UnsavableError, load, manager
+from xla_serialization import FailedSaveError, MismatchError, MissingCheckpointError, UnsavableError, load
+from xla_serialization.training import manager
 
 Make = Callable[..., xc.CheckpointManager]
 
@@ -36,19 +37,19 @@ class Gate:
         self.log: list[str] = []
         self.open = threading.Event()
 
-    def write(self, planned: Any, parts: Any, folder: Path, together: Any) -> None:
+    def write(self, state: Any, chunks: Any, folder: Path, participants: Any) -> None:
         assert self.open.wait(60)
-        _write(planned, parts, folder, together)
+        _write(state, chunks, folder, participants)
         self.log.append(folder.name)
 
 
-_write = manager.write_parts
+_write = manager.write_chunks
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     found = Gate()
-    monkeypatch.setattr(manager, "write_parts", found.write)
+    monkeypatch.setattr(manager, "write_chunks", found.write)
     yield found
     found.open.set()
 
@@ -127,7 +128,7 @@ def test_threads_write_at_the_same_time(make: Make, monkeypatch: pytest.MonkeyPa
         both.wait(60)
         _write(*args)
 
-    monkeypatch.setattr(manager, "write_parts", write)
+    monkeypatch.setattr(manager, "write_chunks", write)
     found = make(max_pending_async=2, num_of_threads=2)
     for step in range(4):
         found.save_async(step, {"step": step})
@@ -146,13 +147,13 @@ CALLS: dict[str, Callable[[xc.CheckpointManager], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_failed_write_is_told_once_by_the_next_call(make: Make, call: str) -> None:
+def test_a_failed_write_is_raised_once_by_the_next_call(make: Make, call: str) -> None:
     found = make(max_to_keep=1)
     found.save(0, {"weight": weight(5.0)})
     fail_in_background(found, 1)
-    with pytest.raises(FailedSaveError, match=r"saving step 1 .*File too large.*whole: \[0\]") as told:
+    with pytest.raises(FailedSaveError, match=r"saving step 1 .*File too large.*whole: \[0\]") as caught:
         CALLS[call](found)
-    assert isinstance(told.value.__cause__, OSError)
+    assert isinstance(caught.value.__cause__, OSError)
     found.join()
     state = {"weight": weight()}
     found.restore(0, state)
@@ -316,8 +317,8 @@ def test_two_processes(run: Callable[..., list[Any]], tmp_path: Path, action: st
         assert one["pieces"] == 4 and one["files"] == 2, "each wrote what its two devices hold"
     elif action == "fail":
         assert (one["refused"][0], two["refused"][0]) == ("CheckpointError", "UnsavableError")
-        assert one["told"][0] == two["told"][0] == "FailedSaveError" and two["told"][2] == "OSError"
-        assert "process 1: OSError" in one["told"][1]
+        assert one["errors"][0] == two["errors"][0] == "FailedSaveError" and two["errors"][2] == "OSError"
+        assert "process 1: OSError" in one["errors"][1]
         assert one["there"] == two["there"] == [1] and one["then"] == two["then"] == [1, 20_000]
     else:
         assert one["paths"][0] == "ValueError" and "one path" in one["paths"][1]

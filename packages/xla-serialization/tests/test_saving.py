@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import torch_xla
 import xla_serialization as checkpoint
 from xla_serialization import Checkpoint, MismatchError
-from xla_serialization.core import abi
+from xla_serialization.core import metrics
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX
 
@@ -111,11 +111,11 @@ def test_tied_weights_are_stored_once_and_tied_again(tmp_path: Path, device: str
 def test_pending_tensors_are_computed_in_one_execution(tmp_path: Path) -> None:
     weight = torch.ones(4, 4).to("xla")
     torch_xla.sync()
-    before = abi.counter("ExecuteComputation"), abi.counter("MarkStep")
+    before = metrics.counter("ExecuteComputation"), metrics.counter("MarkStep")
     pending = {str(number): weight @ weight + number for number in range(5)}
     other = weight - 1
     checkpoint.save(pending, tmp_path)
-    assert (abi.counter("ExecuteComputation"), abi.counter("MarkStep")) == (before[0] + 1, before[1])
+    assert (metrics.counter("ExecuteComputation"), metrics.counter("MarkStep")) == (before[0] + 1, before[1])
     assert float(checkpoint.load(tmp_path)["3"].sum()) == 16 * 7.0 and float(other.sum()) == 0.0
 
 
@@ -158,20 +158,20 @@ def test_data_is_aligned(tmp_path: Path) -> None:
 def test_progress_adds_up(tmp_path: Path, device: str) -> None:
     data = {"a": torch.ones(5, device=device), "b": [torch.ones(7, device=device), torch.ones(0)], "c": torch.ones(()).double()}
     data["tied"] = data["a"]
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def tell(done: int, total: int) -> None:
-        told.append((done, total))
+        reported.append((done, total))
 
     for act in (
         lambda: checkpoint.save(data, tmp_path, shard_bytes=24, progress=tell),
         lambda: checkpoint.load(tmp_path, device=device, progress=tell),
         lambda: checkpoint.load_into(data, tmp_path, progress=tell),
     ):
-        told.clear()
+        reported.clear()
         act()
-        done = [one for one, _ in told]
-        assert len(told) == 4 and done == sorted(done) and done[-1] == 56 and {total for _, total in told} == {56}
+        done = [one for one, _ in reported]
+        assert len(reported) == 4 and done == sorted(done) and done[-1] == 56 and {total for _, total in reported} == {56}
 
 
 def test_a_loaded_tensor_is_its_own(tmp_path: Path) -> None:

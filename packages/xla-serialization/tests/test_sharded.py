@@ -1,4 +1,4 @@
-"""Checkpoints of states that are divided over devices: each piece is written once, and read by whoever needs it, on any mesh."""
+"""Checkpoints of states that are sharded over devices: each piece is written once, and read by whoever needs it, on any mesh."""
 
 from __future__ import annotations
 
@@ -160,16 +160,16 @@ def test_processes_killed_one_after_the_other_while_they_save_together(start: St
     for moment in range(moments):
         job = start("together", "forever", tmp_path, processes=2, devices=2)
         assert job[0].stdout is not None
-        told = next(steps(job[0].stdout))
-        assert told == last + 1
+        last_step = next(steps(job[0].stdout))
+        assert last_step == last + 1
         for victim in job if moment % 2 else job[::-1]:
             with suppress(subprocess.TimeoutExpired):  # else it has seen that the other is gone
                 victim.wait(timeout=random_moments.uniform(0.0, 0.1))
             victim.kill()
-        told = [told, *steps(job[0].communicate()[0].splitlines())][-1]
+        last_step = [last_step, *steps(job[0].communicate()[0].splitlines())][-1]
         found = xla_serialization.load(path)
         last = found["step"]
-        assert last in (told, told + 1) and found["here"].tolist() == [last] * 2
+        assert last in (last_step, last_step + 1) and found["here"].tolist() == [last] * 2
         assert found["weight"].shape == (8, 4) and found["weight"].unique().tolist() == [last]
     xla_serialization.save({"step": "after"}, path)
     assert len(list(path.iterdir())) == 1, "the index, and nothing of those that were killed"

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import xla_serialization as checkpoint
+from xla_serialization.checkpoint.saving import flatten
 from xla_serialization.errors import DamagedCheckpointError, MismatchError, UnsavableError
 from xla_serialization.format.manifest import TensorEntry
 from xla_serialization.format.matching import matched
 from xla_serialization.format.tree import check, decode
-from xla_serialization.saving import plan
 
 _INTEGERS = st.integers() | st.integers(-(1 << 300), 1 << 300) | st.sampled_from([1 << 64, -(1 << 64)])
 _TEXTS = st.text() | st.text(st.characters(categories=["Cs", "L"]))  # surrogates, as in names of files that are no UTF-8
@@ -111,9 +111,9 @@ def _same_all(one: Any, other: Any) -> bool:
 
 def _back(data: Any) -> Any:
     """Through the format, without the files."""
-    planned = plan(data)
-    copies = {name: tensor.detach().clone() for name, tensor in planned.tensors.items()}
-    return decode(planned.tree, copies.__getitem__, "index")
+    state = flatten(data)
+    copies = {name: tensor.detach().clone() for name, tensor in state.tensors.items()}
+    return decode(state.tree, copies.__getitem__, "index")
 
 
 @given(st.recursive(_LEAVES, _containers, max_leaves=12))
@@ -168,7 +168,7 @@ def test_names(data: Any, names: list[str]) -> None:
         return [tensors(one) for one in value] if isinstance(value, list) else torch.tensor(value)
 
     filled = tensors(data)
-    assert list(plan(filled).tensors) == names
+    assert list(flatten(filled).tensors) == names
     assert _same(filled, _back(filled))
 
 
@@ -320,10 +320,10 @@ def test_a_tree_deeper_than_any_that_is_saved_is_refused() -> None:
 )
 def test_nestings_that_differ(mine: Any, theirs: Any, said: str) -> None:
     with pytest.raises(MismatchError, match=said):
-        list(matched(plan(mine).tree, plan(theirs).tree))
+        list(matched(flatten(mine).tree, flatten(theirs).tree))
 
 
 def test_kinds_of_mappings_and_sequences_match_each_other() -> None:
     mine = {"a": [torch.ones(1)], "b": 2, "c": torch.zeros(1)}
     theirs = OrderedDict(c=torch.ones(1), b=3, a=deque([torch.zeros(1)]))
-    assert list(matched(plan(mine).tree, plan(theirs).tree)) == [("a.0", "a.0"), ("c", "c")]
+    assert list(matched(flatten(mine).tree, flatten(theirs).tree)) == [("a.0", "a.0"), ("c", "c")]

@@ -75,12 +75,12 @@ def test_who_writes(
 
 
 def test_all_meet_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[str] = []
-    monkeypatch.setattr(xm, "rendezvous", lambda tag, *_: met.append(tag))
+    tags: list[str] = []
+    monkeypatch.setattr(xm, "rendezvous", lambda tag, *_: tags.append(tag))
     xm.save({}, tmp_path / "saved")
-    assert met == []
+    assert tags == []
     xm.save({}, tmp_path / "saved", sync=True)
-    assert len(met) == 1
+    assert len(tags) == 1
 
 
 class Unpicklable:

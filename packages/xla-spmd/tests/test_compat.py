@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from xla_core import abi
+from xla_core.abi.tensors import XLATensor
 from xla_spmd import _compat
 
 
 def test_a_wrapper_has_the_device_shape_and_strides_it_is_told() -> None:
-    class Wrapper(abi.XLATensor):
+    class Wrapper(XLATensor):
         pass
 
     wrapper = _compat.make_wrapper(Wrapper, (2, 3), (1, 2), 0, dtype=torch.int64, device=torch.device("xla", 0), layout=torch.strided)

@@ -1,4 +1,4 @@
-"""Modules whose parameters are divided, by torch.distributed.tensor and by FSDPv2, over eight devices; trained beside the CPU's."""
+"""Modules whose parameters are sharded, by torch.distributed.tensor and by FSDPv2, over eight devices; trained beside the CPU's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ found = {}
 torch.manual_seed(0)
 text = lambda t: _XLAC._get_xla_sharding_spec(t)
 far = lambda t, expected: (t.detach().cpu() - expected).abs().max().item()
-held = lambda t: list(abi.buffer_of(xs.unwrap_sharded_tensor(t)).addressable_shards[0].data.shape)
+dims = lambda t: list(abi.tensors.buffer_of(xs.unwrap_sharded_tensor(t)).addressable_shards[0].data.shape)
 
 def why(action, *args, **kwargs):
     try:
@@ -55,14 +55,14 @@ def compared(model, reference, mark):
     data = [(torch.randn(16, 8), torch.randn(16, 16)) for _ in range(4)]
     make = lambda m: torch.optim.AdamW(m.parameters(), lr=0.02)
     mine, theirs = make(model), make(reference)
-    held_before = [id(p) for p in model.parameters()]
+    before = [id(p) for p in model.parameters()]
     losses = [trained(model, mine, "xla", data, mark), trained(reference, theirs, "cpu", data)]
     return {
         "losses": losses,
         "far": max(far(a, b.detach()) for a, b in zip(model.parameters(), reference.parameters())),
-        "same objects": held_before == [id(p) for p in model.parameters()],
-        "parts": [held(p) for p in model.parameters()],
-        "moments": [held(mine.state[p]["exp_avg"]) for p in model.parameters()],
+        "same objects": before == [id(p) for p in model.parameters()],
+        "shards": [dims(p) for p in model.parameters()],
+        "moments": [dims(mine.state[p]["exp_avg"]) for p in model.parameters()],
         "texts": [text(p) for p in model.parameters()],
     }
 
@@ -73,21 +73,21 @@ mesh = xs.Mesh(range(8), (4, 2), ("data", "fsdp"))
 
 # torch.distributed.tensor
 t = torch.randn(16, 8)
-divided = distribute_tensor(t, square, [Shard(0), Replicate()])
-found["tensor"] = [type(divided).__name__, text(divided), held(divided), far(divided, t), list(divided.mesh_shape), divided.partition_spec]
-spec = divided._spec
-found["placements"] = [str(divided.placements), str(spec.placements), list(spec.tensor_meta.shape), divided._spec is spec]
-divided.invalidate_spec_cache()
-found["spec again"] = [divided._spec is spec, divided._spec == spec]
+sharded = distribute_tensor(t, square, [Shard(0), Replicate()])
+found["tensor"] = [type(sharded).__name__, text(sharded), dims(sharded), far(sharded, t), list(sharded.mesh_shape), sharded.partition_spec]
+spec = sharded._spec
+found["placements"] = [str(sharded.placements), str(spec.placements), list(spec.tensor_meta.shape), sharded._spec is spec]
+sharded.invalidate_spec_cache()
+found["spec again"] = [sharded._spec is spec, sharded._spec == spec]
 both = xs.xla_distribute_tensor(t.clone().requires_grad_(), square, [Shard(-1), Shard(1)])
 (both * 2).sum().backward()
 found["wanted inside"] = [both.global_tensor.requires_grad, both.requires_grad_(False).global_tensor.requires_grad]
 both.requires_grad_()
-found["both axes"] = [both.is_leaf, both.requires_grad, str(both.placements), held(both), far(both.grad, torch.full((16, 8), 2.0))]
+found["both axes"] = [both.is_leaf, both.requires_grad, str(both.placements), dims(both), far(both.grad, torch.full((16, 8), 2.0))]
 on_xla = t.to("xla")
 found["in place"] = [text(distribute_tensor(on_xla, flat)), text(on_xla), text(xs.xla_distribute_tensor(t.to("xla"), flat, [Shard(0)]))]
-moved = divided.redistribute(flat, [Shard(1)])
-found["redistributed"] = [str(moved.placements), text(moved), text(divided), held(moved), far(moved, t)]
+moved = sharded.redistribute(flat, [Shard(1)])
+found["redistributed"] = [str(moved.placements), text(moved), text(sharded), dims(moved), far(moved, t)]
 source = distribute_tensor(torch.ones(8, 8, requires_grad=True), square, [Replicate(), Shard(0)])
 (source.redistribute(square, [Shard(0), Replicate()]) * 5).sum().backward()
 found["through redistribution"] = far(source.grad, torch.full((8, 8), 5.0))
@@ -102,13 +102,13 @@ found["by names"] = [str(named.placements), str(torch.nn.Parameter(named).placem
 found["converted"] = [str(xs.api.convert_to_xla_mesh(square)), xs.api.convert_to_xla_partition_spec(t, [Shard(1), Shard(1)])]
 found["old places"] = [old.mark_sharding is xs.mark_sharding, old_tensor.XLAShardedTensor is xs.XLAShardedTensor]
 
-def divide(name, module, device_mesh):
+def shard_columns(name, module, device_mesh):
     if isinstance(module, nn.Linear):
         weight = distribute_tensor(module.weight, device_mesh, [Shard(0), Shard(1)])
         module.register_parameter("weight", nn.Parameter(weight))
 
 called = []
-def divide_input(module, inputs, device_mesh):
+def shard_input(module, inputs, device_mesh):
     called.append("input")
     return (xs.xla_distribute_tensor(inputs[0], device_mesh, [Shard(0), Replicate()]),)
 
@@ -117,7 +117,7 @@ def gather_output(module, outputs, device_mesh):
     return outputs * 1
 
 reference = net()
-model = distribute_module(copy.deepcopy(reference), square, divide, divide_input, gather_output)
+model = distribute_module(copy.deepcopy(reference), square, shard_columns, shard_input, gather_output)
 found["module"] = compared(model, reference, lambda x: x)
 found["called"] = called[:2]
 found["twice"] = why(distribute_module, model, square)
@@ -141,7 +141,7 @@ found["kept"] = all(a is b for a, b in zip(before, model.parameters())) and mode
 rows = lambda x: xs.mark_sharding(x, mesh, ("fsdp", None)).global_tensor
 found["fsdp"] = compared(model, reference, rows)
 output = model(torch.randn(16, 8).to("xla"))
-found["output"] = [text(output), held(output)]
+found["output"] = [text(output), dims(output)]
 found["names"] = [list(model.state_dict()), type(model[0]).__name__, why(lambda: model.nothing)]
 fresh = FSDPv2(net(), mesh, None)
 found["load"] = [str(fresh.load_state_dict(model.state_dict())), far(fresh.module[0].weight, model.module[0].weight.cpu())]
@@ -184,7 +184,7 @@ found["policies"] = {}
 for name, policy in policies.items():
     reference = Body()
     model = FSDPv2(copy.deepcopy(reference), auto_wrap_policy=policy)
-    inner = [path for path, part in model.named_modules(remove_duplicate=False) if isinstance(part, FSDPv2)]
+    inner = [path for path, module in model.named_modules(remove_duplicate=False) if isinstance(module, FSDPv2)]
     found["policies"][name] = [
         [path.replace("_orig_module", "").strip(".").replace("..", ".") for path in inner],
         list(model.state_dict()) == list(reference.state_dict()),
@@ -223,7 +223,7 @@ with warnings.catch_warnings(record=True) as caught:
 found["tuple"] = [text(first), text(second), [str(one.message) for one in caught]]
 found["dict"] = why(FSDPv2(Several(lambda x: {"y": x})), x)
 shard = lambda output, mesh: xs.mark_sharding(output["y"], mesh, (None, "fsdp"))
-found["dict, told how"] = text(FSDPv2(Several(lambda x: {"y": x + 1}), mesh, shard)(x)["y"])
+found["dict, explicit"] = text(FSDPv2(Several(lambda x: {"y": x + 1}), mesh, shard)(x)["y"])
 print(json.dumps(found))
 """
 
@@ -245,7 +245,7 @@ FSDP_VECTOR = "{devices=[2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"
 def trains_as_on_the_cpu(seen: dict[str, Any]) -> bool:
     mine, theirs = seen["losses"]
     return bool(
-        mine == pytest.approx(theirs, rel=1e-4) and seen["far"] < 1e-4 and seen["same objects"] and seen["moments"] == seen["parts"]
+        mine == pytest.approx(theirs, rel=1e-4) and seen["far"] < 1e-4 and seen["same objects"] and seen["moments"] == seen["shards"]
     )
 
 
@@ -253,7 +253,7 @@ def refused(why: list[str], kind: str, *words: str) -> bool:
     return bool(why) and why[0] == kind and all(word in why[1] for word in words)
 
 
-def test_a_device_mesh_divides_tensors(report: dict[str, Any]) -> None:
+def test_a_device_mesh_shards_tensors(report: dict[str, Any]) -> None:
     assert report["tensor"] == ["XLAShardedTensor", ROWS, [4, 8], 0.0, [4, 2], [0, None]]
     assert report["both axes"] == [True, True, "(Shard(dim=1), Shard(dim=1))", [16, 1], 0.0]
     assert report["wanted inside"] == [True, False]
@@ -284,8 +284,8 @@ def test_what_is_no_placement_is_refused(report: dict[str, Any]) -> None:
 
 def test_distributed_modules_train(report: dict[str, Any]) -> None:
     assert trains_as_on_the_cpu(report["module"]) and trains_as_on_the_cpu(report["auto"])
-    assert report["module"]["parts"] == [[8, 4], [32], [4, 16], [16]]
-    assert report["auto"]["parts"] == [[4, 8], [4], [16, 4], [2]]
+    assert report["module"]["shards"] == [[8, 4], [32], [4, 16], [16]]
+    assert report["auto"]["shards"] == [[4, 8], [4], [16, 4], [2]]
     assert report["called"] == ["input", "output"]
     assert report["tied"] == [True, "xla", "{replicated}"]
 
@@ -299,11 +299,11 @@ def test_old_places(report: dict[str, Any]) -> None:
     assert report["old places"] == [True, True]
 
 
-def test_fsdp_divides_parameters_and_trains(report: dict[str, Any]) -> None:
+def test_fsdp_shards_parameters_and_trains(report: dict[str, Any]) -> None:
     assert report["kept"]
     assert trains_as_on_the_cpu(report["fsdp"])
     assert report["fsdp"]["texts"] == [FSDP_ROWS, FSDP_VECTOR, FSDP_COLUMNS, FSDP_VECTOR]
-    assert report["fsdp"]["parts"] == [[16, 8], [16], [16, 16], [8]]
+    assert report["fsdp"]["shards"] == [[16, 8], [16], [16, 16], [8]]
     assert report["output"] == [FSDP_ROWS, [8, 16]]
 
 
@@ -339,8 +339,8 @@ def test_fsdp_needs_its_axes(report: dict[str, Any]) -> None:
     assert refused(other, "ValueError", "fsdp") and refused(none, "ValueError", "set_global_mesh") and refused(extra, "ValueError", "'z'")
 
 
-def test_fsdp_divides_outputs_of_several_kinds(report: dict[str, Any]) -> None:
+def test_fsdp_shards_outputs_of_several_kinds(report: dict[str, Any]) -> None:
     first, second, (warning,) = report["tuple"]
     assert (first, second) == (FSDP_ROWS, "") and "shard_output" in warning
     assert refused(report["dict"], "RuntimeError", "dict", "shard_output")
-    assert report["dict, told how"] == FSDP_COLUMNS
+    assert report["dict, explicit"] == FSDP_COLUMNS

@@ -104,7 +104,7 @@ def test_two_cores_on_a_chip(hardware: Patch) -> None:
     assert physical.shape == (2, 2, 1, 2) and physical[1, 0, 0].tolist() == [2, 3]
 
 
-def test_a_part_of_a_slice_need_not_start_at_its_corner(hardware: Patch) -> None:
+def test_a_subset_of_a_slice_need_not_start_at_its_corner(hardware: Patch) -> None:
     devices = chips((2, 2, 1))
     for device in devices:
         device["coords"] = [device["coords"][0] + 2, device["coords"][1], 5]

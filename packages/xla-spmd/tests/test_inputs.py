@@ -1,4 +1,4 @@
-"""How inputs lie: `ShardingSpec`."""
+"""The sharding of inputs: `ShardingSpec`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BOTH = "{devices=[2,4]3,1,2,0,7,6,5,4}"
 def test_specs(report: Any, refused: Any) -> None:
     found = report("input.specs")
     groups = [[3, 1, 2, 0], [7, 6, 5, 4]]
-    assert found["parts"] == [groups, [[0], [1]], groups, 5] and found["as the mesh"]
+    assert found["values"] == [groups, [[0], [1]], groups, 5] and found["as the mesh"]
     assert found["fields"] == [True, ["x", None], False, True]
     assert found["can_apply"] == [True, False] and found["xla_spec"] == [ROWS, None]
     assert found["apply"] == [None, None, ROWS, 0.0, False], "the same twice"

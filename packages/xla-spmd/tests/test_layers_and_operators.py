@@ -24,7 +24,7 @@ mesh = xs.Mesh(range(8), (4, 2), ("x", "y"))
 torch.manual_seed(0)
 text = lambda t: _XLAC._get_xla_sharding_spec(t)
 far = lambda t, expected: (t.detach().cpu() - expected).abs().max().item()
-held = lambda t: list(abi.buffer_of(xs.unwrap_sharded_tensor(t)).addressable_shards[0].data.shape)
+dims = lambda t: list(abi.tensors.buffer_of(xs.unwrap_sharded_tensor(t)).addressable_shards[0].data.shape)
 
 def why(action, *args, **kwargs):
     try:
@@ -66,7 +66,7 @@ result = layer(wide)
 grads = torch.autograd.grad(result.sin().sum(), [wide, layer.weight])
 found["texts"] = [_XLAC._get_xla_tensors_hlo([xs.unwrap_sharded_tensor(t)]) for t in (result, *grads)]
 found["flattened"] = _XLAC._get_xla_tensors_hlo([torch.einsum("...n,mn->...m", xs.unwrap_sharded_tensor(wide), layer.weight)])
-found["result of divided"] = held(result)
+found["result of sharded"] = dims(result)
 
 with torch.autocast("xla", dtype=torch.bfloat16):
     low = layer(torch.ones(2, 4, device="xla"))
@@ -77,7 +77,7 @@ net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Li
 before, linears = list(net.parameters()), [net[0], net[1][0]]
 same = xla_sharding.apply_xla_patch_to_nn_linear(net)
 found["patched"] = [same is net, all(a is b for a, b in zip(before, net.parameters())), net[0] is linears[0]]
-found["classes"] = [type(part).__name__ for part in net.modules() if isinstance(part, torch.nn.Linear)]
+found["classes"] = [type(layer).__name__ for layer in net.modules() if isinstance(layer, torch.nn.Linear)]
 
 # barrier
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
@@ -99,7 +99,7 @@ middle = x * 2
 again = xla_sharding.MarkShardingFunction.apply(middle, mesh, ("x", "y"))
 middle.register_hook(lambda grad: seen.append(text(grad)))
 (marked.sin() + again).sum().backward()
-found["with gradients"] = [text(x), text(marked), text(again), seen, text(middle), held(marked), held(again)]
+found["with gradients"] = [text(x), text(marked), text(again), seen, text(middle), dims(marked), dims(again)]
 found["with gradients, value"] = far(x.grad, x.detach().cpu().cos() + 2)
 
 t = xs.mark_sharding(torch.arange(32.0).reshape(8, 4).to("xla"), mesh, ("x", None)).global_tensor
@@ -107,12 +107,12 @@ custom = xs.annotate_custom_sharding(t, mesh, (None, "y"))
 xs.annotate_custom_sharding(t, mesh, ("y", "x"))
 pending = t + 1
 xs.annotate_custom_sharding(pending, mesh, ("x", "y"))
-found["custom"] = [text(t), type(custom).__name__, text(pending), far(t, torch.arange(32.0).reshape(8, 4)), held(t), held(pending)]
+found["custom"] = [text(t), type(custom).__name__, text(pending), far(t, torch.arange(32.0).reshape(8, 4)), dims(t), dims(pending)]
 found["custom, view"] = far(t[2:4], torch.arange(8.0, 16).reshape(2, 4))
 
 a, b = xs.mark_sharding(torch.randn(8, 4).to("xla"), mesh, ("y", "x")), torch.randn(8, 4).to("xla")
 pair = xs.shard_as(b, a)
-found["alike"] = [text(b), held(b), [type(one).__name__ for one in pair], pair[1] is a]
+found["alike"] = [text(b), dims(b), [type(one).__name__ for one in pair], pair[1] is a]
 found["not alike"] = [
     why(xs.shard_as, torch.zeros(4, device="xla"), torch.zeros(4, device="xla")),
     why(xs.shard_as, a, torch.zeros(4, device="xla")),
@@ -135,10 +135,10 @@ for _ in range(2):
     expected = torch.exp(on_cpu[0] @ on_cpu[1])
     expected.sum().backward()
     errors = [far(mine.grad, theirs.grad) / theirs.grad.abs().max().item() for mine, theirs in zip(on_xla, on_cpu)]
-    found["compiled"].append([text(y), held(y), far(y, expected.detach()), max(errors)])
+    found["compiled"].append([text(y), dims(y), far(y, expected.detach()), max(errors)])
 plain = torch.compile(lambda x: xs.mark_sharding(x, mesh, ("x", None), use_dynamo_custom_op=True) + 1, backend="openxla", fullgraph=True)
 x = torch.zeros(8, 4).to("xla")
-found["compiled input"] = [far(plain(x), torch.ones(8, 4)), held(x)]
+found["compiled input"] = [far(plain(x), torch.ones(8, 4)), dims(x)]
 x = torch.zeros(8, 4).to("xla")
 outside = xs.mark_sharding(x, mesh, ("x", None), use_dynamo_custom_op=True)
 found["outside"] = [type(outside).__name__, text(x)]
@@ -147,7 +147,7 @@ same = torch.ops.xla.dynamo_mark_sharding(x, list(range(8)), [4, 2], "('x', 'y')
 leaf = torch.ones(8, 4).to("xla").requires_grad_()
 new = torch.ops.xla.aot_mark_sharding(leaf, str(mesh), "(None, 'y')")
 (new * 3).sum().backward()
-found["operators"] = [same is x, text(x), text(new), text(leaf), far(leaf.grad, torch.full((8, 4), 3.0)), held(leaf.grad)]
+found["operators"] = [same is x, text(x), text(new), text(leaf), far(leaf.grad, torch.full((8, 4), 3.0)), dims(leaf.grad)]
 found["no mesh"] = why(torch.ops.xla.aot_mark_sharding, x, "nonsense", "()")
 print(json.dumps(found))
 """
@@ -182,7 +182,7 @@ def test_leading_dimensions_stay_as_they_are(report: dict[str, Any]) -> None:
         assert "dot(" in hlo
         assert not re.search(MERGED, hlo), hlo
     assert re.search(MERGED, report["flattened"])
-    assert report["result of divided"] == [2, 2, 6]
+    assert report["result of sharded"] == [2, 2, 6]
 
 
 def test_linears_are_patched_in_place(report: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ def test_a_barrier_changes_no_gradient(report: dict[str, Any]) -> None:
     assert report["behind barriers"] < 1e-5
 
 
-def test_gradients_lie_as_their_tensors(report: dict[str, Any]) -> None:
+def test_gradients_are_sharded_as_their_tensors(report: dict[str, Any]) -> None:
     assert report["with gradients"] == ["", ROWS, BOTH, [BOTH], "", [2, 4], [2, 2]]
     assert report["with gradients, value"] < 1e-5
 
@@ -205,16 +205,16 @@ def test_custom_annotations_leave_what_was_said(report: dict[str, Any]) -> None:
     assert report["custom, view"] == 0.0
 
 
-def test_two_tensors_lie_alike(report: dict[str, Any]) -> None:
+def test_two_tensors_are_sharded_alike(report: dict[str, Any]) -> None:
     assert report["alike"] == [TURNED, [4, 1], ["XLAShardedTensor", "XLAShardedTensor"], True]
     kinds, texts = zip(*report["not alike"], strict=True)
     assert kinds == ("RuntimeError",) * 3
-    assert "nothing was said" in texts[0] and "one shape" in texts[1] and TURNED in texts[2] and BOTH in texts[2]
+    assert "neither of these has a sharding" in texts[0] and "one shape" in texts[1] and TURNED in texts[2] and BOTH in texts[2]
 
 
 def test_compiled_functions_mark(report: dict[str, Any]) -> None:
-    for text, part, error, gradient_error in report["compiled"]:
-        assert (text, part) == (BOTH, [2, 2])
+    for text, shard, error, gradient_error in report["compiled"]:
+        assert (text, shard) == (BOTH, [2, 2])
         assert error < 1e-3 and gradient_error < 1e-5
     assert report["compiled input"] == [0.0, [2, 4]]
 

@@ -1,4 +1,4 @@
-"""A loader with `input_sharding`: each device gets its part of a batch, and only that."""
+"""A loader with `input_sharding`: each device gets its shard of a batch, and only that."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ sent = []
 def counted(shape, sharding, callback):
     # What goes to each device, in bytes.
     def noted(index):
-        part = callback(index)
-        sent.append(part.nbytes)
-        return part
+        shard = callback(index)
+        sent.append(shard.nbytes)
+        return shard
     return made(shape, sharding, noted)
 
 jax.make_array_from_callback = counted
 uploads = []
-abi.subscribe(lambda event: uploads.append(event.nbytes), abi.TransferEvent)
+abi.events.subscribe(lambda event: uploads.append(event.nbytes), abi.events.TransferEvent)
 
-def held(tensor):
-    return [shard.data.nbytes for shard in abi.buffer_of(tensor).addressable_shards]
+def shard_bytes(tensor):
+    return [shard.data.nbytes for shard in abi.tensors.buffer_of(tensor).addressable_shards]
 
 def starts(tensor):
-    return [shard.data[0, 0].item() for shard in abi.buffer_of(tensor).addressable_shards]
+    return [shard.data[0, 0].item() for shard in abi.tensors.buffer_of(tensor).addressable_shards]
 
 def text(tensor):
     return torch_xla._XLAC._get_xla_sharding_spec(tensor)
@@ -54,23 +54,23 @@ batches = [(torch.arange(64.0).reshape(16, 4) + 100 * number, torch.arange(16) +
 device = torch_xla.device()
 found["pairs"] = []
 for (images, labels), (x, y) in zip(batches, pl.MpDeviceLoader(batches, device, input_sharding=rows), strict=True):
-    found["pairs"].append([x.cpu().equal(images), y.cpu().equal(labels), held(x), starts(x), held(y), text(x), text(y)])
+    found["pairs"].append([x.cpu().equal(images), y.cpu().equal(labels), shard_bytes(x), starts(x), shard_bytes(y), text(x), text(y)])
 found["sent"], found["uploads"] = sorted(sent), sorted({nbytes for nbytes in uploads})
 
 dicts = [{"x": images, "y": labels, "more": {"x": images}} for images, labels in batches]
 (first, *_) = pl.MpDeviceLoader(dicts, device, input_sharding={"x": cells, "y": xs.ShardingSpec(mesh, ("data",))})
-found["dict"] = [held(first["x"]), held(first["y"]), held(first["more"]["x"])]
+found["dict"] = [shard_bytes(first["x"]), shard_bytes(first["y"]), shard_bytes(first["more"]["x"])]
 found["dict is right"] = first["x"].cpu().equal(batches[0][0]) and first["y"].cpu().equal(batches[0][1])
 
-(part,) = pl.MpDeviceLoader([batches[0][0]], device, input_sharding=minibatch)
-found["minibatch"] = [list(part.shape), held(part), part.cpu().equal(batches[0][0])]
+(shard,) = pl.MpDeviceLoader([batches[0][0]], device, input_sharding=minibatch)
+found["minibatch"] = [list(shard.shape), shard_bytes(shard), shard.cpu().equal(batches[0][0])]
 uneven = torch.zeros(10, 4)
 try:
     list(pl.MpDeviceLoader([uneven], device, input_sharding=minibatch))
 except RuntimeError as error:
     found["uneven minibatch"] = str(error)
 (given,) = xm.send_cpu_data_to_device(batches[0][0].clone().requires_grad_(), device, rows)
-found["grad"] = [given.requires_grad, given.is_leaf, held(given)]
+found["grad"] = [given.requires_grad, given.is_leaf, shard_bytes(given)]
 loss = (given * 2).sum()
 loss.backward()
 found["grad is right"] = given.grad.cpu().eq(2).all().item()
@@ -90,23 +90,23 @@ def report(eight_devices: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def test_each_device_gets_its_part(report: dict[str, Any]) -> None:
+def test_each_device_gets_its_shard(report: dict[str, Any]) -> None:
     text = "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"
     for number, found in enumerate(report["pairs"]):
         starts = [100.0 * number + row for row in (0, 0, 16, 16, 32, 32, 48, 48)]
-        assert found == [True, True, [64] * 8, starts, [128] * 8, text, ""], "labels have another rank: whole, everywhere"
-    # Three times 16 × 4 floats in four parts, each to two devices, and 16 labels, which JAX asks for once and copies.
+        assert found == [True, True, [64] * 8, starts, [128] * 8, text, ""], "labels have another rank: replicated"
+    # Three times 16 × 4 floats in four shards, each to two devices, and 16 labels, which JAX asks for once and copies.
     assert report["sent"] == [64] * 24 + [128] * 3
     assert report["uploads"] == [128, 256], "events tell of whole tensors"
 
 
 def test_specs_by_key(report: dict[str, Any]) -> None:
-    assert report["dict"] == [[32] * 8, [32] * 8, [256] * 8], "a key without a spec: whole, everywhere"
+    assert report["dict"] == [[32] * 8, [32] * 8, [256] * 8], "a key without a spec: replicated"
     assert report["dict is right"]
 
 
 def test_minibatches(report: dict[str, Any]) -> None:
-    assert report["minibatch"] == [[16, 4], [64] * 8, True], "this process's part is all, it being alone"
+    assert report["minibatch"] == [[16, 4], [64] * 8, True], "this process's block is all, it being alone"
     assert "a minibatch of 10 cannot be split evenly over 8 local devices" in report["uneven minibatch"]
 
 

@@ -40,10 +40,10 @@ def test_a_tensor_from_shards(report: Any, refused: Any) -> None:
 
 def test_regions(report: Any, refused: Any) -> None:
     found = report("low_level.regions")
-    assert found["part"] == [[4, 2], "{manual}", False, False]
+    assert found["shard"] == [[4, 2], "{manual}", False, False]
     assert found["whole"] == [FIRST, 0.0, 0.0]
     assert refused(found["unmarked"], "RuntimeError", "mark_sharding")
-    assert refused(found["of a part"], "RuntimeError", "disable_manual_sharding")
+    assert refused(found["of a shard"], "RuntimeError", "disable_manual_sharding")
     assert refused(found["order"], "RuntimeError", BOTH, "order")
-    assert refused(found["no part"], "RuntimeError", "(8, 8)")
+    assert refused(found["no shard"], "RuntimeError", "(8, 8)")
     assert refused(found["shape"], "RuntimeError", "(64, 8)", "(32, 2)", "(4, 2)")

@@ -9,7 +9,7 @@ ROW = "{devices=[1,8]3,1,2,0,7,6,5,4}"
 
 def test_worked_example(report: Any) -> None:
     found = report("manual.worked_example")
-    assert found["part"] == [[8, 1], "{manual}", "MANUAL", "{manual}", True, True, True]
+    assert found["shard"] == [[8, 1], "{manual}", "MANUAL", "{manual}", True, True, True]
     assert found["marked"] == ROW and found["whole"] == [[8, 8], ROW, 0.0]
     assert found["copies"] == [[8, 8], "{manual}", 0.0, "{replicated}", 0.0]
 
@@ -36,11 +36,11 @@ def test_refusals(report: Any, refused: Any) -> None:
     assert refused(found["cpu"], "RuntimeError", "Input tensor is not an XLA tensor")
     assert refused(found["otherwise"], "RuntimeError", ROW, "clear_sharding")
     assert refused(found["order"], "RuntimeError", "[4,2]0,1,2,3,4,5,6,7", "order")
-    for name in ("of a part", "marking a part", "clearing a part", "shards of a part"):
+    for name in ("of a shard", "marking a shard", "clearing a shard", "shards of a shard"):
         assert refused(found[name], "RuntimeError", "(8, 1)", "disable_manual_sharding")
-    assert refused(found["no part"], "RuntimeError", "(8, 8)", "enable_manual_sharding")
+    assert refused(found["no shard"], "RuntimeError", "(8, 8)", "enable_manual_sharding")
     assert refused(found["full shape"], "RuntimeError", "(8, 16)", "(8, 2)", "(8, 1)")
     assert refused(found["full rank"], "AssertionError", "(8, 8, 1)")
-    assert refused(found["no part, cpu"], "RuntimeError", "Input tensor is not an XLA tensor")
+    assert refused(found["no shard, cpu"], "RuntimeError", "Input tensor is not an XLA tensor")
     assert refused(found["no mesh"], "RuntimeError", "set_global_mesh")
     assert found["end"] == 0, "what was refused changed nothing"

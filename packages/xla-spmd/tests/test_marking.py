@@ -1,4 +1,4 @@
-"""Dividing tensors over eight devices, and taking that back."""
+"""Sharding tensors over eight devices, and clearing the sharding."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_modules(report: Any) -> None:
     assert found["loaded"] == [BOTH, 0.0] and found["deepcopy"] == [BOTH, True, True]
     text, error, shape = found["trained"]
     assert (text, shape) == (BOTH, [2, 4]) and error < 1e-4
-    assert found["saved"] == [0.0, BOTH, [2, 4]], "the file has the whole tensor, the devices their parts"
+    assert found["saved"] == [0.0, BOTH, [2, 4]], "the file has the whole tensor, the devices their shards"
 
 
 def test_mark_sharding(report: Any) -> None:

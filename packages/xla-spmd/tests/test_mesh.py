@@ -14,7 +14,7 @@ import pytest
 
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from xla_core.abi import snapshot
+from xla_core.abi.metrics import snapshot
 from xla_spmd.errors import AxisError, MeshError, PartitionSpecError
 
 

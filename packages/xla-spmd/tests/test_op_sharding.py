@@ -16,8 +16,8 @@ from xla_spmd.op_sharding import MANUAL, REPLICATED, OpSharding, parse
 TILED, PARTIAL = ShardingType.TILED, ShardingType.PARTIAL
 
 
-def sharding(*parts: Any) -> OpSharding:
-    return OpSharding(*parts)
+def sharding(*values: Any) -> OpSharding:
+    return OpSharding(*values)
 
 
 def test_equal_are_shardings_of_one_meaning() -> None:
@@ -48,7 +48,7 @@ def test_arrays_are_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("values", "said"),
     [
         (([0, 0], [], [], 3), r"each of its devices once, by ids from 0 on, got \[0, 0\]"),
         (([-1, 0], [], [], 3), r"got \[-1, 0\]"),
@@ -62,9 +62,9 @@ def test_arrays_are_its_own() -> None:
         (([0], [], [], 9), "got 9"),
     ],
 )
-def test_parts_that_contradict_each_other(parts: Any, said: str) -> None:
+def test_values_that_contradict_each_other(values: Any, said: str) -> None:
     with pytest.raises(ShardingError, match=said) as caught:
-        sharding(*parts)
+        sharding(*values)
     assert isinstance(caught.value, ValueError)
 
 

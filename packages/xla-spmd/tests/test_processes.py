@@ -70,10 +70,10 @@ def test_two_processes_train_as_one(one: dict[str, Any], two: Reports) -> None:
         assert report["training"]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         torch.testing.assert_close(torch.tensor(report["training"]["weight"]), torch.tensor(expected["weight"]))
         assert report["training"]["uploaded"] == 4 * 16 * 4, "each host's half of a batch of 8, counted"
-    held = {**two[0]["training"]["held"], **two[1]["training"]["held"]}
-    assert list(held) == [f"CPU:{number}" for number in range(8)]
-    for device, part in expected["held"].items():
-        torch.testing.assert_close(torch.tensor(held[device]), torch.tensor(part))
+    shards = {**two[0]["training"]["shards"], **two[1]["training"]["shards"]}
+    assert list(shards) == [f"CPU:{number}" for number in range(8)]
+    for device, shard in expected["shards"].items():
+        torch.testing.assert_close(torch.tensor(shards[device]), torch.tensor(shard))
 
 
 def test_training_is_that_of_the_cpu(one: dict[str, Any]) -> None:

@@ -130,9 +130,9 @@ def meshes_and_specs(draw: st.DrawFn) -> tuple[xs.Mesh, Any]:
     names = draw(st.sampled_from([None, tuple("abcd"[: len(shape)])]))
     spec: list[Any] = [[] for _ in range(draw(st.integers(0, 4)))]
     for axis in draw(st.permutations(range(len(shape)))):
-        home = draw(st.integers(-1, len(spec) - 1))
-        if home >= 0:
-            spec[home].append(names[axis] if names and draw(st.booleans()) else axis)
+        dim = draw(st.integers(-1, len(spec) - 1))
+        if dim >= 0:
+            spec[dim].append(names[axis] if names and draw(st.booleans()) else axis)
     entries = [tuple(axes) if len(axes) > 1 or (axes and draw(st.booleans())) else axes[0] if axes else None for axes in spec]
     return xs.Mesh(ids, shape, names), tuple(entries)
 

@@ -25,7 +25,7 @@ EIGHT_DEVICES = """
     mesh = Mesh(device_ids, mesh_shape, ('x', 'y'))
     report = {"logical": mesh.get_logical_mesh().tolist(), "shape": repr(mesh.shape())}
 
-    from xla_spmd.shards import parts, shard_shape
+    from xla_spmd.shards import shard_indices, shard_shape
 
     report["wrong"], report["checked"] = [], 0
     for ids, shape in [(range(8), (4, 2)), ([5, 3, 7, 1, 0, 2, 6, 4], (2, 4)), ([7, 6, 5, 4, 3, 2, 1, 0], (2, 2, 2))]:
@@ -40,9 +40,9 @@ EIGHT_DEVICES = """
             array = jax.device_put(data, jax.sharding.NamedSharding(jax_mesh, jax.sharding.PartitionSpec(*names)))
             sharding = mesh.get_op_sharding(spec)
             for shard in array.addressable_shards:
-                (part,) = parts(sharding, data.shape, [shard.device.id])
-                held = data if part.indices is ... else data[tuple(part.indices)]
-                if held.shape != shard_shape(sharding, data.shape) or not np.array_equal(held, shard.data):
+                (index,) = shard_indices(sharding, data.shape, [shard.device.id])
+                wanted = data if index.indices is ... else data[tuple(index.indices)]
+                if wanted.shape != shard_shape(sharding, data.shape) or not np.array_equal(wanted, shard.data):
                     report["wrong"].append([str(mesh), spec, shard.device.id])
                 report["checked"] += 1
     print(json.dumps(report))

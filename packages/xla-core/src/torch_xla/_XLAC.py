@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xla_core.facade.siblings import attribute as _attribute
-from xla_core.facade.xlac import (
+from xla_core.api.lookup import attribute as _attribute
+from xla_core.xlac import (
     _clear_pending_irs,
     _get_allow_execution,
     _get_git_revs,

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 # Last on the path: modules that say which wheel is missing, found only where no wheel brings the real ones.
-__path__ = [*pkgutil.extend_path(__path__, __name__), str(Path(__file__).parent / "_absent")]
+__path__ = [*pkgutil.extend_path(__path__, __name__), str(Path(__file__).parent / "_missing_packages")]
 
-from xla_core.facade.backend import register as _register_backend
-from xla_core.facade.devices import device, device_count, devices
-from xla_core.facade.devices import xla_real_devices as real_devices
-from xla_core.facade.modules import submodule as _submodule
-from xla_core.facade.siblings import attribute as _attribute
-from xla_core.facade.step import compile, manual_seed, step, sync
-from xla_core.frontend.setup import activate as _activate
+from xla_core.activation import activate as _activate
+from xla_core.api.backend import register as _register_backend
+from xla_core.api.devices import device, device_count, devices
+from xla_core.api.devices import xla_real_devices as real_devices
+from xla_core.api.lookup import attribute as _attribute
+from xla_core.api.step import compile, manual_seed, step, sync
+from xla_core.api.user_modules import submodule as _submodule
 
 __version__ = "2.10.0"  # the API level; the packages have versions of their own
 

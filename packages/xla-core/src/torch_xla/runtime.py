@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from xla_core.facade.devices import xla_device
-from xla_core.facade.runtime import (
-    addressable_device_count,
+from xla_core.api.devices import runtime_device_attributes, xla_device
+from xla_core.api.hardware import (
     addressable_runtime_device_count,
     device_type,
-    get_master_ip,
-    get_num_cached_compilation_graph,
-    global_device_count,
-    global_ordinal,
     global_runtime_device_attributes,
     global_runtime_device_count,
-    host_index,
-    initialize_cache,
     is_bf16_supported,
-    is_spmd,
+    set_device_type,
+    using_pjrt,
+)
+from xla_core.api.processes import get_master_ip, host_index, local_process_count, process_count, process_index
+from xla_core.api.program_cache import get_num_cached_compilation_graph, initialize_cache
+from xla_core.api.replication import (
+    addressable_device_count,
+    global_device_count,
+    global_ordinal,
     local_device_count,
     local_ordinal,
-    local_process_count,
-    process_count,
-    process_index,
-    runtime_device_attributes,
-    set_device_type,
-    use_spmd,
-    using_pjrt,
     world_size,
 )
+from xla_core.api.spmd_mode import is_spmd, use_spmd
 
 __all__ = [
     "addressable_device_count",

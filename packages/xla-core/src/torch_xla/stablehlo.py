@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.facade.export import (
-    StableHLOExportOptions,
-    exported_program_to_stablehlo,
-    save_as_stablehlo,
-    save_torch_model_as_stablehlo,
-)
-from xla_core.facade.export_bundle import (
+from xla_core.export.bundle import (
     InputLocation,
     StableHLOFunc,
     StableHLOFunctionMeta,
@@ -16,6 +10,12 @@ from xla_core.facade.export_bundle import (
     StableHLOModelBundle,
     VariableSignature,
     VariableType,
+)
+from xla_core.export.exporter import (
+    StableHLOExportOptions,
+    exported_program_to_stablehlo,
+    save_as_stablehlo,
+    save_torch_model_as_stablehlo,
 )
 
 __all__ = [

@@ -12,10 +12,11 @@ XlaError (Exception)
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
-├── PluginError (RuntimeError)             a graph pass of somebody else's raised, or gave no graph
-├── AbiVersionError (ImportError)          a sibling wheel and this core do not fit
+├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
+├── PluginError (RuntimeError)             a graph pass of somebody else's raised, or gave what is no legal program
+├── AbiVersionError (ImportError)          a plugin's wheel and this core do not fit
 ├── InstallationError (ImportError)        the files of `torch_xla` are not ours, or not all there; names the command that mends it
-├── SiblingMissingError (ModuleNotFoundError)  a facade name whose package is not installed
+├── MissingPackageError (ModuleNotFoundError)  a name whose package is not installed
 └── InternalError (RuntimeError)           an invariant of ours is broken; please report
 """
 
@@ -77,6 +78,10 @@ class RegistrationError(XlaError, ValueError):
     """An operation, pass or plugin was registered wrongly or twice."""
 
 
+class GraphEditError(XlaError, ValueError):
+    """An edit of a graph that would not be a legal program."""
+
+
 class PluginError(XlaError, RuntimeError):
     """A graph pass that a plugin registered does not work."""
 
@@ -88,15 +93,15 @@ def described(function: Callable[..., object]) -> str:
 
 
 class AbiVersionError(XlaError, ImportError):
-    """A sibling wheel needs another version of the core's ABI."""
+    """A plugin's wheel needs another version of the core's ABI."""
 
 
 class InstallationError(XlaError, ImportError):
     """`torch_xla` is another project's, a mixture of two, or incomplete."""
 
 
-class SiblingMissingError(XlaError, ModuleNotFoundError):
-    """A facade name whose implementing package is not installed."""
+class MissingPackageError(XlaError, ModuleNotFoundError):
+    """A name of the API whose implementing package is not installed."""
 
 
 class InternalError(XlaError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Whether the folder `torch_xla` is ours, alone and whole, and which siblings fit this core.
+"""Whether the folder `torch_xla` is ours, alone and whole, and which plugins fit this core.
 
 The wheels of PyTorch/XLA up to 2.9, named `torch_xla`, own files of the same names as ours. Whatever pip does with the one, it does to
 the other: installed later, they replace ours; removed later, they take ours along.
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from xla_core.errors import AbiVersionError, InstallationError
+
+# The distributions that bring the rest of `torch_xla`.
+DISTRIBUTED, SPMD, DEBUG, SERIALIZATION = "xla-distributed", "xla-spmd", "xla-debug", "xla-serialization"
 
 # Beside this package in every installation, editable ones included.
 _OURS = Path(__file__).parents[1] / "torch_xla" / "__init__.py"
@@ -84,14 +87,14 @@ _unfit: dict[str, AbiVersionError] = {}
 
 
 def unfit(distribution: str) -> AbiVersionError | None:
-    """The reason why a sibling was left out, if it was."""
+    """The reason why a plugin was left out, if it was."""
     return _unfit.get(distribution)
 
 
 def load(group: str) -> Iterator[tuple[str, Any]]:
     """Name and object of each entry point of a group, in the order of the names.
 
-    A sibling that needs another core is left out, with one warning that names both wheels and the command; whoever imports it
+    A plugin that needs another core is left out, with one warning that names both wheels and the command; whoever imports it
     gets the error.
     """
     for entry in sorted(entry_points(group=group), key=lambda found: found.name):

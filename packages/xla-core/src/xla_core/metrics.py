@@ -246,11 +246,6 @@ class Registry:
             found = self._metrics.get(name)
             return None if found is None else _frozen(name, found)
 
-    def metric_names(self) -> list[str]:
-        """Metrics that have samples, sorted."""
-        with self._lock:
-            return sorted(self._metrics)
-
     def clear_counters(self) -> None:
         """Restart every counter at zero; collectors count from their present values on."""
         collected = [(entry, dict(entry.collect())) for entry in self._collecting]
@@ -263,6 +258,13 @@ class Registry:
         """Forget all metrics; a new one takes the ring size that XLA_METRICS_SAMPLES then says."""
         with self._lock:
             self._metrics.clear()
+
+    def clear(self, *, counters: bool = True, metrics: bool = True) -> None:
+        """Start all counters, all metrics, or both again at nothing."""
+        if counters:
+            self.clear_counters()
+        if metrics:
+            self.clear_metrics()
 
     def subscribe(self, fn: Subscriber, *event_types: type[Event]) -> Callable[[], None]:
         """Call `fn(event)` for each event of these types (none given: all types). Returns a function that ends it."""
@@ -316,9 +318,7 @@ register_collector = _PROCESS.register_collector
 counter = _PROCESS.counter
 snapshot = _PROCESS.snapshot
 metric = _PROCESS.metric
-metric_names = _PROCESS.metric_names
-clear_counters = _PROCESS.clear_counters
-clear_metrics = _PROCESS.clear_metrics
+clear = _PROCESS.clear
 subscribe = _PROCESS.subscribe
 has_subscribers = _PROCESS.has_subscribers
 listened = _PROCESS.listened

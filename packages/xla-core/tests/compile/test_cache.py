@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core.compile.cache import Program, ProgramCache
+from xla_core.compile.cache import Program, ProgramCache, programs
 from xla_core.compile.emit import Constants
 from xla_core.ir.graph import Inputs
-from xla_core.runtime import executor
 
 Counts = Any
 
@@ -88,7 +87,7 @@ def test_threads_get_the_same_program() -> None:
 
 def test_a_full_cache_recompiles_what_it_dropped(counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
     small = ProgramCache(2)
-    monkeypatch.setattr(executor, "programs", lambda: small)
+    monkeypatch.setattr("xla_core.runtime.executor.programs", lambda: small)
     for size in (1, 2, 3, 1, 1):
         x = torch.full((size, 3, 11), 0.5, device="xla").tanh()
         torch_xla.sync()
@@ -107,7 +106,7 @@ def test_the_same_body_with_other_shapes_is_another_program(counts: Counts) -> N
 
 
 def test_a_number_that_changed_for_one_shape_is_an_input_for_the_others(counts: Counts) -> None:
-    executor.programs().clear()
+    programs().clear()
     for turn in range(10):
         x = torch.full((331 + turn % 5,), 2.0)  # shapes of this test alone: a line is that which had the shape first
         torch.testing.assert_close((x.to("xla") * (0.5 + turn)).cpu(), x * (0.5 + turn))
@@ -115,23 +114,24 @@ def test_a_number_that_changed_for_one_shape_is_an_input_for_the_others(counts: 
 
 
 def test_whole_numbers_that_follow_from_shapes_stay_constants(counts: Counts) -> None:
-    executor.programs().clear()
+    programs().clear()
     for size in (4, 6, 8, 4, 6, 8):
         x = torch.arange(float(size))
         torch.testing.assert_close((x.to("xla")[size // 2 :] * 2).cpu(), x[size // 2 :] * 2)
     assert counts.UncachedCompile == 3
-    assert all(not program.varying for program in executor.programs()._programs.values())
+    assert all(not program.varying for program in programs()._programs.values())
 
 
 def test_two_devices_have_programs_of_their_own(run: Any) -> None:
     output = run(
         """
         import torch, torch_xla
-        from xla_core import abi
+        from xla_core.abi.metrics import counter
+        from xla_core.abi.tensors import sync
         for device in ("xla:0", "xla:1", "xla:0", "xla:1"):
             x = torch.zeros(3, device=device).cosh()
-            abi.sync(device)
-            print(x.sum().item(), abi.counter("UncachedCompile"))
+            sync(device)
+            print(x.sum().item(), counter("UncachedCompile"))
         """,
         CPU_NUM_DEVICES="2",
     )

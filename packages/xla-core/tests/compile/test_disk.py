@@ -24,9 +24,10 @@ from xla_core.compile.entry import MAGIC, Identity
 SCRIPT = """
 import json, sys, warnings
 import torch
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
+from xla_core.abi.tensors import sync
 from xla_core.compile import disk
-from xla_core.runtime import executor
+from xla_core.compile.cache import programs
 
 folder, readonly, scales = sys.argv[1], sys.argv[2] == "readonly", map(float, sys.argv[3:])
 values = []
@@ -34,12 +35,12 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for scale in scales:
         disk.configure(folder, readonly)
-        executor.programs().clear()
+        programs().clear()
         x = torch.arange(12.0).reshape(3, 4).to("xla")
         y = torch.tanh(x @ x.t()) * scale
-        abi.sync(wait=True)
+        sync(wait=True)
         values += y.cpu().unique().tolist()
-counters = dict(abi.snapshot().counters)
+counters = dict(snapshot().counters)
 names = ("PersistentCacheHit", "PersistentCacheMiss", "UncachedCompile")
 print(json.dumps({"values": values, "warnings": [str(w.message) for w in caught], **{n: counters.get(n, 0) for n in names}}))
 """
@@ -94,7 +95,8 @@ OPERATION = """
 import sys
 import torch
 import alone, package.part
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
+from xla_core.abi.operators import OpSpec, register_op
 from xla_core.compile import disk
 
 disk.configure(sys.argv[1])
@@ -102,10 +104,10 @@ library = torch.library.Library("changing", "DEF")
 for name, lowering in (("twice", alone.lowering), ("thrice", package.part.lowering)):
     library.define(f"{name}(Tensor x) -> Tensor")
     library.impl(name, torch.empty_like, "Meta")
-    abi.register_op(abi.OpSpec(f"changing::{name}", lowering))
+    register_op(OpSpec(f"changing::{name}", lowering))
 x = torch.ones(2).to("xla")
 values = [torch.ops.changing.twice(x)[0].item(), torch.ops.changing.thrice(x)[0].item()]
-print(*values, abi.snapshot().counters.get("PersistentCacheHit", 0), abi.snapshot().counters.get("PersistentCacheMiss", 0))
+print(*values, snapshot().counters.get("PersistentCacheHit", 0), snapshot().counters.get("PersistentCacheMiss", 0))
 """
 
 
@@ -136,6 +138,8 @@ import sys
 import torch
 from functools import partial
 from xla_core import abi
+from xla_core.abi.metrics import snapshot
+from xla_core.abi.operators import OpSpec, register_op
 from xla_core.compile import disk
 import made
 
@@ -154,10 +158,10 @@ lowerings = {
 for name, lowering in lowerings.items():
     library.define(f"{name}(Tensor x) -> Tensor")
     library.impl(name, torch.empty_like, "Meta")
-    abi.register_op(abi.OpSpec(f"bound::{name}", lowering))
+    register_op(OpSpec(f"bound::{name}", lowering))
 x = torch.ones(2).to("xla")
 values = {getattr(torch.ops.bound, name)(x)[0].item() for name in lowerings}
-print(*values, abi.snapshot().counters.get("PersistentCacheHit", 0), abi.snapshot().counters.get("PersistentCacheMiss", 0))
+print(*values, snapshot().counters.get("PersistentCacheHit", 0), snapshot().counters.get("PersistentCacheMiss", 0))
 """
 
 MADE = """

@@ -18,8 +18,8 @@ from xla_core.compile.emit import Constants, arrays_of, program
 from xla_core.errors import LoweringError, UnsupportedOperationError
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import Graph
-from xla_core.ir.signature import HOLE, Signature
-from xla_core.ir.tape import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, Feed, FeedKind
+from xla_core.ir.pending_graph import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, ScalarInput, ScalarKind
+from xla_core.ir.signature import PLACEHOLDER, Signature
 from xla_core.ops.table import scalar
 
 F32, F64, HALF, I64 = (aval_of((3,), dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64))
@@ -39,9 +39,9 @@ def op(
     return Signature("test.op", lower, args, options.pop("kwargs", {}), outs, holds, **options)
 
 
-SCALE = op(lambda context, x, number: x * scalar(number, context.dtype), HOLE, HOLE)
-ADD = op(lambda context, x, y: x + y, HOLE, HOLE)
-SPLIT = op(lambda context, x: (x + 1, x + 2), HOLE, outs=(F32, F32))
+SCALE = op(lambda context, x, number: x * scalar(number, context.dtype), PLACEHOLDER, PLACEHOLDER)
+ADD = op(lambda context, x, y: x + y, PLACEHOLDER, PLACEHOLDER)
+SPLIT = op(lambda context, x: (x + 1, x + 2), PLACEHOLDER, outs=(F32, F32))
 
 
 def outcome(graph: Graph, *arguments: Any, constants: Constants = NOTHING) -> list[Any]:
@@ -78,9 +78,9 @@ def test_numbers_stay_in_their_own_order() -> None:
 
 
 def test_a_fed_tensor_of_no_dimensions_has_its_dtype() -> None:
-    kinds = [Feed(FeedKind.FLOAT, False, aval_of((), torch.float64)), Feed(FeedKind.INT, False, aval_of((), torch.int8))]
-    take = op(lambda context, x: x, HOLE, outs=(aval_of((), torch.float64),))
-    narrow = op(lambda context, x: x, HOLE, outs=(aval_of((), torch.int8),))
+    kinds = [ScalarInput(ScalarKind.FLOAT, False, aval_of((), torch.float64)), ScalarInput(ScalarKind.INT, False, aval_of((), torch.int8))]
+    take = op(lambda context, x: x, PLACEHOLDER, outs=(aval_of((), torch.float64),))
+    narrow = op(lambda context, x: x, PLACEHOLDER, outs=(aval_of((), torch.int8),))
     results = outcome(Graph((*kinds, (take, 0), (narrow, 1)), (2, 3)), *arrays_of([0.1], [-5], []))
     assert [(each.dtype, each.item()) for each in results] == [(np.float64, 0.1), (np.int8, -5)]
 
@@ -106,19 +106,19 @@ def test_a_result_computed_earlier_stands_among_its_siblings() -> None:
 
 
 def test_an_absent_result_is_absent() -> None:
-    masked = op(lambda context, x: (x, None, x * 2), HOLE, outs=(F32, None, F32))
+    masked = op(lambda context, x: (x, None, x * 2), PLACEHOLDER, outs=(F32, None, F32))
     (last,) = outcome(Graph((F32, (masked, 0), None, None, None), (4,)), X)
     np.testing.assert_array_equal(last, X * 2)
 
 
 def test_results_are_cast_to_what_their_slots_hold() -> None:
-    wide = op(lambda context, x: lax.convert_element_type(x, np.float64) / 3, HOLE, outs=(F64,), holds=(HALF,))
+    wide = op(lambda context, x: lax.convert_element_type(x, np.float64) / 3, PLACEHOLDER, outs=(F64,), holds=(HALF,))
     (result,) = outcome(Graph((F32, (wide, 0)), (1,)), X)
     assert result.dtype == HALF.physical
 
 
 def test_no_two_results_share_a_buffer_with_each_other_or_an_input() -> None:
-    same = op(lambda context, x: x, HOLE)
+    same = op(lambda context, x: x, PLACEHOLDER)
     graph = Graph((F32, (same, 0), (same, 1)), (0, 1, 2))
     argument = jax.numpy.asarray(X)
     *results, _ = jax.jit(program(graph, NOTHING))(argument)
@@ -131,7 +131,7 @@ def test_arguments_are_nested_as_they_were_given() -> None:
         assert type(arrays) is list and order == (1, None, "x") and also == [[2]]
         return sum(arrays[1:], arrays[0]) * scalar(scale, context.dtype)
 
-    signature = op(lower, [HOLE, HOLE], (1, None, "x"), kwargs={"scale": HOLE, "also": [[2]]})
+    signature = op(lower, [PLACEHOLDER, PLACEHOLDER], (1, None, "x"), kwargs={"scale": PLACEHOLDER, "also": [[2]]})
     (result,) = outcome(Graph((F32, F32, FLOAT_INPUT, (signature, 0, 1, 2)), (3,)), X, X, *arrays_of([10.0], [], []))
     np.testing.assert_array_equal(result, X * 20)
     assert signature.text() == "test.op([%, %], (1, None, 'x'), scale=%, also=[[2]])->f32[3];f32[3]"
@@ -139,14 +139,17 @@ def test_arguments_are_nested_as_they_were_given() -> None:
 
 WRONG: dict[str, tuple[Signature, str]] = {
     "raises": (
-        op(lambda context, x: {}["key"], HOLE, line="train.py:3"),
+        op(lambda context, x: {}["key"], PLACEHOLDER, line="train.py:3"),
         r"test\.op over \(float32\[3\]\), recorded at train\.py:3, could not be lowered: KeyError: 'key'",
     ),
-    "shape": (op(lambda context, x: x[:2], HOLE), r"result 0 is float32\[2\], inferred was f32\[3\]"),
-    "dtype": (op(lambda context, x: lax.convert_element_type(x, np.float64), HOLE), r"result 0 is float64\[3\], inferred was f32\[3\]"),
-    "too_many": (op(lambda context, x: (x, x), HOLE), "gave 2 results where 1 were inferred"),
-    "missing": (op(lambda context, x: (x, None), HOLE, outs=(F32, F32)), "result 1 is missing"),
-    "unexpected": (op(lambda context, x: (x, x), HOLE, outs=(F32, None)), "result 1 is unexpected"),
+    "shape": (op(lambda context, x: x[:2], PLACEHOLDER), r"result 0 is float32\[2\], inferred was f32\[3\]"),
+    "dtype": (
+        op(lambda context, x: lax.convert_element_type(x, np.float64), PLACEHOLDER),
+        r"result 0 is float64\[3\], inferred was f32\[3\]",
+    ),
+    "too_many": (op(lambda context, x: (x, x), PLACEHOLDER), "gave 2 results where 1 were inferred"),
+    "missing": (op(lambda context, x: (x, None), PLACEHOLDER, outs=(F32, F32)), "result 1 is missing"),
+    "unexpected": (op(lambda context, x: (x, x), PLACEHOLDER, outs=(F32, None)), "result 1 is unexpected"),
 }
 
 
@@ -162,7 +165,7 @@ def test_errors_of_ours_pass_as_they_are() -> None:
         raise UnsupportedOperationError("do that instead")
 
     with pytest.raises(UnsupportedOperationError, match="^do that instead$"):
-        program(Graph((F32, (op(lower, HOLE), 0)), (1,)), NOTHING)(X)
+        program(Graph((F32, (op(lower, PLACEHOLDER), 0)), (1,)), NOTHING)(X)
 
 
 def test_every_lowering_runs_in_its_scope() -> None:

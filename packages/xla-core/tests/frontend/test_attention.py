@@ -29,7 +29,7 @@ def _nothing_pending() -> None:
 
 def recorded() -> list[str]:
     """Names of the pending operations."""
-    return [entry[0].name for entry in current_recorder().tape.entries if type(entry) is tuple]
+    return [entry[0].name for entry in current_recorder().pending_graph.entries if type(entry) is tuple]
 
 
 def attended(device: str, dtype: torch.dtype, mask: Tensor | None, **options: Any) -> tuple[list[Tensor], tuple[int, ...]]:

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from xla_core import _compat
+from xla_core.activation import activate
 from xla_core.frontend import autocast
 from xla_core.frontend.schema import full_name
-from xla_core.frontend.setup import activate
 from xla_core.ops.table import absent_operations
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import step
@@ -199,7 +199,7 @@ def test_no_kernel_is_in_the_way_outside(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def casts() -> int:
     """Casts recorded since the last step."""
-    recorded = [entry[0].name for entry in current_recorder().tape.entries if type(entry) is tuple]
+    recorded = [entry[0].name for entry in current_recorder().pending_graph.entries if type(entry) is tuple]
     return recorded.count("aten._to_copy")
 
 

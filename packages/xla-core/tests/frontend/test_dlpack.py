@@ -13,7 +13,7 @@ import torch
 
 import torch_xla
 from torch_xla.utils.dlpack import from_dlpack
-from xla_core import abi
+from xla_core.abi.tensors import buffer_of
 
 
 def address(array: Any) -> int:
@@ -29,7 +29,7 @@ def test_jax_shows_the_buffer_itself(dtype: torch.dtype) -> None:
     x = source.to("xla")
     with jax.enable_x64(True):
         array = jnp.from_dlpack(x)
-    assert address(array) == address(abi.buffer_of(x))
+    assert address(array) == address(buffer_of(x))
     torch.testing.assert_close(torch.from_dlpack(array), source)
 
 
@@ -58,7 +58,7 @@ def test_parameters_go_out_detached() -> None:
 
 def test_the_device_is_that_of_the_buffer() -> None:
     x = torch.ones(2, device="xla")
-    assert x.__dlpack_device__() == abi.buffer_of(x).__dlpack_device__() == torch.ones(2).__dlpack_device__()
+    assert x.__dlpack_device__() == buffer_of(x).__dlpack_device__() == torch.ones(2).__dlpack_device__()
 
 
 def test_capsules_are_over_the_buffer() -> None:
@@ -71,8 +71,8 @@ def test_capsules_are_over_the_buffer() -> None:
 def test_jax_arrays_come_in_without_a_copy_or_as_torch_does_it() -> None:
     array = jnp.arange(6.0)
     shared = from_dlpack(array)
-    assert shared.device.type == "xla" and address(abi.buffer_of(shared)) == address(array)
+    assert shared.device.type == "xla" and address(buffer_of(shared)) == address(array)
     moved = torch.from_dlpack(array).to("xla")
     assert torch.equal(moved, shared)
     again = from_dlpack(shared)
-    assert address(abi.buffer_of(again)) == address(array)
+    assert address(buffer_of(again)) == address(array)

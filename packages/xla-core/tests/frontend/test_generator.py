@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 import torch_xla.debug.metrics as met
-from xla_core import abi
+from xla_core.abi.process import client
 from xla_core.frontend.generator import XLAGenerator
 
 
@@ -105,7 +105,7 @@ def test_generators_of_another_device_are_refused() -> None:
         torch.rand(2, device="xla", generator=torch.Generator())
     with pytest.raises(RuntimeError, match="found 'cpu'"):
         ones().normal_(generator=torch.default_generator)
-    assert len(abi.client().devices) == 1
+    assert len(client().devices) == 1
     with pytest.raises(RuntimeError, match="xla:7"):
         torch.rand(2, device="xla", generator=torch.Generator("xla:7"))
 

@@ -21,7 +21,7 @@ WHOLE = torch_version >= (2, 12)
 
 def recorded() -> list[str]:
     """Names of the pending operations."""
-    return [entry[0].name for entry in current_recorder().tape.entries if type(entry) is tuple]
+    return [entry[0].name for entry in current_recorder().pending_graph.entries if type(entry) is tuple]
 
 
 @pytest.fixture(autouse=True)

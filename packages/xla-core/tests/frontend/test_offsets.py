@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_xla
-from xla_core import abi
-from xla_core.runtime.executor import programs
+from xla_core.abi.tensors import alias_key
+from xla_core.compile.cache import programs
 
 Tensor = torch.Tensor
 
@@ -122,7 +122,7 @@ def test_bounds_are_clamped_as_on_the_cpu(size: int, bounds: list[tuple[int, int
 def test_the_same_part_is_one_view_whatever_the_way_to_it() -> None:
     x = torch.randn(9, 8, 5, device="xla")
     ways = [x[3, 2:6:2, 1], x[..., 1][3][2:6][::2], x[1:8, 1:, :2][2, 1:5:2, 1], x[:, 2:][3, :, 1][:3:2]]
-    assert len({abi.shown_key(way) for way in ways}) == 1
+    assert len({alias_key(way) for way in ways}) == 1
 
 
 @given(moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans()), min_size=2, max_size=6))

@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 from xla_core import _compat, metrics
-from xla_core.frontend.setup import activate
+from xla_core.activation import activate
 from xla_core.frontend.tensor import XLATensor
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import forbid_reads, step
@@ -54,7 +54,7 @@ def counter(name: str) -> int:
 
 def operations() -> int:
     """Operations recorded since the last step."""
-    return sum(type(entry) is tuple for entry in current_recorder().tape.entries)
+    return sum(type(entry) is tuple for entry in current_recorder().pending_graph.entries)
 
 
 def train(kind: Any, settings: dict[str, Any], device: str) -> tuple[list[torch.Tensor], list[int]]:

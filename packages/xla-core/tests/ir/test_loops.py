@@ -1,4 +1,4 @@
-"""Turns of loops on a tape: how long they are, where they are cut, and what is none."""
+"""Turns of loops on a pending graph: how long they are, where they are cut, and what is none."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_the_repeating_end_of_any_sequence(head: list[int], turn: list[int], tim
 
 def recorded(layers: bool = False) -> Loop | None:
     """The loop that is found in what is live now."""
-    tape = current_recorder().tape
-    keep_live(tape)
-    return find_loop(tape, layers)
+    pending_graph = current_recorder().pending_graph
+    keep_live(pending_graph)
+    return find_loop(pending_graph, layers)
 
 
 def test_a_training_loop_is_cut_after_the_optimizer() -> None:
@@ -49,8 +49,8 @@ def test_a_training_loop_is_cut_after_the_optimizer() -> None:
         optimizer.step()
     found = recorded()
     assert found is not None and found.turns >= 4
-    tape = current_recorder().tape
-    names = [entry[0].name for entry in tape.entries if type(entry) is tuple]
+    pending_graph = current_recorder().pending_graph
+    names = [entry[0].name for entry in pending_graph.entries if type(entry) is tuple]
     turn = names[found.head : found.head + found.length]
     assert turn == names[found.head + found.length : found.head + 2 * found.length]
     assert names.count(turn[0]) < 3 * found.turns and found.last.name == turn[-1] == "aten.add_.Tensor", "weight.add_(buffer, alpha=-lr)"

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from xla_core import abi
+from xla_core.abi.metrics import counter
+from xla_core.abi.tensors import sync
 
 OPTIMIZERS: list[Callable[..., torch.optim.Optimizer]] = [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop]
 
 
 def compiles() -> int:
-    return abi.counter("UncachedCompile")
+    return counter("UncachedCompile")
 
 
 def train(device: str, make: Callable[..., torch.optim.Optimizer], steps: int) -> tuple[list[torch.Tensor], list[int]]:
@@ -28,7 +29,7 @@ def train(device: str, make: Callable[..., torch.optim.Optimizer], steps: int) -
         model(data).square().mean().backward()
         optimizer.step()
         if device == "xla":
-            abi.sync()
+            sync()
         schedule.step()
         seen.append(compiles())
     return [parameter.detach().cpu() for parameter in model.parameters()], seen
@@ -36,7 +37,7 @@ def train(device: str, make: Callable[..., torch.optim.Optimizer], steps: int) -
 
 @pytest.mark.parametrize("make", OPTIMIZERS, ids=lambda make: make.__name__)
 def test_one_program_for_all_steps_with_a_schedule(make: Callable[..., torch.optim.Optimizer]) -> None:
-    abi.sync()  # what earlier tests left pending is not of the first step
+    sync()  # what earlier tests left pending is not of the first step
     before = compiles()
     expected, _ = train("cpu", make, 4)
     got, seen = train("xla", make, 4)
@@ -49,7 +50,7 @@ def test_state_is_right_after_its_first_step() -> None:
     state = torch.zeros(3, device="xla")
     state.add_(torch.arange(3.0).to("xla"))
     kept = torch.ones_like(state)
-    abi.sync()
+    sync()
     assert state.tolist() == [0.0, 1.0, 2.0]
     assert kept.tolist() == [1.0, 1.0, 1.0]
 
@@ -59,7 +60,7 @@ def test_the_filled_value_itself_may_also_be_kept() -> None:
     before = state.clone()
     state.mul_(2)
     view = state[1:]
-    abi.sync()
+    sync()
     assert (before.tolist(), state.tolist(), view.tolist()) == ([7.0, 7.0], [14.0, 14.0], [14.0])
 
 
@@ -68,7 +69,7 @@ def test_views_read_before_the_state_is_written() -> None:
     row = state[0] + 5
     state.t().copy_(torch.arange(6.0).reshape(3, 2).to("xla"))
     total = (state.t() + row.sum()).sum(0)
-    abi.sync()
+    sync()
     assert row.tolist() == [5.0, 5.0, 5.0]
     assert state.tolist() == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
     assert total.tolist() == [51.0, 54.0]
@@ -79,5 +80,5 @@ def test_reads_in_between_do_not_lose_state() -> None:
     state.add_(1)
     assert state.sum().item() == 3.0
     state.add_(1)
-    abi.sync()
+    sync()
     assert state.tolist() == [2.0, 2.0, 2.0]

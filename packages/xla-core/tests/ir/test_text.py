@@ -16,7 +16,7 @@ from xla_core._compat import torch_version
 from xla_core.ir.graph import Graph
 from xla_core.ir.text import graph_hash, graph_text
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.sync import plan_step
+from xla_core.runtime.sync import step_program
 
 Tensor = torch.Tensor
 Run = Callable[..., str]
@@ -31,11 +31,11 @@ def recorded(make: Callable[[], Any]) -> Graph:
     """The program of everything that `make` returns."""
     torch_xla.sync()
     kept = make()
-    plan = plan_step(current_recorder().tape)
-    assert plan is not None
+    program = step_program(current_recorder().pending_graph)
+    assert program is not None
     torch_xla.sync()
     del kept
-    return plan.graph
+    return program.graph
 
 
 def pointwise() -> Any:
@@ -196,12 +196,12 @@ def test_digests_are_the_same_in_every_process(run: Run) -> None:
         from torch import nn
         from xla_core.ir.text import graph_hash
         from xla_core.runtime.client import current_recorder
-        from xla_core.runtime.sync import plan_step
+        from xla_core.runtime.sync import step_program
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5)).to("xla")
         torch_xla.sync()
         model(torch.ones(2, 3, device="xla"))[:, 1:].sum().backward()
-        print(graph_hash(plan_step(current_recorder().tape).graph))
+        print(graph_hash(step_program(current_recorder().pending_graph).graph))
     """
     assert len({run(code, PYTHONHASHSEED=seed).strip() for seed in ("1", "2")}) == 1
 

@@ -11,14 +11,14 @@ import torch
 from xla_core.errors import InternalError
 from xla_core.ir.aval import aval_of
 from xla_core.ir.graph import Graph, Inputs
-from xla_core.ir.signature import HOLE, Signature
-from xla_core.ir.tape import FLOAT_INPUT, SEED, Entry
+from xla_core.ir.pending_graph import FLOAT_INPUT, SEED, Entry
+from xla_core.ir.signature import PLACEHOLDER, Signature
 from xla_core.ir.verify import verify
 
 LEAF = aval_of((3,), torch.float32)
 BUFFER = np.zeros(3, np.float32)
-ADD = Signature("test.add", lambda context, x, y: x + y, (HOLE, HOLE), {}, (LEAF,))
-SPLIT = Signature("test.split", lambda context, x: (x, x), (HOLE,), {}, (LEAF, LEAF))
+ADD = Signature("test.add", lambda context, x, y: x + y, (PLACEHOLDER, PLACEHOLDER), {}, (LEAF,))
+SPLIT = Signature("test.split", lambda context, x: (x, x), (PLACEHOLDER,), {}, (LEAF, LEAF))
 DRAW = Signature("test.draw", lambda context: None, (), {}, (LEAF,), random=True)
 
 

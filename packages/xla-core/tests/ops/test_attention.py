@@ -61,8 +61,8 @@ def test_fused_attention(mask: torch.Tensor | None) -> None:
     if mask is not None and trained:
         mask = mask.clone().requires_grad_()
     expected = scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    promised = [expected, torch.empty(2, 3, 4), None, None, None, None, torch.zeros((), dtype=torch.int64), None, None]
-    output, logsumexp, *rest = lower_once(fused.default, promised, *inputs, mask)
+    inferred = [expected, torch.empty(2, 3, 4), None, None, None, None, torch.zeros((), dtype=torch.int64), None, None]
+    output, logsumexp, *rest = lower_once(fused.default, inferred, *inputs, mask)
     torch.testing.assert_close(output, expected.detach(), **CLOSE)
     assert [None if r is None else tuple(r.shape) for r in rest] == [None, None, None, None, (), None, None]
     grad = torch.randn_like(expected)

@@ -142,8 +142,8 @@ def test_dtypes(dtype: torch.dtype) -> None:
 def _lower(name: str, like: torch.Tensor, *args: Any) -> Any:
     """The result of one lowering of jax arrays made of the tensors among `args`."""
     arrays = [jax.numpy.asarray(a.numpy()) if isinstance(a, torch.Tensor) else a for a in args]
-    promised = jax.ShapeDtypeStruct(tuple(like.shape), like.numpy().dtype)
-    return np.asarray(TABLE[name].lower(Context((promised,)), *arrays))
+    inferred = jax.ShapeDtypeStruct(tuple(like.shape), like.numpy().dtype)
+    return np.asarray(TABLE[name].lower(Context((inferred,)), *arrays))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64], ids=str)

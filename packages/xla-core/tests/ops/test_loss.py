@@ -113,9 +113,9 @@ def test_nll_loss_ignoring_everything_is_nan() -> None:
 @pytest.mark.parametrize("target", [7, -1])
 def test_nll_loss_outside_the_classes_is_nan(target: int) -> None:
     """With XLA_CHECKS=0, when nothing raises, no wrong class is picked in silence."""
-    promised = tuple(jax.ShapeDtypeStruct((), np.float32) for _ in range(2))
+    inferred = tuple(jax.ShapeDtypeStruct((), np.float32) for _ in range(2))
     with jax.enable_x64(True):
-        loss, _ = TABLE["aten::nll_loss_forward"].lower(Context(promised), jnp.ones((2, 4)), jnp.array([0, target]), None, 2, -100)
+        loss, _ = TABLE["aten::nll_loss_forward"].lower(Context(inferred), jnp.ones((2, 4)), jnp.array([0, target]), None, 2, -100)
     assert np.isnan(np.asarray(loss))
 
 

@@ -86,9 +86,9 @@ def test_pieces_of_synchronised_batch_norm() -> None:
     (output,) = lower_once(aten.batch_norm_elemt.default, expected, x, weight, bias, mean, inverse, 1e-5)
     torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
     to_x, to_weight, to_bias = aten.native_batch_norm_backward(grad, x, weight, None, None, mean, inverse, True, 1e-5, [True] * 3)
-    promised = (mean, mean, to_weight, to_bias)
+    inferred = (mean, mean, to_weight, to_bias)
     dy, dy_xmu, *parameters = lower_once(
-        aten.batch_norm_backward_reduce.default, promised, grad, x, mean, inverse, weight, True, True, True
+        aten.batch_norm_backward_reduce.default, inferred, grad, x, mean, inverse, weight, True, True, True
     )
     torch.testing.assert_close(tuple(parameters), (to_weight, to_bias), rtol=1e-4, atol=1e-5)
     count = torch.tensor([16, 8], dtype=torch.int32)
@@ -152,9 +152,9 @@ def test_scalars_may_be_arrays() -> None:
     spec = TABLE["aten::_native_batch_norm_legit_functional"]
     assert spec.scalars == {"momentum", "eps"}
 
-    promised = tuple(jax.ShapeDtypeStruct(tuple(v.shape), np.float32) for v in expected)
+    inferred = tuple(jax.ShapeDtypeStruct(tuple(v.shape), np.float32) for v in expected)
     arrays = [jnp.asarray(v.numpy()) for v in (x, mean, var)]
-    got = spec.lower(Context(promised), arrays[0], None, None, arrays[1], arrays[2], True, jnp.asarray(0.3), jnp.asarray(1e-2))
+    got = spec.lower(Context(inferred), arrays[0], None, None, arrays[1], arrays[2], True, jnp.asarray(0.3), jnp.asarray(1e-2))
     for mine, theirs in zip(got, expected, strict=True):
         np.testing.assert_allclose(np.asarray(mine), theirs.numpy(), rtol=1e-4, atol=1e-5)
 

@@ -82,10 +82,10 @@ def test_max_pool_ties_and_nan(value: float) -> None:
 
 def test_unread_indices_cost_nothing() -> None:
     spec = TABLE["aten::max_pool2d_with_indices"]
-    promised = (jax.ShapeDtypeStruct((1, 2, 4, 4), np.float32), jax.ShapeDtypeStruct((1, 2, 4, 4), np.int64))
+    inferred = (jax.ShapeDtypeStruct((1, 2, 4, 4), np.float32), jax.ShapeDtypeStruct((1, 2, 4, 4), np.int64))
     like = jax.ShapeDtypeStruct((1, 2, 8, 8), np.float32)
     with jax.enable_x64(True):
-        text = jax.jit(lambda x: spec.lower(Context(promised), x, [2, 2])[0]).lower(like).compile().as_text()
+        text = jax.jit(lambda x: spec.lower(Context(inferred), x, [2, 2])[0]).lower(like).compile().as_text()
     assert text is not None
     assert "iota" not in text
     assert "select" not in text

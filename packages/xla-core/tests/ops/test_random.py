@@ -25,7 +25,7 @@ BLANK = torch.empty(COUNT)
 
 
 def draw(func: torch._ops.OpOverload, *args: Any, seed: int = 1, like: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-    """One result of a random row under `seed`; `like` gives the promised shape and dtype when torch would not."""
+    """One result of a random row under `seed`; `like` gives the inferred shape and dtype when torch would not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, on ranges that its dtypes hardly hold
         expected = func(*args, **kwargs) if like is None else like
@@ -205,10 +205,10 @@ def test_randint_like() -> None:
 def test_randperm() -> None:
     assert draw(aten.randperm.default, 500).sort().values.tolist() == list(range(500))
     assert draw(aten.randperm.default, 0).tolist() == []
-    promised = (jax.ShapeDtypeStruct((4,), np.int32),)
+    inferred = (jax.ShapeDtypeStruct((4,), np.int32),)
     seeds = np.stack([np.arange(4800), np.full(4800, 7)], axis=1).astype(np.uint32)
     with jax.enable_x64(True):
-        orders = jax.vmap(lambda seed: TABLE["aten::randperm"].lower(Context(promised, seed), 4))(jax.numpy.asarray(seeds))
+        orders = jax.vmap(lambda seed: TABLE["aten::randperm"].lower(Context(inferred, seed), 4))(jax.numpy.asarray(seeds))
     counts = np.unique(np.asarray(orders), axis=0, return_counts=True)[1]
     assert counts.shape == (24,) and counts.min() > 140 and counts.max() < 265
 

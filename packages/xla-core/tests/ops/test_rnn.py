@@ -58,8 +58,8 @@ def test_gru_cell(bias: bool) -> None:
     reset, update = (of_input[0] + of_hidden[0]).sigmoid(), (of_input[1] + of_hidden[1]).sigmoid()
     new = (of_input[2] + reset * of_hidden[2]).tanh()
     hy = (1 - update) * new + update * hx
-    promised = (hy, torch.empty(BATCH, 5 * HIDDEN))
-    got_hy, workspace = lower_once(aten._thnn_fused_gru_cell.default, promised, a, b, hx, bias_a, bias_b)
+    inferred = (hy, torch.empty(BATCH, 5 * HIDDEN))
+    got_hy, workspace = lower_once(aten._thnn_fused_gru_cell.default, inferred, a, b, hx, bias_a, bias_b)
     torch.testing.assert_close(got_hy, hy.detach(), **CLOSE)
     grad = torch.randn_like(hy)
     to_a, to_b, to_hx = torch.autograd.grad(hy, (a, b, hx), grad)

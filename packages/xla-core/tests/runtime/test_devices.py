@@ -56,7 +56,7 @@ def test_four_devices_in_one_process(run: Run) -> None:
                 optimizer.zero_grad()
                 (w * w).sum().backward()
                 optimizer.step()
-                abi.sync(device)
+                abi.tensors.sync(device)
             results[index] = w.detach().cpu()
 
         threads = [threading.Thread(target=train, args=(index,)) for index in range(4)]
@@ -78,8 +78,8 @@ def test_each_device_has_its_own_pending_work(run: Run) -> None:
         from xla_core import abi
         from xla_core.runtime.client import client
         x, y = torch.ones(2, device="xla:0") + 1, torch.ones(2, device="xla:1") + 2
-        abi.sync("xla:0")
-        first, second = (len(recorder.tape.entries) for recorder in client().recorders)
+        abi.tensors.sync("xla:0")
+        first, second = (len(recorder.pending_graph.entries) for recorder in client().recorders)
         assert first == 0 and second > 0, (first, second)
         print(x.tolist(), y.tolist())
         """,

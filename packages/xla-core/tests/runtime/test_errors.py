@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core import abi, errors
-from xla_core.runtime import executor
+from xla_core import errors
+from xla_core.abi.operators import Context, OpSpec, register_op
+from xla_core.compile.cache import programs
 
 Run = Callable[..., str]
 OPS = torch.ops.xla_core_error_tests
@@ -27,9 +28,9 @@ def operations() -> Iterator[None]:
         library.define(f"{name}(Tensor x) -> Tensor")
         library.impl(name, lambda x: x * 2, "CPU")
         library.impl(name, torch.empty_like, "Meta")
-        abi.register_op(abi.OpSpec(f"xla_core_error_tests::{name}", lower))
+        register_op(OpSpec(f"xla_core_error_tests::{name}", lower))
 
-    def raises(context: abi.Context, x: jax.Array) -> jax.Array:
+    def raises(context: Context, x: jax.Array) -> jax.Array:
         raise ZeroDivisionError("injected")
 
     add("raises", raises)
@@ -59,17 +60,16 @@ def test_an_execution_that_fails_surfaces_at_the_sync(monkeypatch: pytest.Monkey
     x = torch.ones(3, device="xla")
     x.tolist()
     y = x * 5
-    programs: Any = executor.programs()
 
     def fail(*_: Any) -> Any:
         raise RuntimeError("INTERNAL: the device went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(executor, "_build", lambda *_, **__: fail)
-        programs.clear()
+        patch.setattr("xla_core.runtime.executor.build", lambda *_, **__: fail)
+        programs().clear()
         with pytest.raises(errors.ExecutionError, match="the device went away"):
             torch_xla.sync()
-    programs.clear()
+    programs().clear()
     with pytest.raises(RuntimeError, match="has no value.*the device went away"):
         y.tolist()
     with pytest.raises(RuntimeError, match="has no value.*the device went away"):

@@ -11,7 +11,11 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core import abi
+from xla_core.abi import events as events_abi
+from xla_core.abi.graph import Graph, capture_lines, graph_of
+from xla_core.abi.metrics import Unit, counter, live_buffers, metric, metric_add, snapshot
+from xla_core.abi.process import installed_settings
+from xla_core.abi.tensors import buffer_of
 
 _arrived = threading.Condition()
 
@@ -27,16 +31,16 @@ def events() -> Iterator[list[Any]]:
             found.append(event)
             _arrived.notify_all()
 
-    end = abi.subscribe(add)
+    end = events_abi.subscribe(add)
     yield found
     end()
 
 
-def executions(events: list[Any], count: int) -> list[abi.ExecuteEvent]:
+def executions(events: list[Any], count: int) -> list[events_abi.ExecuteEvent]:
     """The first `count`: a thread tells of each when it is over, perhaps after its results were read."""
     with _arrived:
-        assert _arrived.wait_for(lambda: len(of(events, abi.ExecuteEvent)) >= count, 60)
-        return of(events, abi.ExecuteEvent)
+        assert _arrived.wait_for(lambda: len(of(events, events_abi.ExecuteEvent)) >= count, 60)
+        return of(events, events_abi.ExecuteEvent)
 
 
 def here(offset: int = 0) -> str:
@@ -58,15 +62,15 @@ def test_every_event_names_the_line_that_asked(events: list[Any]) -> None:
     synced = here(-1)
     kept.sum().item()
     read = here(-1)
-    assert [(event.direction, event.line) for event in of(events, abi.TransferEvent)] == [
-        (abi.Direction.TO_DEVICE, uploaded),
-        (abi.Direction.FROM_DEVICE, read),
+    assert [(event.direction, event.line) for event in of(events, events_abi.TransferEvent)] == [
+        (events_abi.Direction.TO_DEVICE, uploaded),
+        (events_abi.Direction.FROM_DEVICE, read),
     ]
-    assert [(event.kind, event.line) for event in of(events, abi.SyncEvent)] == [
-        (abi.SyncKind.STEP, synced),
-        (abi.SyncKind.READ, read),
+    assert [(event.kind, event.line) for event in of(events, events_abi.SyncEvent)] == [
+        (events_abi.SyncKind.STEP, synced),
+        (events_abi.SyncKind.READ, read),
     ]
-    assert [event.line for event in of(events, abi.CompileEvent)] == [synced, read]
+    assert [event.line for event in of(events, events_abi.CompileEvent)] == [synced, read]
     assert sorted(event.line or "" for event in executions(events, 2)) == sorted([synced, read])
 
 
@@ -74,8 +78,8 @@ def test_a_compilation_carries_its_program(events: list[Any]) -> None:
     x = torch.ones(3, 62).to("xla")
     kept = x.sinh() * 0.25 + 7
     torch_xla.sync()
-    (event,) = of(events, abi.CompileEvent)
-    graph: abi.Graph = event.graph
+    (event,) = of(events, events_abi.CompileEvent)
+    graph: Graph = event.graph
     names = [operation.name for operation in graph.operations()]
     assert names == ["aten.sinh", "aten.mul.Tensor", "aten.add.Tensor"]
     assert [found.text for found in graph.inputs()] == ["f32[3,62]"]
@@ -92,7 +96,7 @@ def test_a_compilation_says_whose_memory_is_taken_over(events: list[Any]) -> Non
     y = torch.ones(3, 64).to("xla")
     x.add_(y)
     torch_xla.sync()
-    (event,) = of(events, abi.CompileEvent)
+    (event,) = of(events, events_abi.CompileEvent)
     taken = next(iter(event.graph.operations())).operands[0]
     assert event.donated == (taken,), "the old value of x, and not y"
     assert y.sum().item() == 192
@@ -101,9 +105,9 @@ def test_a_compilation_says_whose_memory_is_taken_over(events: list[Any]) -> Non
 def test_a_result_that_is_an_input_is_computed_by_nothing() -> None:
     x = torch.ones(3).to("xla")
     torch_xla.sync()
-    graph = abi.graph_of([x.cos()])
+    graph = graph_of([x.cos()])
     assert [operation and operation.name for operation in graph.results()] == ["aten.cos"]
-    through = abi.Graph(graph.entries, (0,))
+    through = Graph(graph.entries, (0,))
     assert list(through.results()) == [None]
 
 
@@ -112,15 +116,15 @@ def test_waiting_is_told_apart(events: list[Any]) -> None:
     for _ in range(3):
         x = x @ x / 700
     torch_xla.sync(wait=True)
-    (step,) = of(events, abi.SyncEvent)
+    (step,) = of(events, events_abi.SyncEvent)
     (executed,) = executions(events, 1)
     assert 0 < step.waited_ns <= step.duration_ns
     assert 0 <= executed.blocked_ns <= executed.duration_ns
     y = x @ x
     torch_xla.sync()
     y.tolist()
-    moved = of(events, abi.TransferEvent)[-1]
-    assert 0 < moved.waited_ns < moved.duration_ns and moved.buffer is abi.buffer_of(y)
+    moved = of(events, events_abi.TransferEvent)[-1]
+    assert 0 < moved.waited_ns < moved.duration_ns and moved.buffer is buffer_of(y)
 
 
 def test_a_fallback_says_what_it_moved(events: list[Any]) -> None:
@@ -128,7 +132,7 @@ def test_a_fallback_says_what_it_moved(events: list[Any]) -> None:
     with pytest.warns(RuntimeWarning):
         torch.linalg.ldl_factor(matrix)
     line = here(-1)
-    (event,) = of(events, abi.FallbackEvent)
+    (event,) = of(events, events_abi.FallbackEvent)
     assert (event.operator, event.line) == ("aten::linalg_ldl_factor_ex", line)
     assert event.nbytes == 4 * 4 * 4 + (4 * 4 * 4 + 4 * 4 + 4), "the matrix there; factors, pivots and info back"
 
@@ -142,14 +146,14 @@ def test_regions_have_a_name_and_two_causes(events: list[Any]) -> None:
 
     pending = x.asinh()
     step()
-    found = [(event.cause, event.name) for event in of(events, abi.CompileEvent)]
-    assert found == [(abi.Cause.CLEAR_PENDING, None), (abi.Cause.COMPILE_REGION, "my step")]
+    found = [(event.cause, event.name) for event in of(events, events_abi.CompileEvent)]
+    assert found == [(events_abi.Cause.CLEAR_PENDING, None), (events_abi.Cause.COMPILE_REGION, "my step")]
     del pending
 
 
 def test_the_users_frames() -> None:
     def inner() -> tuple[str, ...]:
-        return abi.user_frames()
+        return events_abi.user_frames()
 
     found = inner()
     assert found[0].startswith(f"test_the_users_frames.<locals>.inner ({__file__}:") and found[1].startswith("test_the_users_frames (")
@@ -157,45 +161,45 @@ def test_the_users_frames() -> None:
 
 
 def test_one_metric_is_read_without_a_snapshot() -> None:
-    abi.metric_add("TestOfOneMetric", 2.0, abi.Unit.NUMBER)
-    abi.metric_add("TestOfOneMetric", 3.0, abi.Unit.NUMBER)
-    found = abi.metric("TestOfOneMetric")
-    assert found is not None and found == abi.snapshot().metrics["TestOfOneMetric"]
+    metric_add("TestOfOneMetric", 2.0, Unit.NUMBER)
+    metric_add("TestOfOneMetric", 3.0, Unit.NUMBER)
+    found = metric("TestOfOneMetric")
+    assert found is not None and found == snapshot().metrics["TestOfOneMetric"]
     assert (found.total_samples, found.accumulator) == (2, 5.0) and [value for _, value in found.samples] == [2.0, 3.0]
-    assert "TestOfOneMetric" in abi.metric_names() and abi.metric("NoSuchMetric") is None
+    assert "TestOfOneMetric" in snapshot().metrics and metric("NoSuchMetric") is None
 
 
 def test_live_buffers_and_the_tensors_that_show_them() -> None:
     x = torch.ones(517, 3).to("xla")
     view, same = x[1:], x.detach()
     torch_xla.sync()
-    (found,) = [buffer for buffer in abi.live_buffers() if buffer.array.shape == (517, 3)]
-    assert found.device == "xla:0" and found.array is abi.buffer_of(x)
+    (found,) = [buffer for buffer in live_buffers() if buffer.array.shape == (517, 3)]
+    assert found.device == "xla:0" and found.array is buffer_of(x)
     assert {id(tensor) for tensor in found.tensors} == {id(x), id(view), id(same)}
-    sizes = [buffer.array.nbytes for buffer in abi.live_buffers()]
+    sizes = [buffer.array.nbytes for buffer in live_buffers()]
     assert sizes == sorted(sizes, reverse=True)
     del found, view, same, x
-    assert not [buffer for buffer in abi.live_buffers() if buffer.array.shape == (517, 3)]
+    assert not [buffer for buffer in live_buffers() if buffer.array.shape == (517, 3)]
 
 
 def test_lines_of_operations_can_be_switched_on_for_a_while() -> None:
     def twice(flag: bool) -> tuple[list[str | None], list[str]]:
-        abi.capture_lines(flag)
+        capture_lines(flag)
         x = torch.ones(64).to("xla")
         first = x.tan()
         second = first.tan()
-        graph = abi.graph_of([second])
+        graph = graph_of([second])
         return [operation.line for operation in graph.operations()], [here(-3), here(-2)]
 
-    before = abi.counter("xla::tan")
+    before = counter("xla::tan")
     try:
         off, _ = twice(False)
         on, expected = twice(True)
     finally:
-        abi.capture_lines(False)
+        capture_lines(False)
     assert off[0] == off[1], "one signature, where it was first seen"
     assert on == expected
-    assert abi.counter("xla::tan") - before == 4, "counting goes on"
+    assert counter("xla::tan") - before == 4, "counting goes on"
 
 
 def test_lines_are_switched_while_other_threads_record() -> None:
@@ -214,16 +218,16 @@ def test_lines_are_switched_while_other_threads_record() -> None:
     for thread in threads:
         thread.start()
     for place in range(40):
-        abi.capture_lines(place % 2 == 0)
+        capture_lines(place % 2 == 0)
     end.set()
     for thread in threads:
         thread.join()
-    abi.capture_lines(False)
+    capture_lines(False)
     assert failed == []
 
 
 def test_settings_of_what_is_installed() -> None:
-    found = abi.installed_settings()
+    found = installed_settings()
     assert "XLA_HLO_DEBUG" in {setting.name for setting in found["xla-core"]}
     names = [setting.name for rows in found.values() for setting in rows]
     assert all(setting.doc and setting.allowed for rows in found.values() for setting in rows) and len(names) > 30

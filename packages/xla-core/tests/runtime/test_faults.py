@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_xla
-from xla_core.facade.eager import eager_mode_context
+from xla_core.api.eager import eager_mode_context
 from xla_core.runtime.executor import wait_all
 
 Tensor = torch.Tensor

@@ -1,4 +1,4 @@
-"""Long loops need no more memory at their end than at their start: buffers, tape entries, programs, the process itself."""
+"""Long loops need no more memory at their end than at their start: buffers, pending graph entries, programs, the process itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import torch_xla
+from xla_core.compile.cache import programs
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.executor import programs, wait_all
+from xla_core.runtime.executor import wait_all
 
 STEPS, WARM = 2000, 200
 
@@ -32,10 +33,10 @@ def measured(turn: Callable[[int], None]) -> dict[str, tuple[int, int]]:
         if number in (WARM, STEPS - 1):
             wait_all()
             gc.collect()
-            tape = current_recorder().tape
+            pending_graph = current_recorder().pending_graph
             now = {
                 "buffers": len(jax.live_arrays()),
-                "entries": len(tape.entries) + len(tape.refs) + len(tape.feeds) + len(tape.reads),
+                "entries": len(pending_graph.entries) + len(pending_graph.refs) + len(pending_graph.input_data) + len(pending_graph.reads),
                 "programs": len(programs()),
                 "objects": len(gc.get_objects()),
                 "bytes": resident_bytes(),

@@ -13,8 +13,11 @@ import torch
 from torch import nn
 
 import torch_xla
-from xla_core import abi, errors
-from xla_core.runtime import executor
+from xla_core import errors
+from xla_core.abi.events import ExecuteEvent, subscribe
+from xla_core.abi.graph import Graph, register_pass
+from xla_core.abi.operators import Context, OpSpec, register_op
+from xla_core.compile.cache import programs
 from xla_core.runtime.interrupts import uninterrupted
 
 Run = Callable[..., str]
@@ -27,18 +30,18 @@ def operations() -> Iterator[None]:
     """`faulty(x)` is x; when it is lowered, what was put into `_next_fault` happens, once. `bad(x)` cannot be lowered."""
     library = torch.library.Library("xla_core_interrupts", "DEF")
 
-    def lower(context: abi.Context, x: jax.Array) -> jax.Array:
+    def lower(context: Context, x: jax.Array) -> jax.Array:
         if _next_fault:
             _next_fault.pop()()
         return x
 
-    def fail(context: abi.Context, x: jax.Array) -> jax.Array:
+    def fail(context: Context, x: jax.Array) -> jax.Array:
         raise ZeroDivisionError("injected")
 
     for name, lowering in (("faulty", lower), ("bad", fail)):
         library.define(f"{name}(Tensor x) -> Tensor")
         library.impl(name, torch.empty_like, "Meta")
-        abi.register_op(abi.OpSpec(f"xla_core_interrupts::{name}", lowering))
+        register_op(OpSpec(f"xla_core_interrupts::{name}", lowering))
     yield
     library._destroy()
 
@@ -82,7 +85,7 @@ FAULTS: dict[str, tuple[Callable[[], None], type[BaseException]]] = {
 def test_what_a_fault_while_compiling_cut_off_runs_later(fault: Callable[[], None], error: type[BaseException], read: bool) -> None:
     torch_xla.sync()
     network, _ = trained("xla")
-    executor.programs().clear()
+    programs().clear()
     extra = OPS.faulty(network.weight.detach()) * 1
     _next_fault.append(fault)
     with pytest.raises(error):
@@ -131,10 +134,10 @@ def test_a_pass_that_raises_loses_nothing() -> None:
     torch_xla.sync()
     x = torch.ones(3, device="xla") + 1
 
-    def broken(graph: abi.Graph) -> abi.Graph:
+    def broken(graph: Graph) -> Graph:
         raise ValueError("injected")
 
-    end = abi.register_pass(broken)
+    end = register_pass(broken)
     for ask in (torch_xla.sync, x.cpu):
         with pytest.raises(errors.PluginError, match="injected"):
             ask()
@@ -149,7 +152,7 @@ def test_a_listener_that_raises_loses_nothing() -> None:
     def broken(event: object) -> None:
         raise ValueError("injected")
 
-    end = abi.subscribe(broken, abi.ExecuteEvent)
+    end = subscribe(broken, ExecuteEvent)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch_xla.sync(wait=True)

@@ -9,7 +9,7 @@ import torch
 
 import torch_xla
 from xla_core import config
-from xla_core.ir.tape import NO_LIMIT
+from xla_core.ir.pending_graph import NO_LIMIT
 from xla_core.runtime.client import current_recorder
 
 OPERATIONS = 5_000
@@ -18,13 +18,13 @@ OPERATIONS = 5_000
 def test_five_thousand_operations_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_xla.sync()
     recorder = current_recorder()
-    monkeypatch.setattr(recorder.tape, "limit", NO_LIMIT)
+    monkeypatch.setattr(recorder.pending_graph, "limit", NO_LIMIT)
     limit = sys.getrecursionlimit()
     value = torch.zeros(4).to("xla")
     one = torch.ones(4).to("xla")
     for _ in range(OPERATIONS):
         value = value + one
-    assert len(recorder.tape.entries) >= OPERATIONS
+    assert len(recorder.pending_graph.entries) >= OPERATIONS
     with config.override(config.MAX_PENDING, 0):
         assert value.tolist() == [float(OPERATIONS)] * 4
     assert sys.getrecursionlimit() == limit

@@ -14,12 +14,14 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core import abi, metrics
+from xla_core import metrics
+from xla_core.abi.graph import graph_of
+from xla_core.abi.tensors import buffer_of
 from xla_core.errors import ExecutionError, LoweringError
 from xla_core.metrics import Cause, SyncEvent, SyncKind
 from xla_core.runtime import executor
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.sync import block, plan_step, step
+from xla_core.runtime.sync import block, step, step_program
 
 Tensor = torch.Tensor
 Counts = Any
@@ -32,8 +34,8 @@ def ones(*shape: int) -> Tensor:
 
 def pending() -> int:
     """Results that a step would compute."""
-    plan = plan_step(current_recorder().tape)
-    return 0 if plan is None else len(plan.values)
+    program = step_program(current_recorder().pending_graph)
+    return 0 if program is None else len(program.values)
 
 
 def test_a_read_runs_only_what_it_needs(counts: Counts) -> None:
@@ -115,7 +117,7 @@ def test_a_read_uses_what_another_read_computed(counts: Counts) -> None:
     base = ones(3) * 3
     assert base.sum().item() == 9
     graphs = []
-    remove = executor.register_pass(lambda graph: graphs.append(graph) or graph)  # type: ignore[func-returns-value]
+    remove = executor.watch_graphs(graphs.append)
     try:
         assert (base + 1).tolist() == [4, 4, 4]
     finally:
@@ -140,8 +142,8 @@ def test_temporaries_are_no_outputs() -> None:
     assert pending() == 2
     del a
     assert pending() == 1
-    plan = plan_step(current_recorder().tape)
-    assert plan is not None and len(plan.graph.outs) == 1
+    program = step_program(current_recorder().pending_graph)
+    assert program is not None and len(program.graph.outs) == 1
     torch_xla.sync()
     assert b.tolist() == pytest.approx([2, 2, 2])
 
@@ -378,13 +380,16 @@ def test_waiting_for_a_device_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_acts_on_others_runs_once(custom_op: Any, once: bool) -> None:
     """After the first read nobody holds the results, and the second read needs one of them still."""
     sent = custom_op(
-        f"sent_{int(once)}(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, x * 2), lambda context, x: (x + 1, x * 2), once=once
+        f"sent_{int(once)}(Tensor x) -> (Tensor, Tensor)",
+        lambda x: (x + 1, x * 2),
+        lambda context, x: (x + 1, x * 2),
+        has_side_effects=once,
     )
     one, two = sent(torch.arange(3.0, device="xla"))
     first, second = one + 1, two + 1
     del one, two
     assert first.tolist() == [2.0, 3.0, 4.0]
-    names = [operation.name for operation in abi.graph_of([second]).operations()]
+    names = [operation.name for operation in graph_of([second]).operations()]
     assert any("sent_" in name for name in names) != once
     torch_xla.sync()
     assert second.tolist() == [1.0, 3.0, 5.0]
@@ -392,7 +397,7 @@ def test_what_acts_on_others_runs_once(custom_op: Any, once: bool) -> None:
 
 def test_a_buffer_that_was_given_away_stays_through_reads_and_steps() -> None:
     base = torch.arange(3.0, device="xla") + 1
-    buffer = abi.buffer_of(base)
+    buffer = buffer_of(base)
     first, second = base + 1, base * 2
     assert first.tolist() == [2.0, 3.0, 4.0]  # second stays pending, and the step drops what it does not need
     torch_xla.sync()

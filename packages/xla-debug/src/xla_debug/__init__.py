@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xla_debug._version import __version__
 
 if TYPE_CHECKING:
-    from xla_debug.limits import TooManyCompilesError, assert_max_compiles
+    from xla_debug.compile_limit import TooManyCompilesError, assert_max_compiles
 
 __all__ = ["TooManyCompilesError", "__version__", "assert_max_compiles"]
 
@@ -15,6 +15,6 @@ __all__ = ["TooManyCompilesError", "__version__", "assert_max_compiles"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from xla_debug import limits
+    from xla_debug import compile_limit
 
-    return getattr(limits, name)
+    return getattr(compile_limit, name)

@@ -1,4 +1,4 @@
-"""The core's one door, checked: every module of this package takes `abi` from here."""
+"""The core's ABI, its version checked: every module of this package takes the ABI's modules from here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((1, 9), "xla-debug")
-abi.pass_over(Path(__file__).parent)
+abi.require((2, 0), "xla-debug")
+abi.events.exclude_frames(Path(__file__).parent)
 
-
-def nbytes_at(graph: abi.Graph, slot: int) -> int:
-    """Bytes on the device of the value at `slot`."""
-    aval = abi.aval_at(graph.entries, slot)
-    return 0 if aval is None else aval.nbytes
+events = abi.events
+files = abi.files
+graph = abi.graph
+metrics = abi.metrics
+process = abi.process
+tensors = abi.tensors

@@ -94,7 +94,7 @@ def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: flo
     distances = (first - second)[unlike].abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
     lines = [f"{count} of {unlike.numel()} elements differ, by up to {distances.max().item():g}"]
     lines += [
-        f"  {place}: {first[tuple(place)].item()} and {second[tuple(place)].item()}" for place in unlike.nonzero()[:max_diffs].tolist()
+        f"  {index}: {first[tuple(index)].item()} and {second[tuple(index)].item()}" for index in unlike.nonzero()[:max_diffs].tolist()
     ]
     return lines + (["  ..."] if count > max_diffs else [])
 

@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xla_debug import analysis, library, metrics_saver, settings
+from xla_debug import settings
+from xla_debug.analysis import execution_analysis
+from xla_debug.metrics import metrics_saver
+from xla_debug.profiling import xlac_profiler
 
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function. Starts what the environment asks for."""
     metrics_saver.install()
-    analysis.install()
-    folder = settings.ACCOUNT_DIR.get()
+    execution_analysis.install()
+    folder = settings.RECORDING_DIR.get()
     if folder is not None:
-        from xla_debug.account.running import keep
+        from xla_debug.recording.recorder import start_recording
 
-        keep(Path(folder))
-    profiler: Any = library  # a module, not a function
+        start_recording(Path(folder))
+    profiler: Any = xlac_profiler  # a module, not a function
     return {"torch_xla._XLAC.profiler": profiler}

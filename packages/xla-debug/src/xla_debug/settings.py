@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from xla_core.abi import Setting
-from xla_debug import folders
+from xla_core.abi.process import Setting
+from xla_debug import recording_folder
 
 
 class GraphFormat(enum.Enum):
@@ -39,7 +39,7 @@ def _text(name: str, doc: str) -> Setting[str | None]:
     return Setting(name, None, doc, str, "a text")
 
 
-ACCOUNT_DIR = _text(folders.ACCOUNT_DIR, "Folder in which this process keeps its account; `xla-debug run` sets it.")
+RECORDING_DIR = _text(recording_folder.RECORDING_DIR, "Folder in which this process keeps its recording; `xla-debug run` sets it.")
 
 # Metrics and files of tensors.
 METRICS_FILE = _text(

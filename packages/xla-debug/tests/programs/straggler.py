@@ -16,7 +16,7 @@ import torch_xla.runtime as xr
 def batches(ordinal: int) -> Iterator[torch.Tensor]:
     for step in range(40):
         if ordinal == 1:
-            time.sleep(0.06)  # PLANTED straggler
+            time.sleep(0.06)  # MISTAKE straggler
         yield torch.full((16, 32), float(step))
 
 

@@ -1,7 +1,7 @@
 """The private names of jax that this package cannot do without, each behind a name that says what it is for.
 
 A test uses every one, so that an upgrade that takes one away fails there first. Each is imported where it is used: the coordinator
-of a job (`coordinator.py`) loads JAX's runtime library, but not jax.
+of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
+from xla_distributed.job.thread_replicas import check_single_process, run_on_devices
 from xla_distributed.loader import ParallelLoader
-from xla_distributed.meeting import check_alone, run_each
 
 Network = torch.nn.Module | Callable[[], torch.nn.Module]
 Loop = Callable[[torch.nn.Module, Any, torch.device, "Context"], Any]
@@ -40,20 +40,20 @@ class DataParallel:
 
     def __init__(self, network: Network, device_ids: Sequence[torch.device | str | int] | None = None, **kwargs: Any) -> None:
         chosen = xm.get_xla_supported_devices() or [] if device_ids is None else device_ids
-        homes = [torch.device("xla", one) if isinstance(one, int) else torch.empty(0, device=one).device for one in chosen]
-        if len(set(homes)) != len(homes) or any(home.type != "xla" for home in homes):
+        devices = [torch.device("xla", one) if isinstance(one, int) else torch.empty(0, device=one).device for one in chosen]
+        if len(set(devices)) != len(devices) or any(device.type != "xla" for device in devices):
             raise ValueError(f"device_ids are xla devices, each named once, got {list(map(str, chosen))}")
-        check_alone(homes)
+        check_single_process(devices)
         module = network if isinstance(network, torch.nn.Module) else network()
-        self._homes = homes
-        self._models = [copy.deepcopy(module).to(home) for home in homes] or [module]
-        self._contexts = [Context(home) for home in homes or [torch.device("cpu")]]
+        self._devices = devices
+        self._models = [copy.deepcopy(module).to(device) for device in devices] or [module]
+        self._contexts = [Context(device) for device in devices or [torch.device("cpu")]]
         self._kwargs = kwargs
 
     @property
     def devices(self) -> list[str]:
         """The devices, such as `xla:0`; none if the loop runs on the CPU."""
-        return [str(home) for home in self._homes]
+        return [str(device) for device in self._devices]
 
     @property
     def models(self) -> list[torch.nn.Module]:
@@ -66,21 +66,21 @@ class DataParallel:
         Batch i goes to device i % devices; an incomplete last round is dropped. kwargs: as for ParallelLoader.
         Raises what a loop raises first; the others are stopped at their next batch or collective.
         """
-        if not self._homes:
+        if not self._devices:
             return [loop_fn(self._models[0], loader, torch.device("cpu"), self._contexts[0])]
-        batches = ParallelLoader(loader, self._homes, batchdim, **{**self._kwargs, **kwargs})
+        batches = ParallelLoader(loader, self._devices, batchdim, **{**self._kwargs, **kwargs})
 
         def work(place: int) -> Any:
-            home = self._homes[place]
+            device = self._devices[place]
             try:
-                result = loop_fn(self._models[place], batches.per_device_loader(home), home, self._contexts[place])
+                result = loop_fn(self._models[place], batches.per_device_loader(device), device, self._contexts[place])
             except BaseException:
                 batches.close()
                 raise
-            batches.abandon(home)  # the others may go on
+            batches.abandon(device)  # the others may go on
             return result
 
         try:
-            return run_each(self._homes, work)
+            return run_on_devices(self._devices, work)
         finally:  # Ctrl-C too ends the loops, at their next batch
             batches.close()

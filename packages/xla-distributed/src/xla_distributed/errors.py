@@ -9,7 +9,7 @@ JobError
 
 from __future__ import annotations
 
-from xla_core.abi import XlaError
+from xla_core.abi.process import XlaError
 
 
 class LoaderClosedError(Exception):

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
-from xla_core.abi import Cause, sync
+from xla_core.abi.events import Cause
+from xla_core.abi.tensors import sync
+from xla_distributed.device_prefetcher import DevicePrefetcher
 from xla_distributed.errors import LoaderClosedError
-from xla_distributed.lane import Lane
 
 Device = torch.device | str
 
@@ -59,6 +60,7 @@ class PerDeviceLoader:
         return self._loader.per_device_samples()
 
     def __next__(self) -> Any:
+        """The next batch, on the device. Raises StopIteration after the last, and what the loader raised."""
         if self._count % self._loader.batches_per_execution == 0:
             _sync_unless_traced(self._device)
         found = self._loader.next_item(self._device)
@@ -110,17 +112,17 @@ class ParallelLoader:
             raise ValueError("ParallelLoader needs at least one device")
         self._cpu_loader: Any = source
         self._batches_per_execution = batches_per_execution
-        homes = [torch.empty(0, device=device).device for device in devices]
+        indexed = [torch.empty(0, device=device).device for device in devices]
 
-        def lane(home: torch.device) -> Lane:
+        def prefetcher(device: torch.device) -> DevicePrefetcher:
             def upload(batch: Any) -> Any:
-                return _uploaded(batch, home, input_sharding)
+                return _uploaded(batch, device, input_sharding)
 
-            return Lane(upload, loader_prefetch_size, device_prefetch_size, host_to_device_transfer_threads)
+            return DevicePrefetcher(upload, loader_prefetch_size, device_prefetch_size, host_to_device_transfer_threads)
 
-        self._lanes = {home: lane(home) for home in homes}
+        self._prefetchers = {device: prefetcher(device) for device in indexed}
         # The thread does not hold this object: when nobody does, it closes.
-        threading.Thread(target=_read, args=(source, list(self._lanes.values())), name="xla-loader-read", daemon=True).start()
+        threading.Thread(target=_read, args=(source, list(self._prefetchers.values())), name="xla-loader-read", daemon=True).start()
 
     @property
     def batches_per_execution(self) -> int:
@@ -129,52 +131,52 @@ class ParallelLoader:
 
     def per_device_loader(self, device: Device) -> PerDeviceLoader:
         """The batches for one of the devices."""
-        home = torch.empty(0, device=device).device
-        if home not in self._lanes:
-            raise ValueError(f"{device} is none of this loader's devices {[str(one) for one in self._lanes]}")
-        return PerDeviceLoader(self, home)
+        indexed = torch.empty(0, device=device).device
+        if indexed not in self._prefetchers:
+            raise ValueError(f"{device} is none of this loader's devices {[str(one) for one in self._prefetchers]}")
+        return PerDeviceLoader(self, indexed)
 
     def per_device_samples(self) -> int:
         """Batches for each device."""
-        return len(self._cpu_loader) // len(self._lanes)
+        return len(self._cpu_loader) // len(self._prefetchers)
 
     def next_item(self, device: torch.device) -> tuple[Any] | None:
         """The next batch on a device, in a tuple; None behind the last. Raises what reading or uploading it raised."""
-        return self._lanes[device].get()
+        return self._prefetchers[device].get()
 
     def abandon(self, device: Device) -> None:
         """Read on for the other devices, though nobody takes the batches of this one any more."""
-        self._lanes[torch.empty(0, device=device).device].abandon()
+        self._prefetchers[torch.empty(0, device=device).device].abandon()
 
     def close(self) -> None:
         """End the threads; what was read ahead is dropped."""
-        for lane in self._lanes.values():
-            lane.close()
-        for lane in self._lanes.values():
-            lane.join()
+        for prefetcher in self._prefetchers.values():
+            prefetcher.close()
+        for prefetcher in self._prefetchers.values():
+            prefetcher.join()
 
     def __del__(self) -> None:
-        for lane in vars(self).get("_lanes", {}).values():
-            lane.close()
+        for prefetcher in vars(self).get("_prefetchers", {}).values():
+            prefetcher.close()
 
 
-def _read(source: Iterable[Any], lanes: list[Lane]) -> None:
-    """Deal the batches of a loader out to lanes, a whole round at a time."""
+def _read(source: Iterable[Any], prefetchers: list[DevicePrefetcher]) -> None:
+    """Deal the batches of a loader out to the devices, a whole round at a time."""
     error: BaseException | None = None
     waiting: list[Any] = []
     try:
         for batch in source:
             waiting.append(batch)
-            if len(waiting) == len(lanes):
-                for lane, each in zip(lanes, waiting, strict=True):
-                    lane.put(each)
+            if len(waiting) == len(prefetchers):
+                for prefetcher, each in zip(prefetchers, waiting, strict=True):
+                    prefetcher.put(each)
                 waiting = []
     except LoaderClosedError:
         return
     except BaseException as raised:  # it belongs to whoever takes the next batch
         error = raised
-    for lane in lanes:
-        lane.end(error)
+    for prefetcher in prefetchers:
+        prefetcher.end(error)
 
 
 class _InStep:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.abi import Setting
+from xla_core.abi.process import Setting
 
 
 def _positive(text: str) -> float:
@@ -46,19 +46,19 @@ BUCKET_SIZE_MB = Setting(
     "an integer of at least 0",
 )
 
-# The place of a process in its job, as torchrun tells it; `spawn` sets the same for its children.
+# The place of a process in its job, as torchrun sets it; `spawn` sets the same for its children.
 RANK = _number("RANK", "Number of this process in the job.")
 WORLD_SIZE = _number("WORLD_SIZE", "Processes of the job.")
 LOCAL_RANK = _number("LOCAL_RANK", "Number of this process on its host.")
 LOCAL_WORLD_SIZE = _number("LOCAL_WORLD_SIZE", "Processes of the job on this host.")
 MASTER_ADDR = _text("MASTER_ADDR", "Host of process 0.")
-MASTER_PORT = _number("MASTER_PORT", "Port on which the processes of a job meet; 12355 if it is not set.")
+MASTER_PORT = _number("MASTER_PORT", "Port of the store by which the processes of a job find each other; 12355 if it is not set.")
 PJRT_LOCAL_PROCESS_RANK = _number("PJRT_LOCAL_PROCESS_RANK", "As LOCAL_RANK, for readers of the older name.")
 PJRT_LOCAL_PROCESS_COUNT = _number("PJRT_LOCAL_PROCESS_COUNT", "As LOCAL_WORLD_SIZE, for readers of the older name.")
 CPU_NUM_DEVICES = _number("CPU_NUM_DEVICES", "CPU devices: how many replicas `spawn` starts on CPU.")
 GPU_NUM_DEVICES = _number("GPU_NUM_DEVICES", "GPUs: how many replicas `spawn` starts on GPUs; all that the driver lists if it is not set.")
 CUDA_VISIBLE_DEVICES = _text("CUDA_VISIBLE_DEVICES", "The GPUs that this process may use.")
-# Set by managers of clusters (`cluster.py`).
+# Set by managers of clusters (`job/cluster.py`).
 SLURM_STEP_NUM_TASKS = _number("SLURM_STEP_NUM_TASKS", "Slurm: processes of the step that this process is of.")
 JOB_COMPLETION_INDEX = _number("JOB_COMPLETION_INDEX", "Kubernetes: number of this pod in an indexed job.")
 # Set by torchrun.

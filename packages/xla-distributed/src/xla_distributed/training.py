@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
+from xla_core.abi.collectives import fetch_gradients
 from xla_distributed import settings
-from xla_distributed.groups import Given
+from xla_distributed.collectives.groups import ReplicaGroups
 
 
-def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Given = None, pin_layout: bool = True) -> None:
+def reduce_gradients(optimizer: torch.optim.Optimizer, groups: ReplicaGroups = None, pin_layout: bool = True) -> None:
     """The mean of each gradient over all replicas, in place; in buckets if ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB is set."""
-    gradients = xm._fetch_gradients(optimizer)
+    gradients = fetch_gradients(optimizer)
     scale = 1.0 / int(xr.world_size())
     cap = settings.BUCKET_SIZE_MB.get()
     if cap:
@@ -26,3 +30,9 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
     """Parameters and buffers take the values of replica 0; then a step sync."""
     xm.collective_broadcast([*model.parameters(), *model.buffers()])
     torch_xla.sync()
+
+
+OFFERED: dict[str, Callable[..., Any]] = {
+    "torch_xla.core.xla_model.broadcast_master_param": broadcast_master_param,
+    "torch_xla.core.xla_model.reduce_gradients": reduce_gradients,
+}

@@ -1,4 +1,4 @@
-"""An optimizer of which each replica runs a part (ZeRO-1)."""
+"""An optimizer whose state and work are sharded over the replicas (ZeRO-1)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.optim.optimizer import ParamsT
 
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_distributed.groups import Given, Groups, even_groups_of
-from xla_distributed.shards import Layout, followed
+from xla_distributed.collectives.groups import Groups, ReplicaGroups, even_groups_of
+from xla_distributed.even_sharding import EvenSharding, updated_master
 
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A parameter, this replica's part of it as the base optimizer sees it (the master), and the dtype in which both travel."""
+    """A parameter, this replica's shard of it as the base optimizer sees it (the master), and the dtype in which collectives send both."""
 
     parameter: torch.Tensor
     master: torch.nn.Parameter
-    layout: Layout
-    wire: torch.dtype
+    sharding: EvenSharding
+    collective_dtype: torch.dtype
 
 
 Group = dict[str, Any]
@@ -69,7 +69,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     pin_layout: as collectives take it; lists travel without.
     sharding_groups: lists of ordinals, of one size. None: all replicas. Nothing is reduced between groups: replicas of different groups
         hold different parameters (model parallelism), and the groups are those of data parallelism.
-    grad_norm_groups: groups over which the squared norms of sharding groups are added up too, for parameters that are spread over them.
+    grad_norm_groups: groups over which the squared norms of sharding groups are added up too, for parameters that are sharded over them.
     lazy_init: shard nothing before `init_zero()`.
     bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter: MiB of tensors that travel together. 0: one collective for each tensor.
     use_grad_acc_hook: add up gradients in `optimizer_dtype` as backward makes them, and free `.grad`.
@@ -93,8 +93,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         grad_clipping: bool = True,
         max_norm: float | None = None,
         pin_layout: bool = True,
-        sharding_groups: Given = None,
-        grad_norm_groups: Given = None,
+        sharding_groups: ReplicaGroups = None,
+        grad_norm_groups: ReplicaGroups = None,
         lazy_init: bool = False,
         bucket_cap_mb_all_gather: int = 0,
         bucket_cap_mb_reduce_scatter: int = 0,
@@ -163,9 +163,9 @@ class ZeroRedundancyOptimizer(Optimizer):
                 "which makes new parameters, then make the optimizer"
             )
         dtype = self._dtype_for(parameter)
-        layout = Layout(tuple(parameter.shape), self._group.size, self._group.place)
-        master = layout.part(parameter.detach()).to(dtype, copy=True)
-        return _Shard(parameter, torch.nn.Parameter(master), layout, dtype if self.higher_cc_precision else parameter.dtype)
+        sharding = EvenSharding(tuple(parameter.shape), self._group.size, self._group.place)
+        master = sharding.shard(parameter.detach()).to(dtype, copy=True)
+        return _Shard(parameter, torch.nn.Parameter(master), sharding, dtype if self.higher_cc_precision else parameter.dtype)
 
     def _dtype_for(self, parameter: torch.Tensor) -> torch.dtype:
         dtype = self.optimizer_dtype or torch.promote_types(parameter.dtype, torch.float32)
@@ -223,11 +223,11 @@ class ZeroRedundancyOptimizer(Optimizer):
     def _take_gradients(self) -> list[_Shard]:
         """Give each shard its part of the mean gradient; the shards that have one."""
         found = [(shard, gradient) for shard in self._shards if (gradient := self._gradient(shard.parameter)) is not None]
-        lines = [shard.layout.line(gradient).to(shard.wire) for shard, gradient in found]
+        lines = [shard.sharding.padded(gradient).to(shard.collective_dtype) for shard, gradient in found]
         parts = self._scattered(lines)
         for (shard, _), part in zip(found, parts, strict=True):
             master = shard.master
-            master.copy_(followed(master, shard.layout.part(shard.parameter)))
+            master.copy_(updated_master(master, shard.sharding.shard(shard.parameter)))
             master.grad = part.to(master.dtype)
         return [shard for shard, _ in found]
 
@@ -260,10 +260,10 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def _give_parameters(self, stepped: list[_Shard]) -> None:
         """Write what the base optimizer made of the shards to the parameters."""
-        lines = self._gathered([shard.master.detach().to(shard.wire) for shard in stepped])
+        lines = self._gathered([shard.master.detach().to(shard.collective_dtype) for shard in stepped])
         for shard, line in zip(stepped, lines, strict=True):
             shard.master.grad = None
-            shard.parameter.copy_(shard.layout.joined(line))
+            shard.parameter.copy_(shard.sharding.unsharded(line))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As any optimizer does; accumulated gradients too."""
@@ -303,10 +303,10 @@ class ZeroRedundancyOptimizer(Optimizer):
         saved = state_dict.get("sharded_master_weights")
         with torch.no_grad():
             for number, shard in enumerate(self._shards):
-                shard.master.copy_(shard.layout.part(shard.parameter) if saved is None else saved[number])
+                shard.master.copy_(shard.sharding.shard(shard.parameter) if saved is None else saved[number])
 
     def _shapes(self) -> dict[int, list[int]]:
-        return {number: list(shard.layout.shape) for number, shard in enumerate(self._shards)}
+        return {number: list(shard.sharding.shape) for number, shard in enumerate(self._shards)}
 
     def _sharding(self) -> dict[str, Any]:
         mine, size = int(xr.global_ordinal()), int(xr.world_size())

@@ -12,7 +12,7 @@ import harness
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_core.abi import snapshot
+from xla_core.abi.metrics import snapshot
 
 STEPS = 3
 

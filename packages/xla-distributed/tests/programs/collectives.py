@@ -38,7 +38,7 @@ Check = tuple[str, torch.Tensor, np.ndarray[Any, Any]]
 
 
 def given(rank: int, dtype: torch.dtype, shape: tuple[int, ...], salt: int = 0) -> torch.Tensor:
-    """What a replica brings: the same on every replica that asks."""
+    """The input of a replica: the same on every replica that asks."""
     generator = torch.Generator().manual_seed(1000 * salt + rank)
     if dtype.is_complex or dtype.is_floating_point:
         return (

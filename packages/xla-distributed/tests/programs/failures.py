@@ -18,7 +18,7 @@ def reduce_ones(*shape: int) -> Any:
 
 
 def caught(action: Any) -> dict[str, Any]:
-    """What an action raises, and how soon."""
+    """The error that an action raises, and the seconds until then."""
     start = time.monotonic()
     try:
         return {"result": action(), "seconds": time.monotonic() - start}
@@ -77,7 +77,7 @@ def raises_in_do_on_ordinals(rank: int, folder: str) -> Any:
 
 
 def without_replica_1(rank: int, folder: str, action: Any) -> Any:
-    """What an action raises on replica 0, to which replica 1 does not come."""
+    """The error that an action raises on replica 0, to which replica 1 does not come."""
     if rank == 1:
         hold(folder, rank)
         return None
@@ -97,7 +97,7 @@ def absent_at_first(rank: int, folder: str) -> Any:
     return without_replica_1(rank, folder, lambda: reduce_ones(2))
 
 
-def absent_at_meeting(rank: int, folder: str) -> Any:
+def absent_at_rendezvous(rank: int, folder: str) -> Any:
     """From a rendezvous."""
     return without_replica_1(rank, folder, lambda: xm.rendezvous("lunch"))
 

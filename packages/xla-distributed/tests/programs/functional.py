@@ -11,23 +11,23 @@ import torch.distributed._functional_collectives as funcol
 from torch.utils._pytree import tree_leaves
 
 import torch_xla
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
 
 OPS = torch.ops._c10d_functional
 WITH_GRADIENTS = torch.ops._c10d_functional_autograd
 
 
-def brought(rank: int, *shape: int) -> torch.Tensor:
-    """What a rank brings, on the CPU: values that differ in all elements and all ranks."""
+def payload(rank: int, *shape: int) -> torch.Tensor:
+    """The input of a rank, on the CPU: values that differ in all elements and all ranks."""
     return (torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 1.5) * (rank + 2)
 
 
 def value(rank: int, *shape: int) -> torch.Tensor:
-    return brought(rank, *shape).to("xla")
+    return payload(rank, *shape).to("xla")
 
 
 def counted(*names: str) -> list[int]:
-    counters = abi.snapshot().counters
+    counters = snapshot().counters
     return [counters.get(name, 0) for name in names]
 
 

@@ -1,4 +1,4 @@
-"""How a program of a test job starts its replicas and lets each report."""
+"""Start the replicas of a test job and let each report."""
 
 from __future__ import annotations
 

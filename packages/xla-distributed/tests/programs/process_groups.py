@@ -12,11 +12,11 @@ from functional import functional
 import harness
 import torch_xla
 import torch_xla.experimental.pjrt_backend
-from xla_core import abi
+from xla_core.abi.metrics import counter
 
 
 def value(rank: int, *shape: int) -> torch.Tensor:
-    """What a rank brings."""
+    """The input of a rank."""
     return torch.arange(float(torch.Size(shape).numel()), device="xla").reshape(shape) + 10 * rank
 
 
@@ -106,7 +106,7 @@ def parallel(rank: int, folder: str) -> dict[str, Any]:
         wrapped(batch).square().mean().backward()
         optimizer.step()
         torch_xla.sync()
-        compiled.append(abi.counter("UncachedCompile"))
+        compiled.append(counter("UncachedCompile"))
     return {"end": [parameter.cpu().tolist() for parameter in net.parameters()], "late": compiled[-1] - compiled[2]}
 
 

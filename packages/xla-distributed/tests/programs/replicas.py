@@ -1,4 +1,4 @@
-"""What each of two replicas sees of its job, of meetings, of training and of differentiable collectives."""
+"""Reports of two replicas: their job, rendezvous, training and differentiable collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from torch_xla.distributed.data_parallel import Context, DataParallel
-from xla_core import abi
+from xla_core.abi.metrics import counter
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT")
 
@@ -43,7 +43,7 @@ def raised(action: Any) -> str | None:
     return None
 
 
-def meetings(rank: int) -> dict[str, Any]:
+def rendezvous(rank: int) -> dict[str, Any]:
     mine = torch.tensor([1.0 + rank], device="xla")
     once = xm.do_on_ordinals(lambda value, name: [str(value.device), value.item(), name], (mine, "x"), ordinals=(1,))
     return {
@@ -81,7 +81,7 @@ def training(rank: int) -> dict[str, Any]:
         net(batch).square().mean().backward()
         result = xm.optimizer_step(optimizer)
         torch_xla.sync()
-        compiled.append(abi.counter("UncachedCompile"))
+        compiled.append(counter("UncachedCompile"))
     return {"start": same, "end": [parameter.cpu().tolist() for parameter in net.parameters()], "result": result, "compiled": compiled}
 
 
@@ -162,7 +162,7 @@ def wrong_arguments(count: int) -> dict[str, str | None]:
 
 
 def left_out() -> list[Any]:
-    """What is said, on each replica, of groups in which not all are; and the collective after it."""
+    """The error, on each replica, for groups in which not all are; and the collective after it."""
     x = torch.ones(2, device="xla")
     try:
         xm.all_reduce("sum", x, groups=[[0]])
@@ -175,7 +175,7 @@ def work(rank: int, folder: str) -> dict[str, Any]:
     count = xr.world_size()
     return {
         "place": place(),
-        "meetings": meetings(rank),
+        "rendezvous": rendezvous(rank),
         "training": training(rank),
         "gradients": gradients(rank, count),
         "normalized": normalized(rank),

@@ -16,7 +16,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch_xla._internal import pjrt
 from torch_xla.distributed.data_parallel import Context, DataParallel
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -48,14 +48,14 @@ def training() -> dict[str, Any]:
     parallel = DataParallel(network)
     results = [parallel(train, batches(5)) for _ in range(2)]
     ends = [[tensor.cpu().tolist() for tensor in model.state_dict().values()] for model in parallel.models]
-    before = abi.snapshot().counters["UncachedCompile"]
+    before = snapshot().counters["UncachedCompile"]
     parallel(train, batches(5))
-    late = abi.snapshot().counters["UncachedCompile"] - before
+    late = snapshot().counters["UncachedCompile"] - before
     return {"results": results, "ends": ends, "devices": parallel.devices, "late": late}
 
 
 def collectives(ordinal: int) -> dict[str, Any]:
-    """What replica `ordinal` of two gets; it brings `mine`."""
+    """The results of replica `ordinal` of two, which gives `mine`."""
     mine = torch.tensor([[1.0, -2.0], [3.0, 5.0]], device="xla") * (1 - 3 * ordinal)
     whole = torch.tensor([6, 3, 7], device="xla") - 2 * ordinal
     found: dict[str, Any] = {f"float {name}": xm.all_reduce(name, mine, scale=0.5) for name in ("sum", "mul", "min", "max")}
@@ -96,7 +96,7 @@ def spawned() -> list[Any]:
 
 
 def failure(loop: Callable[..., Any], count: int = 60) -> dict[str, Any]:
-    """How `DataParallel` over both devices ends."""
+    """The ends of `DataParallel` over both devices."""
     try:
         result = DataParallel(network)(loop, batches(count))
     except BaseException as error:

@@ -15,7 +15,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
-from xla_core import abi
+from xla_core.abi.events import CompileEvent, Direction, FallbackEvent, SyncEvent, subscribe
 
 STEPS = 6
 Tensors = list[torch.Tensor]
@@ -104,7 +104,7 @@ def listed(tensors: Any) -> list[Any]:
 
 
 def stock(case: Case, count: int) -> dict[str, Any]:
-    """What a stock optimizer makes in float32 of the whole batch; the parameters are of the case's dtype."""
+    """The result of a stock optimizer in float32 with the whole batch; the parameters are of the case's dtype."""
     net = Net().to(case.dtype)
     wide = copy.deepcopy(net).float()
     optimizer = case.optimizer(grouped(case, wide), **case.options)
@@ -145,13 +145,11 @@ class Events:
     def __init__(self) -> None:
         self.compiled = 0
         self.acted = 0
-        abi.subscribe(self.count)
+        subscribe(self.count)
 
     def count(self, event: Any) -> None:
-        self.compiled += isinstance(event, abi.CompileEvent)
-        self.acted += (
-            isinstance(event, (abi.SyncEvent, abi.FallbackEvent)) or getattr(event, "direction", None) is abi.Direction.FROM_DEVICE
-        )
+        self.compiled += isinstance(event, CompileEvent)
+        self.acted += isinstance(event, (SyncEvent, FallbackEvent)) or getattr(event, "direction", None) is Direction.FROM_DEVICE
 
 
 EVENTS = Events()

@@ -2,6 +2,11 @@
 
 from xla_serialization._version import __version__
 from xla_serialization.core import abi as _abi
+
+# isort: split
+from xla_serialization.checkpoint.in_place import load_into
+from xla_serialization.checkpoint.loading import Checkpoint, load
+from xla_serialization.checkpoint.saving import save
 from xla_serialization.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -11,12 +16,9 @@ from xla_serialization.errors import (
     NewerCheckpointError,
     UnsavableError,
 )
-from xla_serialization.loading import Checkpoint, load
 from xla_serialization.progress import progress_bar
-from xla_serialization.restoring import load_into
-from xla_serialization.saving import save
 
-del _abi  # importing it first is what counts: it checks that this core fits, and that `torch_xla` is ours
+del _abi  # imported before all that needs `torch_xla`: it checks that this core fits, and that `torch_xla` is ours
 
 __all__ = [
     "Checkpoint",

@@ -1,4 +1,4 @@
-"""The core's one door, checked: every module of this package takes `abi` from here."""
+"""The core's one door, checked: every module of this package takes the ABI's modules from here."""
 
 from __future__ import annotations
 
@@ -6,5 +6,10 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((1, 5), "xla-serialization")
-abi.pass_over(Path(__file__).parent)
+abi.require((2, 0), "xla-serialization")
+abi.events.exclude_frames(Path(__file__).parent)
+
+files = abi.files
+process = abi.process
+sharding = abi.sharding
+tensors = abi.tensors

@@ -8,6 +8,6 @@ from typing import Any
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function."""
-    from xla_serialization import xm_save
+    from xla_serialization.torch_formats import xm_save
 
     return {"torch_xla.core.xla_model.save": xm_save.save}

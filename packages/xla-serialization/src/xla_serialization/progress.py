@@ -10,7 +10,7 @@ Progress = Callable[[int, int], None]
 
 
 class Meter:
-    """Adds up what is done, and tells."""
+    """Adds up what is done, and reports it."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
@@ -22,7 +22,7 @@ class Meter:
         self._progress(self._done, self._total)
 
 
-def nobody(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """For those who do not ask."""
 
 
@@ -37,7 +37,7 @@ def progress_bar(title: str) -> Iterator[Progress]:
     with bars.Progress(*columns, bars.TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True) as shown:
         task = shown.add_task(title, total=None)
 
-        def tell(done: int, total: int) -> None:
+        def update(done: int, total: int) -> None:
             shown.update(task, completed=done, total=total)
 
-        yield tell
+        yield update

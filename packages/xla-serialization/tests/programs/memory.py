@@ -48,7 +48,7 @@ def load(folder: Path) -> dict[str, torch.Tensor]:
 
 
 class Risen(threading.Thread):
-    """Looks at RssAnon until it is told to stop."""
+    """Looks at RssAnon until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Trains until it is told that it will be ended. usage: preempted.py FOLDER plain|unaware|handler|off|fork
+"""Trains until it has a signal to end. usage: preempted.py FOLDER plain|unaware|handler|off|fork
 
 Says where it is, one line each, and waits for a line from its parent, which has sent a signal or not. Its last line is a report as JSON.
 """

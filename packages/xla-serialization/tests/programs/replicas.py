@@ -12,7 +12,7 @@ import torch
 import torch_xla.core.xla_model as xm
 import torch_xla.utils.serialization as xser
 import xla_serialization
-from xla_core import abi
+from xla_core.abi.tensors import is_pending
 
 
 def state(ordinal: int) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         data = state(ordinal)
         xm.wait_device_ops()
         save(data, folder / name)
-        pending[name] = abi.is_pending(data["w"])
+        pending[name] = is_pending(data["w"])
         xm.rendezvous(f"saved {name}")
     there = sorted(path.name for path in folder.iterdir())
     xm.rendezvous("seen")

@@ -31,7 +31,7 @@ def say(**what: Any) -> None:
 
 
 class Stopper:
-    """Counts system calls, and waits for ever before the one it is told."""
+    """Counts system calls, and waits for ever before the given one."""
 
     def __init__(self, stop: int) -> None:
         self.count = 0

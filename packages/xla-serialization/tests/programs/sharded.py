@@ -1,4 +1,4 @@
-"""Saves or loads a state that is divided over a mesh; reports as JSON. usage: sharded.py save|fail|load CHECKPOINT ROWS COLUMNS REPORT"""
+"""Saves or loads a state that is sharded over a mesh; reports as JSON. usage: sharded.py save|fail|load CHECKPOINT ROWS COLUMNS REPORT"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 import xla_serialization
-from xla_core import abi
-from xla_serialization.restoring import fill
+from xla_core.abi.sharding import device_shards, sharding_of
+from xla_serialization.checkpoint.in_place import fill
 
 warnings.simplefilter("error")
-# Name → (shape, dtype, how it lies): divided in both ways, in one, not at all; unevenly; pending; a view's base is of the second.
+# Name → (shape, dtype, its sharding): over both axes, over one, not at all; unevenly; pending; a view's base is of the second.
 STATE = {
     "both": ((64, 32), torch.float32, ("x", "y")),
     "turned": ((64, 32), torch.bfloat16, ("y", "x")),
@@ -52,7 +52,7 @@ def save(path: str, mesh: xs.Mesh) -> dict[str, object]:
     pending = {"twice": state["both"] * 2}
     xla_serialization.save({"state": state, "pending": pending, "step": 7, "here": torch.ones(2)}, path)
     manifest = xla_serialization.Checkpoint(path).manifest
-    held = sum(part.data.nbytes for tensor in state.values() for part in abi.device_parts(tensor))
+    held = sum(part.data.nbytes for tensor in state.values() for part in device_shards(tensor))
     once = sum(entry.nbytes for name, entry in manifest.tensors.items() if name.startswith("state."))
     return {"files": len(manifest.files), "once": once, "held": held}
 
@@ -80,7 +80,7 @@ def fail(path: str, mesh: xs.Mesh) -> dict[str, object]:
 
 def load(path: str, mesh: xs.Mesh) -> dict[str, object]:
     state = {name: placed(name, torch.zeros_like(values(name)), mesh) for name in STATE}
-    layouts = {name: repr(abi.layout(tensor)) for name, tensor in state.items()}
+    shardings = {name: repr(sharding_of(tensor)) for name, tensor in state.items()}
     checkpoint = xla_serialization.Checkpoint(path)
     for name, tensor in state.items():
         fill(tensor, checkpoint, f"state.{name}")
@@ -90,8 +90,8 @@ def load(path: str, mesh: xs.Mesh) -> dict[str, object]:
     wrong = [name for name, tensor in state.items() if not torch.equal(tensor.cpu(), values(name))]
     if not torch.equal(restored["pending"]["twice"], values("both") * 2):
         wrong.append("twice")
-    moved = [name for name, tensor in state.items() if repr(abi.layout(tensor)) != layouts[name]]
-    needed = sum(part.data.nbytes for tensor in state.values() for part in abi.device_parts(tensor))
+    moved = [name for name, tensor in state.items() if repr(sharding_of(tensor)) != shardings[name]]
+    needed = sum(part.data.nbytes for tensor in state.values() for part in device_shards(tensor))
     return {"wrong": wrong, "moved": moved, "read": checkpoint.bytes_read, "needed": needed, "step": restored["step"]}
 
 

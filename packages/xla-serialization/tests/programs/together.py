@@ -21,11 +21,12 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.runtime as xr
 import xla_serialization
-from xla_serialization import Checkpoint, preemption
+from xla_serialization import Checkpoint
+from xla_serialization.training import preemption
 
 
-def divided(value: float = 0.0) -> torch.Tensor:
-    """A tensor that lies over the devices of both processes."""
+def sharded(value: float = 0.0) -> torch.Tensor:
+    """A tensor that is sharded over the devices of both processes."""
     count = xr.global_runtime_device_count()
     tensor = torch.full((8, 4), value, device="xla")
     xs.mark_sharding(tensor, xs.Mesh(range(count), (count,), ("x",)), ("x", None))
@@ -42,7 +43,7 @@ def error_of(action: Callable[[], Any]) -> list[str]:
 
 def preempt(folder: str) -> dict[str, Any]:
     manager = xc.CheckpointManager(folder, save_interval=1000)
-    weight = divided()
+    weight = sharded()
     saved = []
     for step in range(1, 50):
         if step == 3:
@@ -55,19 +56,19 @@ def preempt(folder: str) -> dict[str, Any]:
         if manager.reached_preemption(step):
             break
     manager.join()
-    return {"saved": saved, "signalled": preemption.noted(), "all": manager.all_steps()}
+    return {"saved": saved, "signalled": preemption.received(), "all": manager.all_steps()}
 
 
 def steps(folder: str) -> dict[str, Any]:
     """Saves beside training that uses the devices of both processes."""
     manager = xc.CheckpointManager(folder, save_interval=2, max_to_keep=2, max_pending_async=2, num_of_threads=2)
-    weight, moved = divided(), divided(1.0)
+    weight, moved = sharded(), sharded(1.0)
     for step in range(9):
         weight += moved.sum() / 32
         manager.save_async(step, {"weight": weight, "step": step, "here": torch.full((2,), float(step))})
         torch_xla.sync()
     manager.join()
-    found: dict[str, Any] = {"weight": divided(), "step": -1, "here": torch.zeros(2)}
+    found: dict[str, Any] = {"weight": sharded(), "step": -1, "here": torch.zeros(2)}
     manager.restore(8, found)
     pieces = Checkpoint(Path(folder) / "8").manifest.tensors["weight"].pieces
     return {
@@ -83,18 +84,18 @@ def steps(folder: str) -> dict[str, Any]:
 def fail(folder: str) -> dict[str, Any]:
     """The second process cannot write what is large."""
     manager = xc.CheckpointManager(folder, save_interval=1)
-    weight = divided(1.0)
+    weight = sharded(1.0)
     manager.save(1, {"weight": weight})
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     if xr.process_index() == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
     refused = error_of(lambda: manager.save_async(2, {"weight": weight, "other": object() if xr.process_index() else 1}))
     manager.save_async(2, {"weight": weight})
-    told = error_of(lambda: [manager.reached_preemption(step) for step in range(3, 10_000)])
+    errors = error_of(lambda: [manager.reached_preemption(step) for step in range(3, 10_000)])
     there = manager.all_steps()
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     manager.save(20_000, {"weight": weight})
-    return {"refused": refused, "told": told, "there": there, "then": manager.all_steps()}
+    return {"refused": refused, "errors": errors, "there": there, "then": manager.all_steps()}
 
 
 def refuse(folder: str) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def forever(folder: str) -> None:
     path = Path(folder) / "saved"
     first = xla_serialization.load(path)["step"] + 1 if path.exists() else 0
     for step in itertools.count(first):
-        xla_serialization.save({"weight": divided(step), "here": torch.full((2,), float(step)), "step": step}, path)
+        xla_serialization.save({"weight": sharded(step), "here": torch.full((2,), float(step)), "step": step}, path)
         print(json.dumps(step), flush=True)
 
 

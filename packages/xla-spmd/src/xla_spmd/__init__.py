@@ -2,11 +2,10 @@
 
 from pathlib import Path as _Path
 
-from xla_core.abi import pass_over as _pass_over
-from xla_core.abi import require as _require
+from xla_core import abi as _abi
 from xla_spmd._version import __version__
 
 __all__ = ["__version__"]
 
-_require((1, 7), "xla-spmd")
-_pass_over(_Path(__file__).parent)
+_abi.require((2, 0), "xla-spmd")
+_abi.events.exclude_frames(_Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""Pictures of shardings: which devices hold which part of a tensor of one or two dimensions, as a `rich` table."""
+"""Pictures of shardings: which devices hold which shard of a tensor of one or two dimensions, as a `rich` table."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import torch_xla._XLAC
 import torch_xla.runtime as xr
+from xla_spmd.annotations import sharding_text
 from xla_spmd.errors import ShardingError
 from xla_spmd.op_sharding import OpSharding, ShardingType, parse
+from xla_spmd.tensor import unwrap_sharded_tensor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +22,7 @@ _HEIGHT, _WIDTH = 10, 25
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> Table:
     """Print and return the picture of a tensor's sharding; keywords and errors as in `visualize_sharding`."""
-    return visualize_sharding(torch_xla._XLAC._get_xla_sharding_spec(t), **kwargs)
+    return visualize_sharding(sharding_text(unwrap_sharded_tensor(t)), **kwargs)
 
 
 def visualize_sharding(text: str, use_color: bool = True, scale: float = 1.0, min_width: int = 9, max_width: int = 80) -> Table:
@@ -59,7 +60,7 @@ def _cells(sharding: OpSharding) -> list[list[str]]:
     """The text of each cell: the kind of hardware and the ids of the devices that hold this tile."""
     kind = xr.device_type() or ""
     if sharding.effective_type is ShardingType.MANUAL:
-        raise ShardingError("a manual sharding does not say which parts of a tensor its shards are")
+        raise ShardingError("a manual sharding does not say at which indices of a tensor its shards are")
     if sharding.effective_type is ShardingType.REPLICATED:
         return [[f"{kind} {list(range(xr.global_runtime_device_count()))}"]]
     if len(sharding.dims) > 2:

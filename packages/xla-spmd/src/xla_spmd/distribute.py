@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor`'s way to divide tensors and modules, over an `xla` mesh."""
+"""`torch.distributed.tensor`'s way to shard tensors and modules, over an `xla` mesh."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PartitionFunction = Callable[[str, nn.Module, DeviceMesh], Any]
 
 
 def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
-    """`tensor` divided over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its part.
+    """`tensor` sharded over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its shard.
 
     placements: for each mesh axis Shard or Replicate; None: replicated. Raises ValueError for other placements, and as `mark_sharding`.
     """
@@ -35,7 +35,7 @@ def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: DeviceMesh, placeme
         inner = unwrap_sharded_tensor(tensor)
         return mark_sharding(inner, mesh, spec)
     if tensor.is_meta:
-        raise AnnotationError("a tensor on the meta device has no data to divide: make it on the CPU or on xla first")
+        raise AnnotationError("a tensor on the meta device has no data to shard: make it on the CPU or on xla first")
     leaf = wrap_as_sharded_tensor(_upload(tensor, mesh, spec), mesh.mesh_shape, spec)
     leaf.requires_grad_(tensor.requires_grad)
     return leaf
@@ -46,28 +46,28 @@ def _upload(tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tens
 
 
 def redistribute(tensor: XLAShardedTensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> XLAShardedTensor:
-    """A new tensor with the same data, divided so; gradients flow back. Raises as `xla_distribute_tensor`."""
+    """A new tensor with the same data and these placements; gradients flow back. Raises as `xla_distribute_tensor`."""
     mesh, spec = placed(tensor, device_mesh, placements)
     return wrap_as_sharded_tensor(mark_sharding_with_gradients(tensor, mesh, spec), mesh.mesh_shape, spec)
 
 
 def auto_policy(mod_name: str, mod: nn.Module, device_mesh: DeviceMesh) -> None:
-    """A partition_fn that divides each parameter over the whole mesh, along its largest dimension that divides evenly, if one does."""
+    """A partition_fn that shards each parameter over the whole mesh, along its largest dimension that is evenly divisible, if one is."""
     mesh = convert_to_xla_mesh(device_mesh)
     axes = tuple(range(len(mesh.mesh_shape)))
     for name, parameter in list(mod.named_parameters(recurse=False)):
         even = [dim for dim, size in enumerate(parameter.shape) if size % mesh.size() == 0 and size > 0]
         best = max(even, key=lambda dim: parameter.shape[dim], default=None)
-        _place(mod, name, parameter, mesh, tuple([axes if dim == best else None for dim in range(parameter.dim())]))
+        _shard_tensor(mod, name, parameter, mesh, tuple([axes if dim == best else None for dim in range(parameter.dim())]))
 
 
-def _place(owner: nn.Module, name: str, tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
-    """Divide a parameter or buffer: in place on `xla`, else a new one takes its place."""
+def _shard_tensor(module: nn.Module, name: str, tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
+    """Shard a parameter or buffer: in place on `xla`, else a new one takes its place."""
     if tensor.device.type == "xla":
         mark_sharding(tensor, mesh, spec)
         return
     moved = _upload(tensor, mesh, spec)
-    setattr(owner, name, nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved)
+    setattr(module, name, nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved)
 
 
 def xla_distribute_module(
@@ -77,7 +77,7 @@ def xla_distribute_module(
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
 ) -> nn.Module:
-    """Divide the parameters of `module` by `partition_fn(name, submodule, device_mesh)`, called for each submodule; others are replicated.
+    """Shard the parameters of `module` by `partition_fn(name, submodule, device_mesh)`, called for each submodule; others are replicated.
 
     Tensors that are not on `xla` yet are replaced by ones that are; a parameter that several modules share stays one.
     device_mesh: None for one axis over all devices. input_fn, output_fn: called with (module, inputs or outputs, device_mesh).
@@ -89,10 +89,10 @@ def xla_distribute_module(
     before = _input_hook(input_fn, mesh)
     after = _output_hook(output_fn, mesh)
     shared = _Shared(module)
-    for name, part in module.named_modules():
+    for name, submodule in module.named_modules():
         if partition_fn is not None:
-            partition_fn(name, part, mesh)
-        _replicate(part, convert_to_xla_mesh(mesh))
+            partition_fn(name, submodule, mesh)
+        _replicate(submodule, convert_to_xla_mesh(mesh))
     shared.tie()
     if before is not None:
         module.register_forward_pre_hook(before)
@@ -117,15 +117,15 @@ class _Shared:
         for first, *others in self._names:
             parameter = self._module.get_parameter(first)
             for name in others:
-                owner, _, attribute = name.rpartition(".")
-                setattr(self._module.get_submodule(owner), attribute, parameter)
+                path, _, attribute = name.rpartition(".")
+                setattr(self._module.get_submodule(path), attribute, parameter)
 
 
-def _replicate(part: nn.Module, mesh: Mesh) -> None:
-    """Move what is not on `xla`, whole."""
-    for name, tensor in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+def _replicate(module: nn.Module, mesh: Mesh) -> None:
+    """Move to `xla` what is not there yet, replicated."""
+    for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         if tensor.device.type != "xla":
-            _place(part, name, tensor, mesh, (None,) * tensor.dim())
+            _shard_tensor(module, name, tensor, mesh, (None,) * tensor.dim())
 
 
 def _whole_mesh() -> DeviceMesh:

@@ -5,7 +5,7 @@ XlaError
 ├── AxisError (AssertionError)            a spec that names an axis wrongly: none of the mesh's, twice, or nested too deep
 ├── PartitionSpecError (ValueError)       a spec with an unknown name or with an entry that is none
 ├── DeviceCountError (AssertionError)     a mesh that is not over all devices of the job
-├── AnnotationError (RuntimeError)        a tensor that cannot lie as asked: not in SPMD mode, or it lies otherwise already
+├── AnnotationError (RuntimeError)        a tensor that cannot be sharded as asked: not in SPMD mode, or sharded otherwise already
 ├── ShardingError (ValueError)            a sharding that contradicts itself, or does not fit the tensor
 ├── TopologyError (ValueError)            the devices do not form the mesh that was asked for
 └── PlacementError (NotImplementedError)  no set of physical axes has the size of a logical axis
@@ -13,7 +13,7 @@ XlaError
 
 from __future__ import annotations
 
-from xla_core.abi import XlaError
+from xla_core.abi.process import XlaError
 
 
 class MeshError(XlaError, AssertionError):
@@ -33,7 +33,7 @@ class DeviceCountError(XlaError, AssertionError):
 
 
 class AnnotationError(XlaError, RuntimeError):
-    """A tensor that cannot lie as asked: outside SPMD mode, or it lies otherwise already."""
+    """A tensor that cannot be sharded as asked: outside SPMD mode, or it is sharded otherwise already."""
 
 
 class ShardingError(XlaError, ValueError):

@@ -1,4 +1,4 @@
-"""A module whose parameters are divided over a mesh axis, and whose output is (FSDPv2)."""
+"""A module whose parameters and output are sharded over a mesh axis (FSDPv2)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import nn
 
 import torch_xla.core.xla_model as xm
 from xla_spmd.annotations import annotation_of
+from xla_spmd.auto_wrap import Policy, wrap_children
 from xla_spmd.errors import AnnotationError, PartitionSpecError
 from xla_spmd.linear import apply_backward_optimization_barrier
 from xla_spmd.marking import mark_sharding
 from xla_spmd.mesh import Mesh, get_global_mesh
 from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import unwrap_sharded_tensor
-from xla_spmd.wrapping import Policy, wrap_children
 
 _AXIS = "fsdp"
 _INSIDE = "_orig_module"
@@ -26,13 +26,13 @@ ShardOutput = Callable[[Any, Mesh], Any]
 
 
 class SpmdFullyShardedDataParallel(nn.Module):
-    """`module`, moved to `xla`, with each parameter divided on the mesh axis `fsdp` along its largest dimension.
+    """`module`, moved to `xla`, with each parameter sharded on the mesh axis `fsdp` along its largest dimension.
 
-    The module's parameters stay the objects that they are once they are on `xla`; those already divided are left as they lie.
+    The module's parameters stay the objects that they are once they are on `xla`; those already sharded stay as they are.
 
-    mesh: None for the global one. shard_output: called with the output and the mesh, to divide the output; None: dimension 0 of
-    the output, or of the first tensor of a tuple, is divided on `fsdp`. extra_data_axis: the output is divided on this axis, too.
-    auto_wrap_policy: which submodules get a wrapper of their own (`wrapping.wrap_children`). auto_wrapper_callable: makes these
+    mesh: None for the global one. shard_output: called with the output and the mesh, to shard the output; None: dimension 0 of
+    the output, or of the first tensor of a tuple, is sharded on `fsdp`. extra_data_axis: the output is sharded on this axis, too.
+    auto_wrap_policy: which submodules get a wrapper of their own (`auto_wrap.wrap_children`). auto_wrapper_callable: makes these
     wrappers, called as this class.
     state_dict and load_state_dict have the names that parameters have in `module`, whatever is wrapped.
     Raises ValueError for a mesh without these axes, RuntimeError for a module that is wrapped already and outside SPMD mode.
@@ -53,7 +53,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         self._mesh = _checked(mesh, extra_data_axis)
         self._extra_data_axis = extra_data_axis
         self._separated = False
-        self._shard_output = self._divide_output if shard_output is None else shard_output
+        self._shard_output = self._shard_dim_0 if shard_output is None else shard_output
         if auto_wrap_policy is not None:
             make = auto_wrapper_callable or SpmdFullyShardedDataParallel
             options: dict[str, Any] = {"mesh": mesh, "shard_output": shard_output, "extra_data_axis": extra_data_axis}
@@ -67,9 +67,9 @@ class SpmdFullyShardedDataParallel(nn.Module):
         for parameter in module.parameters():
             if annotation_of(unwrap_sharded_tensor(parameter)) is None:
                 mark_sharding(parameter, self._mesh, _along_largest(parameter.shape))
-        for part in module.modules():  # nothing follows the backward pass of the outermost module
-            if isinstance(part, SpmdFullyShardedDataParallel):
-                part._separate_backward()
+        for submodule in module.modules():  # nothing follows the backward pass of the outermost module
+            if isinstance(submodule, SpmdFullyShardedDataParallel):
+                submodule._separate_backward()
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
 
@@ -79,7 +79,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; its output is divided by `shard_output`."""
+        """Call the module; its output is sharded by `shard_output`."""
         output = self._orig_module(*args, **kwargs)
         self._shard_output(output, self._mesh)
         return output
@@ -89,12 +89,12 @@ class SpmdFullyShardedDataParallel(nn.Module):
             apply_backward_optimization_barrier(self._orig_module)
             self._separated = True
 
-    def _divide_output(self, output: Any, mesh: Mesh) -> None:
+    def _shard_dim_0(self, output: Any, mesh: Mesh) -> None:
         if isinstance(output, tuple) and output and isinstance(output[0], torch.Tensor):
-            warnings.warn("the output is a tuple: its first tensor is divided; give shard_output= to divide it otherwise", stacklevel=5)
+            warnings.warn("the output is a tuple: its first tensor is sharded; give shard_output= to shard it otherwise", stacklevel=5)
             output = output[0]
         if not isinstance(output, torch.Tensor):
-            raise AnnotationError(f"the output is a {type(output).__name__}: give shard_output=, a function that divides it")
+            raise AnnotationError(f"the output is a {type(output).__name__}: give shard_output=, a function that shards it")
         if output.dim():
             axis = _AXIS if self._extra_data_axis is None else (self._extra_data_axis, _AXIS)
             mark_sharding(output, mesh, (axis,) + (None,) * (output.dim() - 1))

@@ -42,15 +42,15 @@ class HybridMesh(Mesh):
         super().__init__(ids.ravel(), [a * b for a, b in zip(inner, outer, strict=True)], axis_names)
 
     def _get_physical_tpu_mesh(self, devices: Sequence[int]) -> Ids:
-        """The ids of one slice's devices, laid out by their coordinates; a last axis for the cores where chips have several.
+        """The ids of one slice's devices, arranged by their coordinates; a last axis for the cores where chips have several.
 
         Raises TopologyError if they do not fill a box.
         """
-        places = np.array([_place(self._attributes[device]) for device in devices], np.int64)
-        places = places[:, :-1] if not places[:, -1].any() else places
-        places = places - places.min(axis=0)  # a part of a slice need not start at its corner
-        physical = np.full(places.max(axis=0) + 1, -1)
-        physical[tuple(places.T)] = devices
+        coordinates = np.array([_coordinates(self._attributes[device]) for device in devices], np.int64)
+        coordinates = coordinates[:, :-1] if not coordinates[:, -1].any() else coordinates
+        coordinates = coordinates - coordinates.min(axis=0)  # a subset of a slice need not start at its corner
+        physical = np.full(coordinates.max(axis=0) + 1, -1)
+        physical[tuple(coordinates.T)] = devices
         if physical.size != len(devices) or (physical < 0).any():
             raise TopologyError(
                 f"{len(devices)} devices do not fill a box of {physical.shape} coordinates: use Mesh, with an order of yours"
@@ -103,7 +103,7 @@ def _number(attributes: Mapping[str, Any]) -> int:
     return int(number)
 
 
-def _place(attributes: Mapping[str, Any]) -> list[int]:
+def _coordinates(attributes: Mapping[str, Any]) -> list[int]:
     return [*attributes["coords"], attributes.get("core_on_chip", 0)]
 
 
@@ -140,7 +140,7 @@ def _transposed(physical: Ids, assignment: Assignment) -> Ids:
 
 
 def _in_prime_axes(physical: Ids, mesh_shape: Sequence[int]) -> Ids:
-    """Ids in the logical shape where logical axes take parts of physical ones, from last to first and neighbours first.
+    """Ids in the logical shape where logical axes take factors of physical ones, from last to first and neighbours first.
 
     Every physical axis is split into axes of prime sizes. As both shapes have one product, each logical axis finds its primes.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import torch_xla
-from xla_core import abi
+from xla_core.abi.sharding import upload_sharded
 from xla_spmd.annotations import annotate, sharding_for_programs
 from xla_spmd.errors import AnnotationError, AxisError
 from xla_spmd.marking import annotation_for, check_mesh, check_mode
@@ -20,9 +20,9 @@ from xla_spmd.tensor import unwrap_sharded_tensor
 
 @dataclass
 class ShardingSpec:
-    """A mesh and the spec by which tensors are divided over it.
+    """A mesh and the spec by which tensors are sharded over it.
 
-    minibatch: tensors are this process's part of dimension 0, not the whole.
+    minibatch: tensors are this process's block of dimension 0, not the global tensor.
     Raises AxisError, PartitionSpecError for a spec that the mesh does not fit.
     """
 
@@ -47,7 +47,7 @@ class ShardingSpec:
         return self.mesh.get_op_sharding(self.partition_spec) if self.can_apply(t) else None
 
     def apply(self, t: torch.Tensor) -> None:
-        """Divide `t`, in place. Raises AxisError (an AssertionError) unless it is on the `xla` device and has as many dimensions."""
+        """Shard `t`, in place. Raises AxisError (an AssertionError) unless it is on the `xla` device and has as many dimensions."""
         if t.device != torch_xla.device():
             raise AxisError(
                 f"ShardingSpec.apply is for tensors on {torch_xla.device()}, got one on {t.device}: move it with .to('xla') first"
@@ -56,7 +56,7 @@ class ShardingSpec:
         annotate(unwrap_sharded_tensor(t), annotation_for(t.shape, self.mesh, self.partition_spec))
 
     def upload(self, t: torch.Tensor) -> torch.Tensor:
-        """A CPU tensor on the devices, each with its part only; where the spec has another number of dimensions, on all whole.
+        """A CPU tensor on the devices, each with its shard only; replicated where the spec has another number of dimensions.
 
         Raises AnnotationError outside SPMD mode and for a tensor that is not on the CPU, DeviceCountError for a mesh that is not over
         all devices.
@@ -68,6 +68,6 @@ class ShardingSpec:
         if not self.can_apply(t):
             return t.to(torch_xla.device())
         wanted = annotation_for(t.shape, self.mesh, self.partition_spec)
-        found = abi.upload_divided(t, sharding_for_programs(wanted), self.minibatch)
+        found = upload_sharded(t, sharding_for_programs(wanted), self.minibatch)
         annotate(found, wanted)
         return found

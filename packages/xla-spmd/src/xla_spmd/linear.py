@@ -14,7 +14,7 @@ from xla_spmd.tensor import unwrap_sharded_tensor
 
 
 class XLAPatchedLinear(torch.autograd.Function):
-    """`linear` as an einsum: leading dimensions, which may be divided, are never merged. Under autocast as torch's `linear`."""
+    """`linear` as an einsum: leading dimensions, which may be sharded, are never merged. Under autocast as torch's `linear`."""
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -53,9 +53,9 @@ class EinsumLinear(nn.Linear):
 
 def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
     """Make every `nn.Linear` in `module`, itself included, an EinsumLinear, in place: parameters and hooks stay. Returns `module`."""
-    for part in module.modules():
-        if type(part) is nn.Linear:
-            part.__class__ = EinsumLinear
+    for layer in module.modules():
+        if type(layer) is nn.Linear:
+            layer.__class__ = EinsumLinear
     return module
 
 

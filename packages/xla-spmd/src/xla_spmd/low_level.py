@@ -10,11 +10,13 @@ from types import EllipsisType
 import torch
 
 import torch_xla.runtime as xr
-from xla_core import abi
-from xla_spmd import held
+from xla_core.abi.metrics import counter_add
+from xla_core.abi.process import client
+from xla_core.abi.sharding import enter_manual, leave_manual, upload_sharded
+from xla_spmd import local_shards
 from xla_spmd.annotations import Annotation, annotate, annotation_of, sharding_for_programs, sharding_text
 from xla_spmd.errors import AnnotationError, DeviceCountError
-from xla_spmd.manual import check_parts, sharding_of_parts
+from xla_spmd.manual import check_is_shard, region_sharding
 from xla_spmd.manual import mark_manual_sharding as _mark_manual
 from xla_spmd.marking import check_mode, clear_sharding
 from xla_spmd.op_sharding import OpSharding, ShardingType
@@ -24,7 +26,7 @@ from xla_spmd.tensor import unwrap_sharded_tensor
 
 @dataclass(frozen=True, slots=True)
 class XlaShardingSpec:
-    """The sharding of an input of this shape (dtype); minibatch: the tensor is this process's part of dimension 0."""
+    """The sharding of an input of this shape (dtype); minibatch: the tensor is this process's block of dimension 0."""
 
     tensor: torch.Tensor
     tile_assignment: list[object]
@@ -35,10 +37,10 @@ class XlaShardingSpec:
 
 
 def xla_mark_sharding(t: torch.Tensor, sharding: OpSharding) -> None:
-    """Let `t` lie so, in place. Raises as `mark_sharding`, ShardingError for a sharding of another rank."""
+    """Set the sharding of `t`, in place. Raises as `mark_sharding`, ShardingError for a sharding of another rank."""
     check_mode("_xla_mark_sharding")
     annotate(unwrap_sharded_tensor(t), _checked(sharding, t.shape))
-    abi.counter_add("XlaMarkSharding")
+    counter_add("XlaMarkSharding")
 
 
 def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:
@@ -51,17 +53,17 @@ def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:
 
 
 def xla_clear_sharding(t: torch.Tensor) -> None:
-    """Take back what was said of how `t` lies."""
+    """Clear the sharding of `t`, in place."""
     clear_sharding(t)
 
 
 def mark_manual_sharding(t: torch.Tensor) -> None:
-    """Let each device have all of a pending result, in place."""
+    """Make a pending result a manual value that each device has all of, in place."""
     _mark_manual(t)
 
 
 def get_xla_sharding_spec(t: torch.Tensor) -> str:
-    """The text of the sharding; `''` if none was told."""
+    """The text of the sharding; `''` if it has none."""
     return sharding_text(unwrap_sharded_tensor(t))
 
 
@@ -71,84 +73,82 @@ def get_xla_sharding_specs(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def get_xla_op_sharding(t: torch.Tensor) -> OpSharding | None:
-    """The sharding; None if none was told."""
+    """The sharding; None if it has none."""
     found = annotation_of(unwrap_sharded_tensor(t))
     return None if found is None else found.sharding
 
 
 def get_xla_sharding_type(t: torch.Tensor) -> int | None:
-    """The type of the sharding; None if none was told."""
+    """The type of the sharding; None if it has none."""
     found = get_xla_op_sharding(t)
     return None if found is None else int(found.effective_type)
 
 
 def get_local_shards(tensors: Sequence[torch.Tensor]) -> list[list[tuple[torch.Tensor, str]]]:
     """For each tensor, data (padded, on the CPU) and device of each shard of this process."""
-    found = [held.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
+    found = [local_shards.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
     return [[(shard.data, shard.shard_device) for shard in shards] for shards in found]
 
 
 def get_local_shard_replica_and_indices(tensors: Sequence[torch.Tensor]) -> list[list[tuple[int, list[slice] | EllipsisType]]]:
-    """For each tensor, which copy and which part of it each shard of this process is."""
-    found = [held.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
+    """For each tensor, the replica id and the indices of each shard of this process."""
+    found = [local_shards.local_shards(unwrap_sharded_tensor(t)) for t in tensors]
     return [[(shard.replica_id, shard.indices) for shard in shards] for shards in found]
 
 
 def load_local_shards(t: torch.Tensor, shards: Sequence[torch.Tensor], devices: Sequence[str]) -> None:
     """Overwrite `t` with padded shards, one for each of this process's devices (`CPU:0`, …). Raises as `load_local_shards_`."""
     inner = unwrap_sharded_tensor(t)
-    present = held.local_shards(inner)
+    present = local_shards.local_shards(inner)
     wanted = [shard.shard_device for shard in present]
     if sorted(devices) != sorted(wanted) or len(shards) != len(devices):
         raise AnnotationError(f"there is one shard for each of the devices {wanted}, got {len(shards)} shards for {list(devices)}")
     given = dict(zip(devices, shards, strict=True))
-    held.load_local_shards(inner, [replace(one, data=given[one.shard_device]) for one in present])
+    local_shards.load_local_shards(inner, [replace(one, data=given[one.shard_device]) for one in present])
 
 
 def global_tensor_from_cpu_shards(
     shards: Sequence[torch.Tensor], sharding: OpSharding, global_shape: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """The tensor of `global_shape` (that of evenly divided shards if None) whose padded shards this process's devices get.
+    """The tensor of `global_shape` (that of shards without padding if None) whose padded shards this process's devices get.
 
     Raises RuntimeError for shards that do not fit.
     """
     check_mode("_global_tensor_from_cpu_shards")
-    if len(shards) != len(abi.client().devices):
-        raise AnnotationError(
-            f"{len(shards)} shards were given for the {len(abi.client().devices)} devices of this process: give one for each"
-        )
+    if len(shards) != len(client().devices):
+        raise AnnotationError(f"{len(shards)} shards were given for the {len(client().devices)} devices of this process: give one for each")
     tiles = tile_counts(sharding, shards[0].dim())
     shape = tuple(map(operator.mul, shards[0].shape, tiles)) if global_shape is None else tuple(global_shape)
-    told = _checked(sharding, shape)
-    wanted = shard_shape(sharding, shape)
-    if any(tuple(shard.shape) != wanted for shard in shards):
+    wanted = _checked(sharding, shape)
+    padded = shard_shape(sharding, shape)
+    if any(tuple(shard.shape) != padded for shard in shards):
         raise AnnotationError(
-            f"shards of shape {shape} under {sharding} have shape {wanted}, got {[tuple(shard.shape) for shard in shards]}"
+            f"shards of shape {shape} under {sharding} have shape {padded}, got {[tuple(shard.shape) for shard in shards]}"
         )
     whole = shards[0] if sharding.effective_type is ShardingType.REPLICATED else torch.zeros(shape, dtype=shards[0].dtype)
-    made = abi.upload_divided(whole, sharding_for_programs(told))
-    annotate(made, told)
+    made = upload_sharded(whole, sharding_for_programs(wanted))
+    annotate(made, wanted)
     if whole is shards[0]:
         return made
-    like = held.local_shards(made)
-    held.load_local_shards(made, [replace(one, data=data) for data, one in zip(shards, like, strict=True)])
+    like = local_shards.local_shards(made)
+    local_shards.load_local_shards(made, [replace(one, data=data) for data, one in zip(shards, like, strict=True)])
     return made
 
 
 def spmd_full_to_shard_shape(t: torch.Tensor) -> torch.Tensor:
-    """Each device's part of a divided tensor. Raises RuntimeError if no sharding was told of it."""
+    """Each device's shard of a tensor. Raises RuntimeError if it has no sharding."""
     inner = unwrap_sharded_tensor(t)
-    return abi.enter_manual(inner, sharding_of_parts(held.annotated(inner)))
+    return enter_manual(inner, region_sharding(local_shards.required_annotation(inner)))
 
 
 def spmd_shard_to_full_shape(
     t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[int], dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """The tensor of `full_shape`, lying so, whose parts the devices have. Raises as `disable_manual_sharding`."""
+    """The tensor of `full_shape` with this sharding, whose shards the devices hold. Raises as `disable_manual_sharding`."""
     inner = unwrap_sharded_tensor(t)
     wanted = _checked(sharding, full_shape)
-    check_parts(inner, sharding, full_shape)
-    whole = abi.leave_manual(inner, sharding_of_parts(wanted), tuple(full_shape))
+    check_is_shard(inner, sharding, full_shape)
+    whole = leave_manual(inner, region_sharding(wanted), tuple(full_shape))
     whole = whole if dtype is None else whole.to(dtype)
     annotate(whole, wanted)
     return whole

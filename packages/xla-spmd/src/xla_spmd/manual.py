@@ -1,4 +1,4 @@
-"""Regions in which user code sees one device's part of the data."""
+"""Manual regions, in which user code sees one device's shard of the data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from jax.sharding import NamedSharding
 
-from xla_core import abi
+from xla_core.abi.sharding import enter_manual, is_manual, leave_manual
+from xla_core.abi.tensors import is_pending
 from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
-from xla_spmd.axes import everywhere, named_sharding
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, check_mode
 from xla_spmd.mesh import Mesh, get_global_mesh
+from xla_spmd.named_sharding import named_sharding, replicated
 from xla_spmd.op_sharding import OpSharding
 from xla_spmd.shards import shard_shape
 from xla_spmd.specs import PartitionSpec
@@ -23,27 +24,27 @@ from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sha
 class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
-        """Each device's part."""
+        """Each device's shard."""
         ctx.sharding, ctx.shape = sharding, tuple(tensor.shape)
-        return abi.enter_manual(unwrap_sharded_tensor(tensor), sharding)
+        return enter_manual(unwrap_sharded_tensor(tensor), sharding)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The whole of the gradients' parts."""
-        return abi.leave_manual(unwrap_sharded_tensor(grad), ctx.sharding, ctx.shape), None
+        """The global gradient, from its shards."""
+        return leave_manual(unwrap_sharded_tensor(grad), ctx.sharding, ctx.shape), None
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
-        """The whole."""
+        """The global tensor."""
         ctx.sharding = sharding
-        return abi.leave_manual(unwrap_sharded_tensor(tensor), sharding, shape)
+        return leave_manual(unwrap_sharded_tensor(tensor), sharding, shape)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Each device's part of the gradient."""
-        return abi.enter_manual(unwrap_sharded_tensor(grad), ctx.sharding), None, None
+        """Each device's shard of the gradient."""
+        return enter_manual(unwrap_sharded_tensor(grad), ctx.sharding), None, None
 
 
 def _sharding(what: str, shape: Sequence[int], mesh: Mesh | None, partition_spec: PartitionSpec) -> tuple[Annotation, NamedSharding]:
@@ -52,10 +53,10 @@ def _sharding(what: str, shape: Sequence[int], mesh: Mesh | None, partition_spec
     if chosen is None:
         raise AnnotationError(f"{what} needs a mesh: give mesh=, or set one with set_global_mesh")
     wanted = annotation_for(shape, chosen, partition_spec)
-    return wanted, sharding_of_parts(wanted)
+    return wanted, region_sharding(wanted)
 
 
-def sharding_of_parts(wanted: Annotation) -> NamedSharding:
+def region_sharding(wanted: Annotation) -> NamedSharding:
     """The sharding by which a region begins or ends. Raises AnnotationError if programs cannot hold it."""
     sharding_for_programs(wanted)  # the first one may choose the order of the devices
     sharding = named_sharding(wanted.sharding)
@@ -66,20 +67,20 @@ def sharding_of_parts(wanted: Annotation) -> NamedSharding:
     return sharding
 
 
-def check_parts(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[int]) -> None:
-    """Raise AnnotationError (a RuntimeError) unless `t` is a part, in a manual region, of a tensor of `full_shape`."""
-    if not abi.is_manual(t):
-        raise AnnotationError(f"a tensor of shape {tuple(t.shape)} is no part: only what comes from enable_manual_sharding is")
+def check_is_shard(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[int]) -> None:
+    """Raise AnnotationError (a RuntimeError) unless `t` is a shard, in a manual region, of a tensor of `full_shape`."""
+    if not is_manual(t):
+        raise AnnotationError(f"a tensor of shape {tuple(t.shape)} is no shard: only what comes from enable_manual_sharding is")
     wanted = shard_shape(sharding, full_shape)
     if tuple(t.shape) != wanted:
-        raise AnnotationError(f"parts of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
+        raise AnnotationError(f"shards of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
 
 
 def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
-    """Divide `t` so; gives each device's part of it: what is recorded over that runs on each device by itself.
+    """Shard `t`; gives each device's shard of it: what is recorded over that runs on each device by itself.
 
-    Until `disable_manual_sharding` the code sees one shard and issues its own collectives. Gradients flow back as parts of the
-    whole's; of what entered whole on several devices (None in the spec), one device's gradient counts: if the devices used it for
+    Until `disable_manual_sharding` the code sees one shard and issues its own collectives. Gradients flow back as shards of the
+    global gradient; of what entered replicated (None in the spec), one device's gradient counts: if the devices used it for
     different data, sum the gradients with a collective. mesh: the global one if None. Raises as `mark_sharding`.
     """
     wanted, sharding = _sharding("enable_manual_sharding", t.shape, mesh, partition_spec)
@@ -90,22 +91,22 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, me
 def disable_manual_sharding(
     t: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: Mesh | None = None
 ) -> XLAShardedTensor:
-    """The tensor of `full_shape`, divided so, whose parts the devices have. Raises as `mark_sharding`, and for what is no part."""
+    """The tensor of `full_shape`, sharded so, whose shards the devices hold. Raises as `mark_sharding`, and for what is no shard."""
     wanted, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)
     inner = unwrap_sharded_tensor(t)
-    check_parts(inner, wanted.sharding, full_shape)
+    check_is_shard(inner, wanted.sharding, full_shape)
     whole = _Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
     annotate(unwrap_sharded_tensor(whole), wanted)
     return wrap_as_sharded_tensor(whole)
 
 
 def mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
-    """Let each device have all of a pending result, in place, outside partitioning. Raises AnnotationError for stored data."""
+    """Make a pending result a manual value that each device has all of, in place. Raises AnnotationError for stored data."""
     check_mode("_mark_manual_sharding")
     inner = unwrap_sharded_tensor(t)
-    if abi.is_manual(inner):
+    if is_manual(inner):
         return wrap_as_sharded_tensor(t)
-    if not abi.is_pending(inner):
+    if not is_pending(inner):
         raise AnnotationError(f"only a pending result can become manual, the tensor of shape {tuple(t.shape)} is stored data")
-    t.data = abi.enter_manual(inner.detach(), everywhere())
+    t.data = enter_manual(inner.detach(), replicated())
     return wrap_as_sharded_tensor(t)

@@ -1,4 +1,4 @@
-"""Dividing tensors over a mesh, and taking that back."""
+"""Shard tensors over a mesh, and clear their shardings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, cast
 import torch
 
 import torch_xla.runtime as xr
-from xla_core import abi
-from xla_spmd.annotations import Annotation, annotate, annotation_of, check_whole
+from xla_core.abi.metrics import counter_add
+from xla_core.abi.sharding import set_sharding
+from xla_core.abi.tensors import tensor_behind
+from xla_spmd.annotations import Annotation, annotate, annotation_of, check_not_manual
 from xla_spmd.errors import AnnotationError, AxisError, DeviceCountError
 from xla_spmd.mesh import Mesh
 from xla_spmd.specs import PartitionSpec
@@ -42,11 +44,11 @@ def annotation_for(shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSp
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, use_dynamo_custom_op: bool = False) -> XLAShardedTensor:
-    """Divide `t` over the mesh, in place; returns a wrapper of it.
+    """Shard `t` over the mesh, in place; returns a wrapper of it.
 
     partition_spec: for each dimension of `t` the mesh axis (index or name) that splits it, a tuple of axes, or None.
     Raises AssertionError for a mesh that is not over all devices or a spec that does not fit `t`, ValueError for a spec with an unknown
-    name, RuntimeError outside SPMD mode, for a tensor that is not on `xla`, and for data that lies otherwise already.
+    name, RuntimeError outside SPMD mode, for a tensor that is not on `xla`, and for data that is sharded otherwise already.
     use_dynamo_custom_op: where torch.compile traces the call, put an operator that does the same into its graph.
     """
     if use_dynamo_custom_op and torch.compiler.is_compiling():
@@ -54,7 +56,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
     check_mode("mark_sharding")
     wanted = annotation_for(t.shape, mesh, partition_spec)
     annotate(unwrap_sharded_tensor(t), wanted)
-    abi.counter_add("XlaMarkSharding")
+    counter_add("XlaMarkSharding")
     return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
 
 
@@ -66,15 +68,15 @@ def _mark_in_graph(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
-    """Take back what was said of how `t` lies, in place; returns the plain tensor. Raises RuntimeError for a part in a manual region."""
+    """Clear the sharding of `t`, in place; returns the plain tensor. Raises RuntimeError for a shard in a manual region."""
     inner: torch.Tensor = unwrap_sharded_tensor(t)
-    check_whole(inner)
-    abi.lay_out(inner, None)
+    check_not_manual(inner)
+    set_sharding(inner, None)
     return inner
 
 
 def wrap_if_sharded(x: Any) -> Any:
-    """A wrapper of a tensor on `xla` of which a sharding was told; anything else as it is."""
-    if abi.tensor_behind(x) is None or annotation_of(x) is None:
+    """A wrapper of a tensor on `xla` that has a sharding; anything else as it is."""
+    if tensor_behind(x) is None or annotation_of(x) is None:
         return x
     return wrap_as_sharded_tensor(x)

@@ -15,14 +15,15 @@ import jax
 import numpy as np
 
 import torch_xla.runtime as xr
-from xla_core.abi import client, counter_add, topology
+from xla_core.abi.metrics import counter_add
+from xla_core.abi.process import client, topology
 from xla_spmd.errors import MeshError
 from xla_spmd.op_sharding import Ids, OpSharding
-from xla_spmd.specs import IndexedSpec, PartitionSpec, sharding_of, translate_named_partition_spec
+from xla_spmd.specs import IndexedSpec, PartitionSpec, op_sharding_of, translate_named_partition_spec
 
 
-class _Made:
-    """The shardings of a mesh so far, and which of them were counted."""
+class _Shardings:
+    """The shardings made for a mesh so far, and which of them were counted."""
 
     def __init__(self) -> None:
         self.shardings: dict[IndexedSpec, OpSharding] = {}
@@ -31,7 +32,7 @@ class _Made:
     def of(self, mesh: Mesh, spec: IndexedSpec) -> OpSharding:
         """The sharding of a spec; the very same each time."""
         found = self.shardings.get(spec)
-        return self.shardings.setdefault(spec, sharding_of(mesh, spec)) if found is None else found
+        return self.shardings.setdefault(spec, op_sharding_of(mesh, spec)) if found is None else found
 
     def count(self, spec: IndexedSpec) -> None:
         """Count a spec, if this is the first time."""
@@ -40,7 +41,7 @@ class _Made:
             counter_add("CreateOpSharding")
 
 
-_shared: WeakValueDictionary[tuple[Any, ...], _Made] = WeakValueDictionary()  # among equal meshes, for as long as one is there
+_shared: WeakValueDictionary[tuple[Any, ...], _Shardings] = WeakValueDictionary()  # among equal meshes, for as long as one is there
 
 
 class Mesh:
@@ -94,13 +95,13 @@ class Mesh:
         Raises AxisError for an axis out of range or used twice, PartitionSpecError for an unknown name or entry.
         """
         spec = translate_named_partition_spec(self, partition_spec)
-        found = self._made.of(self, spec)
-        self._made.count(spec)
+        found = self._shardings.of(self, spec)
+        self._shardings.count(spec)
         return found
 
     def _get_op_sharding_args(self, partition_spec: PartitionSpec) -> tuple[list[Any], list[Any], list[list[int]], int]:
         """Tile assignment, group assignment, replication groups, all as lists of their own, and the type. Raises as `get_op_sharding`."""
-        found = self._made.of(self, translate_named_partition_spec(self, partition_spec))
+        found = self._shardings.of(self, translate_named_partition_spec(self, partition_spec))
         return found.tile_assignment.tolist(), found.group_assignment.tolist(), found.replication_groups.tolist(), int(found.type)
 
     @cached_property
@@ -108,11 +109,11 @@ class Mesh:
         return self.device_ids.tobytes(), self.mesh_shape, self.axis_names
 
     @cached_property
-    def _made(self) -> _Made:
-        return _shared.setdefault(self._key, _Made())
+    def _shardings(self) -> _Shardings:
+        return _shared.setdefault(self._key, _Shardings())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_key", "_made")}
+        return {name: value for name, value in vars(self).items() if name not in ("_key", "_shardings")}
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Mesh) else NotImplemented
@@ -130,8 +131,8 @@ class Mesh:
     def from_str(text: str) -> Mesh | None:
         """The mesh whose `str` this is; None if it is not one."""
         try:
-            parts = ast.literal_eval(text)
-            return Mesh(parts["device_ids"], parts["mesh_shape"], parts["axis_names"])
+            fields = ast.literal_eval(text)
+            return Mesh(fields["device_ids"], fields["mesh_shape"], fields["axis_names"])
         except (SyntaxError, ValueError, TypeError, KeyError, IndexError, MemoryError, RecursionError, MeshError):
             return None
 

@@ -1,4 +1,4 @@
-"""A sharding as a value: which devices hold which tile of a tensor, its text, and its reduced form."""
+"""A sharding as a value: which devices hold which tile of a tensor, its text, and its canonical form."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _KINDS = (ShardingType.REPLICATED, ShardingType.MAXIMAL, ShardingType.TILED, Sha
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OpSharding:
-    """A sharding, in the four parts that `Mesh._get_op_sharding_args` gives (nested lists or arrays of ids).
+    """A sharding, as the four values that `Mesh._get_op_sharding_args` gives (nested lists or arrays of ids).
 
     tile_assignment: the device of each tile, one axis per tensor dimension (TILED); otherwise it says nothing more.
     group_assignment, replication_groups: the group of each tile, one axis per tensor dimension, and the devices of each group (PARTIAL).
-    Equal are shardings of one reduced form: what PARTIAL with groups of one device is, TILED can say as well.
-    Raises ShardingError for parts that contradict each other and for the types TUPLE and UNKNOWN.
+    Equal are shardings of one canonical form: PARTIAL with groups of one device is TILED.
+    Raises ShardingError for values that contradict each other and for the types TUPLE and UNKNOWN.
     """
 
     tile_assignment: Ids
@@ -81,7 +81,7 @@ class OpSharding:
 
     @cached_property
     def effective_type(self) -> ShardingType:
-        """The type of the reduced form: REPLICATED, TILED, PARTIAL or MANUAL."""
+        """The type of the canonical form: REPLICATED, TILED, PARTIAL or MANUAL."""
         if self.type is ShardingType.MANUAL:
             return self.type
         if math.prod(self.dims) == 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from xla_core import abi
+from xla_core.abi.tensors import XLATensor, tensor_behind
 from xla_spmd._compat import same_version
 from xla_spmd.annotations import Annotation, annotate
 from xla_spmd.errors import MeshError
@@ -25,19 +25,19 @@ _LINEAR_GRADIENTS = "einsum_linear_backward"
 
 def _has_data(t: torch.Tensor) -> bool:
     """Whether `t` is on a device; False for what stands for it while a graph is traced."""
-    return isinstance(t, abi.XLATensor) or abi.tensor_behind(t) is not None
+    return isinstance(t, XLATensor) or tensor_behind(t) is not None
 
 
 def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
-    """A new tensor with the data of `t`, plain and without history, that lies so. Raises AnnotationError outside SPMD mode."""
-    check_mode("dividing a tensor")
+    """A new tensor with the data of `t`, plain and without history, with this sharding. Raises AnnotationError outside SPMD mode."""
+    check_mode("sharding a tensor")
     fresh = clear_sharding(unwrap_sharded_tensor(t).detach().clone())
     annotate(fresh, wanted)
     return fresh
 
 
 def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
-    """A new tensor that lies so; a copy where there is no data to divide: while a graph is traced."""
+    """A new tensor with this sharding; a copy where there is no data to shard: while a graph is traced."""
     if not _has_data(t):
         return t.clone()
     found = Mesh.from_str(mesh)

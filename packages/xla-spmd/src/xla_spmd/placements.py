@@ -18,7 +18,7 @@ from xla_spmd.specs import IndexedSpec, PartitionSpec, translate_named_partition
 
 
 def convert_to_xla_mesh(mesh: DeviceMesh) -> Mesh:
-    """The same mesh. Raises ValueError for one of another device than `xla`, AssertionError for a part of one."""
+    """The same mesh. Raises ValueError for one of another device than `xla`, AssertionError for a submesh."""
     if mesh.device_type != "xla":
         raise PartitionSpecError(f"the mesh is one of {mesh.device_type} devices: make it with DeviceMesh('xla', …)")
     return Mesh(mesh.mesh.flatten().tolist(), tuple(mesh.mesh.shape), mesh.mesh_dim_names)
@@ -50,14 +50,14 @@ def placed(tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placemen
 
 def mesh_and_spec(tensor: Any) -> tuple[Mesh, IndexedSpec]:
     """The mesh and spec of a wrapper: its own, else those of the tensor inside. Raises ValueError if there are none."""
-    told = annotation_of(tensor.global_tensor)
-    mesh = None if told is None else told.mesh
+    annotation = annotation_of(tensor.global_tensor)
+    mesh = None if annotation is None else annotation.mesh
     shape, spec = tensor.mesh_shape, tensor.partition_spec
-    if (shape is None or spec is None) and told is not None and told.mesh is not None and told.spec is not None:
-        shape, spec = told.mesh.mesh_shape, told.spec
+    if (shape is None or spec is None) and annotation is not None and annotation.mesh is not None and annotation.spec is not None:
+        shape, spec = annotation.mesh.mesh_shape, annotation.spec
     if shape is None or spec is None:
         raise PartitionSpecError(
-            f"placements need mesh_shape and partition_spec, this tensor has {shape} and {spec}: divide it with mark_sharding"
+            f"placements need mesh_shape and partition_spec, this tensor has {shape} and {spec}: shard it with mark_sharding"
         )
     if mesh is None or mesh.mesh_shape != tuple(shape):
         mesh = Mesh(range(int(np.prod(shape))), shape)

@@ -1,4 +1,4 @@
-"""Shards of a tensor: their shape, and which part of the tensor each device holds. No data here."""
+"""Shards of a tensor: their shape, and the indices that each device holds. No data here."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The part of a tensor that one device holds.
+class ShardIndex:
+    """Which elements of a tensor one device holds.
 
     indices: a slice(start, stop, 1) per dimension of the tensor without padding; `...` if it holds all of it.
     replica_id: which copy of it; where all devices hold all of it, the device's id.
@@ -33,7 +33,7 @@ def tile_counts(sharding: OpSharding, rank: int) -> Shape:
     """
     kind = sharding.effective_type
     if kind is ShardingType.MANUAL:
-        raise ShardingError("a manual sharding does not say which parts of a tensor its shards are: use disable_manual_sharding first")
+        raise ShardingError("a manual sharding does not say at which indices of a tensor its shards are: use disable_manual_sharding first")
     if kind is ShardingType.REPLICATED:
         return (1,) * rank
     if len(sharding.dims) != rank:
@@ -51,24 +51,24 @@ def is_even(sharding: OpSharding, shape: Sequence[int]) -> bool:
     return all(size % tiles == 0 for size, tiles in zip(shape, tile_counts(sharding, len(shape)), strict=True))
 
 
-def parts(sharding: OpSharding, shape: Sequence[int], devices: Sequence[int]) -> list[Part]:
-    """The parts of a tensor of this shape that these devices (by id) hold, in the order given.
+def shard_indices(sharding: OpSharding, shape: Sequence[int], devices: Sequence[int]) -> list[ShardIndex]:
+    """The shards of a tensor of this shape that these devices (by id) hold, in the order given.
 
     Raises ShardingError as `tile_counts`, and for a device that is not of the sharding.
     """
     shards = shard_shape(sharding, shape)
     if sharding.effective_type is ShardingType.REPLICATED:
-        return [Part(..., int(device)) for device in devices]
+        return [ShardIndex(..., int(device)) for device in devices]
     ids = sharding.tiles.ravel()
     order = np.argsort(ids)
     found = order[np.searchsorted(ids, devices, sorter=order).clip(max=len(ids) - 1)]
-    strangers = np.asarray(devices)[ids[found] != devices].tolist()
-    if strangers:
-        raise ShardingError(f"devices {strangers} are not of the sharding {sharding}")
+    unknown = np.asarray(devices)[ids[found] != devices].tolist()
+    if unknown:
+        raise ShardingError(f"devices {unknown} are not of the sharding {sharding}")
     *tiles, replicas = np.unravel_index(found, sharding.tiles.shape)
     starts = [np.minimum(tile * shard, size) for tile, shard, size in zip(tiles, shards, shape, strict=True)]
     columns = [
         [slice(start, stop, 1) for start, stop in zip(begin.tolist(), np.minimum(begin + shard, size).tolist(), strict=True)]
         for begin, shard, size in zip(starts, shards, shape, strict=True)
     ]
-    return [Part(list(indices), replica) for *indices, replica in zip(*columns, replicas.tolist(), strict=True)]
+    return [ShardIndex(list(indices), replica) for *indices, replica in zip(*columns, replicas.tolist(), strict=True)]

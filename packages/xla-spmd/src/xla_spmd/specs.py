@@ -1,4 +1,4 @@
-"""From a mesh and a partition spec to a sharding: which mesh axes split which dimension, who holds what, who are replicas."""
+"""From a mesh and a partition spec to a sharding: which mesh axes split which dimension, which device holds which tile."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _indexed(mesh: Mesh, entry: Any, spec: object) -> int | None | tuple[int, ..
         return None
     if not isinstance(entry, tuple):
         return _axis(mesh, entry, spec)
-    nested = [part for part in entry if isinstance(part, tuple)]
+    nested = [axis for axis in entry if isinstance(axis, tuple)]
     if nested:
         raise AxisError(f"a tuple in a partition spec holds axes, not tuples such as {nested[0]}: {spec}")
-    return tuple(_axis(mesh, part, spec) for part in entry)
+    return tuple(_axis(mesh, axis, spec) for axis in entry)
 
 
 def _splits(entry: Any) -> bool:
@@ -116,7 +116,7 @@ def _groups(kind: ShardingType, tiles: Ids, rank: int, replicate_dims: Collectio
     return np.arange(len(groups)).reshape([counts.get(dim, 1) for dim in range(rank)]), groups
 
 
-def sharding_of(mesh: Mesh, spec: IndexedSpec) -> OpSharding:
+def op_sharding_of(mesh: Mesh, spec: IndexedSpec) -> OpSharding:
     """The sharding of a spec of indices. Raises AxisError as `split_axes` does."""
     tiles = tile_assignment(mesh, spec)
     if not spec:

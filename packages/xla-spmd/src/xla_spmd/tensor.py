@@ -1,4 +1,4 @@
-"""A tensor that shows how it lies: a wrapper whose operations are those of the tensor inside."""
+"""A tensor that shows its sharding: a wrapper whose operations are those of the tensor inside."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from xla_core import abi
-from xla_spmd import held
+from xla_core.abi.tensors import XLATensor, tensor_behind
+from xla_spmd import local_shards
 from xla_spmd._compat import DISABLED_TORCH_FUNCTION, make_wrapper, tree_map
 from xla_spmd.annotations import annotation_of, sharding_text
 from xla_spmd.errors import AnnotationError
-from xla_spmd.held import XLAShard
+from xla_spmd.local_shards import XLAShard
 from xla_spmd.op_sharding import ShardingType
 from xla_spmd.specs import PartitionSpec
 
@@ -23,10 +23,10 @@ def _distribution(module: str) -> Any:
     return importlib.import_module(f"xla_spmd.{module}")
 
 
-class XLAShardedTensor(abi.XLATensor):
+class XLAShardedTensor(XLATensor):
     """A wrapper of a tensor on `xla`, of the whole tensor's shape. Operations on it give wrapped results.
 
-    global_tensor: the tensor inside. mesh_shape, partition_spec: how it was divided, where it is known.
+    global_tensor: the tensor inside. mesh_shape, partition_spec: how it is sharded, where that is known.
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
@@ -44,9 +44,9 @@ class XLAShardedTensor(abi.XLATensor):
         cls, elem: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None, **_: Any
     ) -> XLAShardedTensor:
         inner = unwrap_sharded_tensor(elem)
-        if abi.tensor_behind(inner) is None:
-            raise AnnotationError(f"only tensors on an xla device are divided, got one on {inner.device}: move it with .to('xla') first")
-        found = _around(inner if type(inner) is abi.XLATensor and not inner.requires_grad else _without_history(inner))
+        if tensor_behind(inner) is None:
+            raise AnnotationError(f"only tensors on an xla device are sharded, got one on {inner.device}: move it with .to('xla') first")
+        found = _around(inner if type(inner) is XLATensor and not inner.requires_grad else _without_history(inner))
         found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
         found.partition_spec = partition_spec
         return found.requires_grad_(inner.requires_grad)
@@ -65,7 +65,7 @@ class XLAShardedTensor(abi.XLATensor):
             return item.global_tensor
 
         def outside(item: Any) -> Any:
-            if type(item) is not abi.XLATensor:
+            if type(item) is not XLATensor:
                 return item
             written = wrappers.get(id(item))  # what is written in place comes back as the object that it was
             return _around(item) if written is None else _refreshed(written)
@@ -104,26 +104,26 @@ class XLAShardedTensor(abi.XLATensor):
 
     @property
     def sharding_spec(self) -> str:
-        """HLO's text of the sharding; `''` if none was told."""
+        """HLO's text of the sharding; `''` if it has none."""
         return sharding_text(self.global_tensor)
 
     @property
     def sharding_type(self) -> ShardingType | None:
-        """The type of the sharding; None if none was told."""
+        """The type of the sharding; None if it has none."""
         found = annotation_of(self.global_tensor)
         return None if found is None else found.sharding.effective_type
 
     @property
     def local_shards(self) -> list[XLAShard]:
         """The shards of the devices of this process, in their order. Raises RuntimeError if the tensor has no sharding."""
-        return held.local_shards(self.global_tensor)
+        return local_shards.local_shards(self.global_tensor)
 
     def load_local_shards_(self, given: Sequence[XLAShard]) -> None:
         """Overwrite the tensor with one shard for each device of this process, padded as those that `local_shards` gives.
 
         Raises RuntimeError for a replicated tensor, for more or fewer shards than devices, and for shards of another shape.
         """
-        held.load_local_shards(self.global_tensor, given)
+        local_shards.load_local_shards(self.global_tensor, given)
 
     @property
     def placements(self) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ class XLAShardedTensor(abi.XLATensor):
 
 def _without_history(tensor: torch.Tensor) -> Any:
     """An xla tensor with the same data: of a parameter, what is behind it."""
-    found = abi.tensor_behind(tensor)
+    found = tensor_behind(tensor)
     return (tensor if found is None else found).detach()
 
 
@@ -184,7 +184,7 @@ def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
 
 def _show(wrapper: XLAShardedTensor) -> None:
     """Let a wrapper have the shape, dtype and data of the tensor inside."""
-    abi.XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
+    XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
     wrapper.invalidate_spec_cache()
 
 
@@ -209,7 +209,7 @@ def wrap_as_sharded_tensor(
     """A wrapper of `t`, which is `t` itself if it is one. Gradients flow through it. Raises as XLAShardedTensor."""
     if isinstance(t, XLAShardedTensor):
         return t
-    if t.requires_grad and torch.is_grad_enabled() and abi.tensor_behind(t) is not None:
+    if t.requires_grad and torch.is_grad_enabled() and tensor_behind(t) is not None:
         found: XLAShardedTensor = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
     else:
         found = XLAShardedTensor(t)

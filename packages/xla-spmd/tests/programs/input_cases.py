@@ -1,4 +1,4 @@
-"""How inputs lie, over devices in the order that `order_cases` has left."""
+"""The sharding of inputs, over devices in the order that `order_cases` has left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 import torch_xla.distributed.spmd as xs
 from harness import FIRST, case, far, text, why, wrapped
-from xla_core import abi
+from xla_core.abi.sharding import device_shards
 
 
 @case
@@ -16,7 +16,7 @@ def specs() -> dict[str, Any]:
     spec = xs.ShardingSpec(FIRST, ("x", None))
     plain = torch.ones(8, 4).to("xla")
     found: dict[str, Any] = {
-        "parts": [spec._tile_assignment, spec._group_assignment, spec._replication_groups, spec._sharding_type],
+        "values": [spec._tile_assignment, spec._group_assignment, spec._replication_groups, spec._sharding_type],
         "as the mesh": FIRST._get_op_sharding_args(("x", None))
         == (spec._tile_assignment, spec._group_assignment, spec._replication_groups, spec._sharding_type),
         "fields": [spec.mesh is FIRST, spec.partition_spec, spec.minibatch, xs.ShardingSpec(FIRST, (None,), True).minibatch],
@@ -46,7 +46,7 @@ def uploads() -> dict[str, Any]:
         ("scalar", torch.tensor(3.0), spec),
     ]:
         there = sharding_spec.upload(value)
-        shape = list(abi.device_parts(there)[0].data.shape)
+        shape = list(device_shards(there)[0].data.shape)
         found[name] = [text(there), torch.equal(there.cpu(), value), there.dtype == value.dtype, shape, *wrapped(there)]
     found["mesh size"] = why(xs.ShardingSpec(xs.Mesh(range(4), (2, 2)), (0, 1)).upload, x)
     found["on xla"] = why(spec.upload, x.to("xla"))

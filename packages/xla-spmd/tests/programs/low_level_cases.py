@@ -51,7 +51,7 @@ def shards() -> dict[str, Any]:
     lib._xla_mark_sharding(t, BOTH)
     ((*_, (last, device)),) = lib._get_local_shards([t])
     ((*_, (replica, indices)),) = lib._get_local_shard_replica_and_indices([xs.wrap_as_sharded_tensor(t)])
-    found: dict[str, Any] = {"last": [last.tolist(), device, replica, [[part.start, part.stop, part.step] for part in indices]]}
+    found: dict[str, Any] = {"last": [last.tolist(), device, replica, [[index.start, index.stop, index.step] for index in indices]]}
     lib._load_local_shards(t, numbered(3, 2)[::-1], DEVICES[::-1])
     found["error"] = far(t, padded(10))
     found["refused"] = {
@@ -90,17 +90,17 @@ def regions() -> dict[str, Any]:
     sharding = FIRST.get_op_sharding((0, 1))
     t = torch.arange(64.0).reshape(8, 8).to("xla")
     lib._xla_mark_sharding(t, sharding)
-    part = enter(t)
-    whole = leave(part + 1, sharding, (8, 8))
-    half = leave(part, sharding, (8, 8), torch.bfloat16)
+    shard = enter(t)
+    whole = leave(shard + 1, sharding, (8, 8))
+    half = leave(shard, sharding, (8, 8), torch.bfloat16)
     other = torch.ones(8, 8).to("xla")
     lib._xla_mark_sharding(other, BOTH)
     return {
-        "part": [list(part.shape), lib._get_xla_sharding_spec(part), *wrapped(part, whole)],
+        "shard": [list(shard.shape), lib._get_xla_sharding_spec(shard), *wrapped(shard, whole)],
         "whole": [lib._get_xla_sharding_spec(whole), far(whole, t.cpu() + 1), far(half, t.cpu().to(torch.bfloat16))],
         "unmarked": why(enter, torch.ones(8, 8).to("xla")),
-        "of a part": why(enter, part),
+        "of a shard": why(enter, shard),
         "order": why(enter, other),
-        "no part": why(leave, t, sharding, (8, 8)),
-        "shape": why(leave, part, sharding, (64, 8)),
+        "no shard": why(leave, t, sharding, (8, 8)),
+        "shape": why(leave, shard, sharding, (64, 8)),
     }

@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 from harness import FIRST, case, far, text, why, wrapped
 from torch_xla.distributed.spmd.xla_sharding import _mark_manual_sharding
-from xla_core import abi
+from xla_core.abi.tensors import is_pending
 
 ROW = xs.Mesh(FIRST.device_ids, (1, 8))
 
@@ -19,11 +19,11 @@ ROW = xs.Mesh(FIRST.device_ids, (1, 8))
 def worked_example() -> dict[str, Any]:
     xs.set_global_mesh(ROW)
     t = torch.zeros(8, 8).to("xla")
-    part = xs.enable_manual_sharding(t, (0, 1))
-    more = part + 1
+    shard = xs.enable_manual_sharding(t, (0, 1))
+    more = shard + 1
     whole = xs.disable_manual_sharding(more, (0, 1), (8, 8))
     found: dict[str, Any] = {
-        "part": [list(part.shape), text(part), part.sharding_type.name, text(more), *wrapped(part, more, whole)],
+        "shard": [list(shard.shape), text(shard), shard.sharding_type.name, text(more), *wrapped(shard, more, whole)],
         "marked": text(t),
         "whole": [list(whole.shape), text(whole), far(whole, torch.ones(8, 8))],
     }
@@ -44,7 +44,7 @@ def calculation() -> dict[str, Any]:
     shape = list(first.shape)
     product = (first * second).tanh()
     torch_xla.sync()
-    pending = abi.is_pending(xs.unwrap_sharded_tensor(product))
+    pending = is_pending(xs.unwrap_sharded_tensor(product))
     product = product * first + torch.full((2,), 0.5, device="xla")
     whole = xs.disable_manual_sharding(product, (0, 1), (10, 6), mesh=FIRST)
     (whole * whole).sum().backward()
@@ -77,25 +77,25 @@ def mark_manual() -> dict[str, Any]:
 @case
 def refusals() -> dict[str, Any]:
     t = torch.zeros(8, 8).to("xla")
-    part = xs.enable_manual_sharding(t, (0, 1), mesh=ROW)
+    shard = xs.enable_manual_sharding(t, (0, 1), mesh=ROW)
     found = {
         "rank": why(xs.enable_manual_sharding, t, (0,), mesh=ROW),
         "mesh size": why(xs.enable_manual_sharding, t, (0, 1), mesh=xs.Mesh(range(4), (2, 2))),
         "cpu": why(xs.enable_manual_sharding, torch.zeros(8, 8), (0, 1), mesh=ROW),
         "otherwise": why(xs.enable_manual_sharding, t, (1, 0), mesh=ROW),
         "order": why(xs.enable_manual_sharding, t.clone() * 2, (0, 1), mesh=xs.Mesh(range(8), (4, 2))),
-        "of a part": why(xs.enable_manual_sharding, part, (0, 1), mesh=ROW),
-        "marking a part": why(xs.mark_sharding, part, ROW, (0, 1)),
-        "clearing a part": why(xs.clear_sharding, part),
-        "shards of a part": why(lambda: part.local_shards),
-        "no part": why(xs.disable_manual_sharding, t, (0, 1), (8, 8), mesh=ROW),
-        "full shape": why(xs.disable_manual_sharding, part, (0, 1), (8, 16), mesh=ROW),
-        "full rank": why(xs.disable_manual_sharding, part, (0, 1), (8, 8, 1), mesh=ROW),
-        "no part, cpu": why(xs.disable_manual_sharding, torch.zeros(8, 8), (0, 1), (8, 8), mesh=ROW),
+        "of a shard": why(xs.enable_manual_sharding, shard, (0, 1), mesh=ROW),
+        "marking a shard": why(xs.mark_sharding, shard, ROW, (0, 1)),
+        "clearing a shard": why(xs.clear_sharding, shard),
+        "shards of a shard": why(lambda: shard.local_shards),
+        "no shard": why(xs.disable_manual_sharding, t, (0, 1), (8, 8), mesh=ROW),
+        "full shape": why(xs.disable_manual_sharding, shard, (0, 1), (8, 16), mesh=ROW),
+        "full rank": why(xs.disable_manual_sharding, shard, (0, 1), (8, 8, 1), mesh=ROW),
+        "no shard, cpu": why(xs.disable_manual_sharding, torch.zeros(8, 8), (0, 1), (8, 8), mesh=ROW),
     }
     xs.set_global_mesh(None)
     return {
         **found,
         "no mesh": why(xs.enable_manual_sharding, t, (0, 1)),
-        "end": far(xs.disable_manual_sharding(part, (0, 1), (8, 8), mesh=ROW), t.cpu()),
+        "end": far(xs.disable_manual_sharding(shard, (0, 1), (8, 8), mesh=ROW), t.cpu()),
     }

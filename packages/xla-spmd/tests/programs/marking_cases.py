@@ -1,4 +1,4 @@
-"""Dividing tensors and taking it back."""
+"""Sharding tensors and clearing the sharding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from harness import MESH, case, far, ramp, text, why
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
+from xla_core.abi.sharding import device_shards
+from xla_core.abi.tensors import buffer_of, is_pending
 
 
 @case
@@ -34,15 +36,15 @@ def outside_spmd_mode() -> dict[str, Any]:
 
 @case
 def counted() -> dict[str, Any]:
-    before = abi.snapshot().counters
+    before = snapshot().counters
     t = ramp(8, 8)
     xs.mark_sharding(t, MESH, (0, 1))
     total = (t + 1).sum()
     torch_xla.sync(wait=True)
-    counters = abi.snapshot().counters
+    counters = snapshot().counters
     names = ("XlaMarkSharding", "ExecuteReplicated", "ExecuteComputation")
     found: dict[str, Any] = {name: counters.get(name, 0) - before.get(name, 0) for name in names}
-    return found | {"VirtualDeviceUsage": counters["VirtualDeviceUsage"], "sum": total.item(), "timed": abi.metric_names()}
+    return found | {"VirtualDeviceUsage": counters["VirtualDeviceUsage"], "sum": total.item(), "timed": list(snapshot().metrics)}
 
 
 @case
@@ -72,10 +74,10 @@ def stored_data() -> dict[str, Any]:
     wrapper = xs.mark_sharding(t, MESH, (0, None))
     found["text"] = [text(t), text(wrapper), wrapper.sharding_spec]
     found["same wrapper"] = xs.mark_sharding(wrapper, MESH, ("x", None), use_dynamo_custom_op=True) is wrapper
-    buffer = abi.buffer_of(t)
+    buffer = buffer_of(t)
     xs.mark_sharding(t, MESH, ("x", None))
-    found["same buffer"] = abi.buffer_of(t) is buffer
-    found["of each device"] = list(abi.device_parts(t)[0].data.shape)
+    found["same buffer"] = buffer_of(t) is buffer
+    found["of each device"] = list(device_shards(t)[0].data.shape)
     xs.clear_sharding(t)
     found["again, after clearing"] = text(xs.mark_sharding(t, MESH, ("y", "x")))
     replicated = ramp(8, 8)
@@ -92,9 +94,9 @@ def pending_results() -> dict[str, Any]:
     for spec in [(0, None), (0, None), (1, None)]:
         xs.mark_sharding(t, MESH, spec)
         found["texts"].append(text(t))
-    found["pending"] = abi.is_pending(t)
+    found["pending"] = is_pending(t)
     torch_xla.sync()
-    found["after sync"] = [text(t), abi.is_pending(t), list(abi.device_parts(t)[0].data.shape)]
+    found["after sync"] = [text(t), is_pending(t), list(device_shards(t)[0].data.shape)]
     found["values"] = far(t, torch.arange(64.0).reshape(8, 8) + 1)
     found["otherwise"] = why(xs.mark_sharding, t, MESH, (0, None))
     return found
@@ -104,18 +106,18 @@ def pending_results() -> dict[str, Any]:
 def views() -> dict[str, Any]:
     base = ramp(8, 8)
     xs.mark_sharding(base, MESH, (0, 1))
-    part = base[:4]
-    found: dict[str, Any] = {"before": text(part)}
-    xs.mark_sharding(part, MESH, (1, None))
-    found["marked"] = [text(part), text(base)]
-    part.add_(1)
+    view = base[:4]
+    found: dict[str, Any] = {"before": text(view)}
+    xs.mark_sharding(view, MESH, (1, None))
+    found["marked"] = [text(view), text(base)]
+    view.add_(1)
     torch_xla.sync()
-    found["written"] = [text(part), text(base)]
+    found["written"] = [text(view), text(base)]
     expected = torch.arange(64.0).reshape(8, 8)
     expected[:4] += 1
     found["values"] = far(base, expected)
-    xs.clear_sharding(part)
-    found["cleared"] = [text(part), text(base)]
+    xs.clear_sharding(view)
+    found["cleared"] = [text(view), text(base)]
     return found
 
 
@@ -128,7 +130,7 @@ def survival() -> dict[str, Any]:
     t.mul_(2)
     t[0] = 5
     torch_xla.sync()
-    found["in place"] = [text(t), list(abi.device_parts(t)[0].data.shape), t[0, 0].item(), t[1, 1].item()]
+    found["in place"] = [text(t), list(device_shards(t)[0].data.shape), t[0, 0].item(), t[1, 1].item()]
     xs.clear_sharding(copies["clone"])
     found["cleared copy"] = [text(copies["clone"]), text(t)]
     found["of a result"] = text(t + 1)
@@ -157,12 +159,12 @@ def modules() -> dict[str, Any]:
             module(x.to(device)).square().sum().backward()
             optimizer.step()
     torch_xla.sync()
-    found["trained"] = [text(net.weight), far(net.weight, on_cpu.weight), list(abi.device_parts(net.weight)[0].data.shape)]
+    found["trained"] = [text(net.weight), far(net.weight, on_cpu.weight), list(device_shards(net.weight)[0].data.shape)]
     file = io.BytesIO()
     xm.save(net.state_dict(), file)
     file.seek(0)
     saved = torch.load(file, weights_only=True, map_location="cpu")
-    found["saved"] = [far(net.weight, saved["weight"]), text(net.weight), list(abi.device_parts(net.weight)[0].data.shape)]
+    found["saved"] = [far(net.weight, saved["weight"]), text(net.weight), list(device_shards(net.weight)[0].data.shape)]
     return found
 
 

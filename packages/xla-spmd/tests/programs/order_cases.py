@@ -1,4 +1,4 @@
-"""Shardings for programs: meshes with their devices in any order (axes.py), and JAX's own account of who holds what."""
+"""NamedShardings of programs: meshes with their devices in any order, beside the indices that JAX gives for each device."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from hypothesis import strategies as st
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from harness import FIRST, case, far, text
-from xla_core import abi
-from xla_spmd.axes import named_sharding, order_of_programs
+from xla_core.abi.sharding import device_shards
 from xla_spmd.mesh import physical_devices
-from xla_spmd.shards import parts
+from xla_spmd.named_sharding import device_order, named_sharding
+from xla_spmd.shards import shard_indices
 
 SHAPES = ((8,), (4, 2), (2, 4), (2, 2, 2), (1, 8), (8, 1), (2, 1, 4))
 
 
 @st.composite
-def divided(draw: st.DrawFn) -> tuple[xs.Mesh, Any]:
+def meshes_and_specs(draw: st.DrawFn) -> tuple[xs.Mesh, Any]:
     """A mesh of the eight devices, in any order or a transposed one of programs', and a spec."""
     shape = draw(st.sampled_from(SHAPES))
-    ids = order_of_programs()
+    ids = device_order()
     if draw(st.booleans()):
         ids = ids.reshape(2, 2, 2).transpose(draw(st.permutations(range(3)))).ravel()
     else:
         random.Random(draw(st.integers(0, 999))).shuffle(ids)
     spec: list[Any] = [() for _ in range(draw(st.integers(1, 3)))]
     for axis in draw(st.permutations(range(len(shape)))):
-        home = draw(st.integers(-1, len(spec) - 1))
-        if home >= 0:
-            spec[home] = (*spec[home], axis)
+        dim = draw(st.integers(-1, len(spec) - 1))
+        if dim >= 0:
+            spec[dim] = (*spec[dim], axis)
     return xs.Mesh(ids, shape), tuple(spec)
 
 
@@ -45,7 +45,7 @@ def holdable(tiles: np.ndarray[Any, Any]) -> bool:
     """Whether some mesh over the devices in the order of programs says this: by trying all."""
     *split, replicas = tiles.shape
     for axes in itertools.permutations(range(3)):
-        found = order_of_programs().reshape(2, 2, 2).transpose(axes).reshape(-1, replicas)
+        found = device_order().reshape(2, 2, 2).transpose(axes).reshape(-1, replicas)
         if np.array_equal(np.sort(found), np.sort(tiles.reshape(-1, replicas))):
             return True
     return False
@@ -55,7 +55,7 @@ def compare(seen: dict[str, int]) -> None:
     """Compare with JAX for any mesh and spec; `seen` counts them."""
 
     @hypothesis.settings(max_examples=150, deadline=None, database=None)
-    @hypothesis.given(divided())
+    @hypothesis.given(meshes_and_specs())
     def check(asked: tuple[xs.Mesh, Any]) -> None:
         mesh, spec = asked
         sharding = mesh.get_op_sharding(spec)
@@ -64,13 +64,13 @@ def compare(seen: dict[str, int]) -> None:
             assert not holdable(sharding.tiles), f"programs can hold {sharding}"
             seen["impossible"] += 1
             return
-        assert [device.id for device in found.mesh.devices.flat] == order_of_programs().tolist()
+        assert [device.id for device in found.mesh.devices.flat] == device_order().tolist()
         shape = tuple(8 for _ in spec)
-        held = found.devices_indices_map(shape)
+        theirs_of = found.devices_indices_map(shape)
         devices = physical_devices()
-        for number, part in enumerate(parts(sharding, shape, range(8))):
-            mine = [slice(0, 8, 1)] * len(shape) if part.indices is ... else part.indices
-            theirs = [slice(*index.indices(8)) for index in held[devices[number]]]
+        for number, index in enumerate(shard_indices(sharding, shape, range(8))):
+            mine = [slice(0, 8, 1)] * len(shape) if index.indices is ... else index.indices
+            theirs = [slice(*one.indices(8)) for one in theirs_of[devices[number]]]
             assert mine == theirs, f"{sharding}: device {number} holds {theirs}"
         seen["same"] += 1
         seen["split"] += math.prod(sharding.dims) > 1
@@ -88,22 +88,22 @@ def outcome() -> dict[str, Any]:
 
 
 @case
-def as_jax_divides() -> dict[str, Any]:
+def as_jax_shards() -> dict[str, Any]:
     xr.use_spmd()
-    return {"order": order_of_programs().tolist(), **outcome()}
+    return {"order": device_order().tolist(), **outcome()}
 
 
 @case
 def another_order() -> dict[str, Any]:
     early = torch.arange(16.0).to("xla")
     region = xs.enable_manual_sharding(torch.arange(64.0).reshape(8, 8).to("xla"), (0, 1), mesh=FIRST)
-    found: dict[str, Any] = {"order": order_of_programs().tolist(), "part": region.tolist()}
+    found: dict[str, Any] = {"order": device_order().tolist(), "shard": region.tolist()}
     whole = xs.disable_manual_sharding(region + 1, (0, 1), (8, 8), mesh=FIRST)
     return {**found, "errors": [far(whole, torch.arange(64.0).reshape(8, 8) + 1), far(early, torch.arange(16.0))], "text": text(whole)}
 
 
 @case
-def as_jax_divides_in_another_order() -> dict[str, Any]:
+def as_jax_shards_in_another_order() -> dict[str, Any]:
     return outcome()
 
 
@@ -114,9 +114,9 @@ def several_orders() -> dict[str, Any]:
     found: dict[str, Any] = {"first": [text(first), [shard.data[0, 0].item() for shard in first.local_shards]]}
     other = xs.mark_sharding(x.to("xla"), xs.Mesh(range(8), (4, 2)), (0, 1))
     found["other"] = [text(other), [shard.data[0, 0].item() for shard in other.local_shards]]
-    found["of each device"] = [list(abi.device_parts(t.global_tensor)[0].data.shape) for t in (first, other)]
+    found["of each device"] = [list(device_shards(t.global_tensor)[0].data.shape) for t in (first, other)]
     found["replicas"] = list(
-        abi.device_parts(xs.mark_sharding(x.to("xla"), xs.Mesh([1, 3, 0, 2, 4, 5, 6, 7], (2, 4)), (0, None)).global_tensor)[0].data.shape
+        device_shards(xs.mark_sharding(x.to("xla"), xs.Mesh([1, 3, 0, 2, 4, 5, 6, 7], (2, 4)), (0, None)).global_tensor)[0].data.shape
     )
     shards = other.local_shards
     for shard in shards:

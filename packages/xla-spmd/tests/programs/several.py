@@ -14,20 +14,20 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from xla_core import abi
+from xla_core.abi.metrics import snapshot
 
 warnings.simplefilter("error")
 GROUPS = [[2 * row, 2 * row + 1] for row in range(4)]
 
 
 def manual(mesh: xs.Mesh) -> dict[str, float]:
-    """A product whose inner dimension is divided, with the user's own collectives: how far from the CPU."""
+    """A product whose inner dimension is sharded, with the user's own collectives: how far from the CPU."""
     torch.manual_seed(0)
     x, weight = torch.randn(8, 16), torch.randn(16, 4)
     on_devices = x.to("xla").requires_grad_()
-    part = xs.enable_manual_sharding(on_devices, ("x", "y"), mesh=mesh)
+    shard = xs.enable_manual_sharding(on_devices, ("x", "y"), mesh=mesh)
     other = xs.enable_manual_sharding(weight.to("xla"), ("y", None), mesh=mesh)
-    product = xs.disable_manual_sharding(xf.all_reduce("sum", part @ other, groups=GROUPS), ("x", None), (8, 4), mesh=mesh)
+    product = xs.disable_manual_sharding(xf.all_reduce("sum", shard @ other, groups=GROUPS), ("x", None), (8, 4), mesh=mesh)
     product.sum().backward()
     columns = xs.enable_manual_sharding(on_devices.detach(), ("x", "y"), mesh=mesh)
     gathered = xs.disable_manual_sharding(xm.all_gather(columns, 1, groups=GROUPS), ("x", None), (8, 16), mesh=mesh)
@@ -40,12 +40,12 @@ def manual(mesh: xs.Mesh) -> dict[str, float]:
 
 def sent() -> float:
     """Bytes that went to devices."""
-    found = abi.snapshot().metrics.get("OutboundData")
+    found = snapshot().metrics.get("OutboundData")
     return 0.0 if found is None else found.accumulator
 
 
 def training(mesh: xs.Mesh) -> dict[str, object]:
-    """Steps on batches of which each process loads its part."""
+    """Steps on batches of which each process loads its block."""
     torch.manual_seed(1)
     net = torch.nn.Linear(16, 8).to("xla")
     xs.mark_sharding(net.weight, mesh, ("x", "y"))
@@ -68,7 +68,7 @@ def training(mesh: xs.Mesh) -> dict[str, object]:
         "uploaded": uploaded,
         "losses": losses,
         "weight": net.weight.tolist(),
-        "held": {shard.shard_device: shard.data.tolist() for shard in shards},
+        "shards": {shard.shard_device: shard.data.tolist() for shard in shards},
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.facade.tpu import (
+from xla_core.compat.tpu import (
     get_tpu_env,
     num_available_chips,
     num_available_devices,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.facade.devices import parse_real_name as parse_xla_device
+from xla_core.api.devices import parse_real_name as parse_xla_device
 
 __all__ = ["parse_xla_device"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import Any
 
-from xla_core.facade.modules import submodule as _submodule
+from xla_core.api.user_modules import submodule as _submodule
 
 __path__ = pkgutil.extend_path(__path__, __name__)
 __all__: list[str] = []

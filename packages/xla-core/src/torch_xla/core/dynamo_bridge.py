@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.facade.dynamo_bridge import extract_compiled_graph, partition_fx_graph_for_cpu_fallback
+from xla_core.dynamo.bridge import extract_compiled_graph, partition_fx_graph_for_cpu_fallback
 
 __all__ = [
     "extract_compiled_graph",

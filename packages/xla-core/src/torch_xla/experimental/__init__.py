@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pkgutil
 
-from xla_core.facade.eager import eager_mode, eager_mode_context, is_eager_mode
-from xla_core.facade.step import experimental_compile as compile
+from xla_core.api.eager import eager_mode, eager_mode_context, is_eager_mode
+from xla_core.api.step import experimental_compile as compile
 
 __path__ = pkgutil.extend_path(__path__, __name__)
 __all__ = ["compile", "eager_mode", "eager_mode_context", "is_eager_mode"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.facade.callback import on_ready_callback, on_ready_event
+from xla_core.api.callback import on_ready_callback, on_ready_event
 
 __all__ = ["on_ready_callback", "on_ready_event"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.facade.custom_kernel import (
+from xla_core.compat.custom_kernel import (
     DEFAULT_MASK_VALUE,
     flash_attention,
     gmm,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.facade.custom_kernel import splash_attention
+from xla_core.compat.custom_kernel import splash_attention
 
 __all__ = ["splash_attention"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.facade.training_report import (
+from xla_core.api.training_report import (
     close_summary_writer,
     get_summary_writer,
     mp_test,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.facade.checkpoint import CheckpointFunction, checkpoint
+from xla_core.compat.checkpoint import CheckpointFunction, checkpoint
 
 __all__ = ["CheckpointFunction", "checkpoint"]

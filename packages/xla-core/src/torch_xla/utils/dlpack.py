@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.facade.dlpack import from_dlpack, to_dlpack
+from xla_core.api.dlpack import from_dlpack, to_dlpack
 
 __all__ = ["from_dlpack", "to_dlpack"]

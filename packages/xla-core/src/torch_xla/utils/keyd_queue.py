@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.facade.keyd_queue import KeydQueue, Queue
+from xla_core.compat.keyd_queue import KeydQueue, Queue
 
 __all__ = [
     "KeydQueue",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xla_core.facade.nesting import DataWrapper, for_each_instance, for_each_instance_rewrite
-from xla_core.facade.utils import (
+from xla_core.compat.nesting import DataWrapper, for_each_instance, for_each_instance_rewrite
+from xla_core.compat.utils import (
     Cleaner,
     FnDataGenerator,
     LazyProperty,

@@ -6,8 +6,10 @@ import itertools
 import threading
 from array import array
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from xla_core import config
 from xla_core.compile.compiler import Executable
 from xla_core.compile.emit import Constants
 from xla_core.ir.graph import Graph, Inputs, NumberPlace
@@ -32,8 +34,8 @@ class Program:
     """All that is compiled for one graph key on one device.
 
     floats, ints: the fixed numbers it was compiled with; a number that is later seen with another value moves for good to
-    `varying_floats`/`varying_ints` (at most one more compile) and becomes an input. described: the same fields of all events
-    about it.
+    `varying_floats`/`varying_ints` (at most one more compile) and becomes an input. changed: what graph
+    passes made of it, if anything else. described: the same fields of all events about it.
     """
 
     floats: list[float]
@@ -42,6 +44,7 @@ class Program:
     varying_floats: tuple[int, ...] = ()
     varying_ints: tuple[int, ...] = ()
     executable: Executable | None = None
+    changed: Graph | None = None
     graph_hash: str = ""
     described: dict[str, Any] = field(default_factory=dict)
     last_use: int = 0
@@ -135,3 +138,9 @@ class ProgramCache:
             self._programs.clear()
             self._varying.clear()
             self._floats.clear()
+
+
+@cache
+def programs() -> ProgramCache:
+    """The in-memory cache of this process."""
+    return ProgramCache(config.COMPILATION_CACHE_SIZE.get())

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from xla_core import config
-from xla_core.compile.emit import Constants, Scope, program
+from xla_core.compile.emit import Constants, program
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, aval_at
-from xla_core.ir.layout import layout_at, spans_devices
-from xla_core.ir.manual import form_of_parts
+from xla_core.ir.manual import manual_sharding
+from xla_core.ir.sharding import sharding_at, spans_devices
 
 Executable = Callable[..., Any]
 
@@ -35,66 +36,75 @@ def compiler_options(platform: str) -> dict[str, str]:
     return {name: value for name, value in _CPU_OPTIONS.items() if name not in flags} if platform == "cpu" else {}
 
 
+def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
+    """Names the operation and the user's line in the compiled program: `aten.mm[train.py:17]`.
+
+    Of the file the name alone, because / parts scopes; in brackets, because XLA drops what follows an @.
+    """
+    where = "unknown" if line is None else line.rpartition("/")[2]
+    return jax.named_scope(f"{name}[{where}]")
+
+
 def donated_arguments(graph: Graph) -> tuple[int, ...]:
     """The dead leaves that some result can take over (same shape and dtype), as argument numbers."""
     leaves = [entry for entry in graph.entries if type(entry) is Aval]
-    wanted = Counter(_layout(aval_at(graph.entries, slot)) for slot in graph.outs)
+    wanted = Counter(_shape_and_dtype(aval_at(graph.entries, slot)) for slot in graph.outs)
     donated = []
     for number in graph.dead:
-        layout = _layout(leaves[number])
-        if wanted[layout]:
-            wanted[layout] -= 1
+        kind = _shape_and_dtype(leaves[number])
+        if wanted[kind]:
+            wanted[kind] -= 1
             donated.append(number)
     return tuple(donated)
 
 
-def _layout(aval: Aval | None) -> tuple[Any, ...] | None:
+def _shape_and_dtype(aval: Aval | None) -> tuple[Any, ...] | None:
     return None if aval is None else (aval.shape, aval.physical)
 
 
-def jitted(graph: Graph, constants: Constants, home: Sharding, name: str, scope: Scope | None = None, told: bool = False) -> Any:
+def jitted(graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str, replicate: bool = False) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
 
-    home: how the buffers lie. name: of the module in profiles. told: in SPMD mode, results without a layout are replicated, not as
-    the compiler likes. Raises (at that call) LoweringError for a lowering that fails.
+    default: the sharding of buffers without one of their own. name: of the module in profiles. replicate: in SPMD mode, results without
+    a sharding are replicated, not sharded as the compiler likes. Raises (at that call) LoweringError for a lowering that fails.
     """
-    run = across_replicas(program(graph, constants, scope, home, config.CHECKS.get()), home)
+    run = across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default)
     run.__name__ = name
     return jax.jit(
         run,
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
-        out_shardings=_result_forms(graph, home, told),
-        compiler_options=compiler_options(devices_of(home)[0].platform),
+        out_shardings=_result_shardings(graph, default, replicate),
+        compiler_options=compiler_options(devices_of(default)[0].platform),
     )
 
 
-def _result_forms(graph: Graph, home: Sharding, told: bool) -> Any:
+def _result_shardings(graph: Graph, default: jax.sharding.Sharding, replicate: bool) -> Any:
     """The explicit shardings of a program's results: of those that were given one, and of all if no argument says where it runs."""
-    free = not told and any(type(entry) is Aval for entry in graph.entries)
-    otherwise = None if free else home
-    if not spans_devices(home):
+    free = not replicate and any(type(entry) is Aval for entry in graph.entries)
+    otherwise = None if free else default
+    if not spans_devices(default):
         return otherwise
-    return (*[_form_at(graph, slot, home) or otherwise for slot in graph.outs], otherwise)
+    return (*[_sharding_at(graph, slot, default) or otherwise for slot in graph.outs], otherwise)
 
 
-def _form_at(graph: Graph, slot: int, home: Sharding) -> NamedSharding | None:
+def _sharding_at(graph: Graph, slot: int, default: jax.sharding.Sharding) -> NamedSharding | None:
     aval = aval_at(graph.entries, slot)
     if aval is not None and aval.manual:
-        return form_of_parts(home)
-    layout = layout_at(graph.entries, slot)
-    return None if layout is None else layout.sharding
+        return manual_sharding(default)
+    sharding = sharding_at(graph.entries, slot)
+    return None if sharding is None else sharding.named
 
 
-def across_replicas(function: Callable[..., Any], home: Sharding) -> Callable[..., Any]:
-    """`function` as each replica runs it over its own part of buffers that lie so: collectives inside reach the others."""
-    if not isinstance(home, NamedSharding) or spans_devices(home):
+def across_replicas(function: Callable[..., Any], default: jax.sharding.Sharding) -> Callable[..., Any]:
+    """`function` as each replica runs it over its own shard of buffers with this sharding: collectives inside reach the others."""
+    if not isinstance(default, NamedSharding) or spans_devices(default):
         return function
-    everywhere = PartitionSpec()
-    spread: Callable[..., Any] = jax.shard_map(function, mesh=home.mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    return spread
+    replicated = PartitionSpec()
+    mapped: Callable[..., Any] = jax.shard_map(function, mesh=default.mesh, in_specs=replicated, out_specs=replicated, check_vma=False)
+    return mapped
 
 
-def devices_of(home: Sharding) -> list[jax.Device]:
-    """The devices that run a program over buffers that lie so, in the program's order."""
-    return list(home.mesh.devices.flat) if isinstance(home, NamedSharding) else list(home.device_set)
+def devices_of(sharding: jax.sharding.Sharding) -> list[jax.Device]:
+    """The devices that run a program over buffers with this sharding, in the program's order."""
+    return list(sharding.mesh.devices.flat) if isinstance(sharding, NamedSharding) else list(sharding.device_set)

@@ -18,7 +18,6 @@ import pickle
 import platform
 import secrets
 import stat
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,8 +38,9 @@ from xla_core._version import __version__
 from xla_core.compile.compiler import donated_arguments
 from xla_core.compile.entry import Identity, UnusableError, pack, unpack
 from xla_core.dtypes import conversions
+from xla_core.files import atomic_write, sync_file
 from xla_core.ir.graph import Graph, aval_at
-from xla_core.ir.layout import layout_at, sharding_text
+from xla_core.ir.sharding import sharding_at, sharding_text
 
 _HERE = Path(xla_core.__file__ or "").parent
 
@@ -69,22 +69,14 @@ class DiskCache:
         """Write an entry whole or not at all; warns once if that is not possible."""
         if self.readonly:
             return
-        temporary: str | None = None
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_folder()
-            handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{identity.key[:16]}-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(pack(identity, payload))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._entry(identity))
-            temporary = None
+            with atomic_write(self._entry(identity), mode=0o600) as temporary:
+                temporary.write_bytes(pack(identity, payload))
+                sync_file(temporary)  # not the folder: an entry whose name is lost in a crash is compiled again
         except (OSError, UnusableError) as error:
             self.complain(f"compiled programs are not kept in {self.path}: {error}")
-        finally:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
 
     def complain(self, what: str) -> None:
         """Warn, once for this cache."""
@@ -182,7 +174,7 @@ def _interface(graph: Graph, arguments: list[Any]) -> str:
         f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (number in donated)}"
         for number, argument in enumerate(arguments)
     ]
-    given = [f"{aval_at(graph.entries, slot)}@{layout_at(graph.entries, slot)}" for slot in graph.outs]
+    given = [f"{aval_at(graph.entries, slot)}@{sharding_at(graph.entries, slot)}" for slot in graph.outs]
     return f"{', '.join(taken)} -> {', '.join(given)}"
 
 

@@ -10,21 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import Sharding
 
 from xla_core.errors import LoweringError, XlaError
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, operation
-from xla_core.ir.layout import spans_devices
 from xla_core.ir.manual import is_boundary, manual_operands, on_each_device
+from xla_core.ir.pending_graph import ScalarInput, ScalarKind
+from xla_core.ir.sharding import spans_devices
 from xla_core.ir.signature import Signature, cast, check_results
-from xla_core.ir.tape import Feed, FeedKind
 from xla_core.ops.checks import Check, error_word
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Numbers compiled into a program: by order of the fixed feeds of each kind; None where the number is an input."""
+    """Numbers compiled into a program: by order of the fixed scalar inputs of each kind; None where the number is an input."""
 
     floats: tuple[float | None, ...]
     ints: tuple[int | None, ...]
@@ -47,13 +46,13 @@ Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 
 
 def program(
-    graph: Graph, constants: Constants, scope: Scope | None = None, home: Sharding | None = None, checked: bool = False
+    graph: Graph, constants: Constants, scope: Scope | None = None, default: jax.sharding.Sharding | None = None, checked: bool = False
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
     Nobody donates the token: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
     a scalar.
-    scope: entered around each lowering. home: how buffers lie, which manual regions (ir/manual.py) need. checked: test data.
+    scope: entered around each lowering. default: the default sharding of buffers, for manual regions (ir/manual.py). checked: test data.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
@@ -66,7 +65,7 @@ def program(
                 env.append(next(results))
             elif type(entry) is tuple:
                 found: list[Check] | None = [] if checked else None
-                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, home, found)
+                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, default, found)
                 checks.extend((slot, check) for check in found or ())
                 if len(made) == 1:
                     env.append(made[0])
@@ -75,7 +74,7 @@ def program(
                     results = iter(made)
             else:
                 env.append(next(leaves))
-                next(results, None)  # a result computed earlier than its siblings stands here as a leaf
+                next(results, None)  # a result computed earlier than the operation's others stands here as a leaf
         token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
@@ -93,14 +92,14 @@ def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> list[Any]:
-    """The values of the leaves and feeds, in slot order."""
-    entries = [entry for entry in graph.entries if isinstance(entry, (Aval, Feed))]
+    """The values of the leaves and scalar inputs, in slot order."""
+    entries = [entry for entry in graph.entries if isinstance(entry, (Aval, ScalarInput))]
     buffers = iter(arguments[: sum(type(entry) is Aval for entry in entries)])
     columns = _columns(entries, constants, arguments)
-    fixed = {FeedKind.FLOAT: iter(constants.floats), FeedKind.INT: iter(constants.ints)}
+    fixed = {ScalarKind.FLOAT: iter(constants.floats), ScalarKind.INT: iter(constants.ints)}
     leaves: list[Any] = []
     for entry in entries:
-        if not isinstance(entry, Feed):
+        if not isinstance(entry, ScalarInput):
             leaves.append(next(buffers))
             continue
         number = next(fixed[entry.kind]) if entry.fixed else None
@@ -110,14 +109,14 @@ def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> l
     return leaves
 
 
-def _columns(entries: list[Any], constants: Constants, arguments: tuple[Any, ...]) -> dict[tuple[FeedKind, bool], Iterator[Any]]:
+def _columns(entries: list[Any], constants: Constants, arguments: tuple[Any, ...]) -> dict[tuple[ScalarKind, bool], Iterator[Any]]:
     """Rows of the packed arrays: first the numbers that were always inputs, then those that became inputs."""
-    feeds = [entry for entry in entries if isinstance(entry, Feed)]
-    became = {FeedKind.FLOAT: constants.floats.count(None), FeedKind.INT: constants.ints.count(None), FeedKind.SEED: 0}
-    packed = list(arguments[len(entries) - len(feeds) :])
-    columns: dict[tuple[FeedKind, bool], Iterator[Any]] = {}
-    for kind in FeedKind:
-        always = sum(feed.kind is kind and not feed.fixed for feed in feeds)
+    input_data = [entry for entry in entries if isinstance(entry, ScalarInput)]
+    became = {ScalarKind.FLOAT: constants.floats.count(None), ScalarKind.INT: constants.ints.count(None), ScalarKind.SEED: 0}
+    packed = list(arguments[len(entries) - len(input_data) :])
+    columns: dict[tuple[ScalarKind, bool], Iterator[Any]] = {}
+    for kind in ScalarKind:
+        always = sum(scalar.kind is kind and not scalar.fixed for scalar in input_data)
         if always + became[kind]:
             array = packed.pop(0)
             rows = [array[row] for row in range(array.shape[0])]
@@ -125,26 +124,26 @@ def _columns(entries: list[Any], constants: Constants, arguments: tuple[Any, ...
     return columns
 
 
-def _typed(feed: Feed, number: Any) -> Any:
-    """A fed number as its lowering expects it: in a 0-d tensor's dtype if it stands for one."""
-    if feed.aval is None:
+def _typed(scalar: ScalarInput, number: Any) -> Any:
+    """A scalar input as its lowering expects it: in a 0-d tensor's dtype if it stands for one."""
+    if scalar.aval is None:
         return number
     if isinstance(number, (int, float)):
-        return jax.numpy.asarray(np.asarray(number).astype(feed.aval.physical))
-    return lax.convert_element_type(number, feed.aval.physical)
+        return jax.numpy.asarray(np.asarray(number).astype(scalar.aval.physical))
+    return lax.convert_element_type(number, scalar.aval.physical)
 
 
 def _lower(
-    graph: Graph, slot: int, operands: list[Any], scope: Scope | None, home: Sharding | None, checks: list[Check] | None
+    graph: Graph, slot: int, operands: list[Any], scope: Scope | None, default: jax.sharding.Sharding | None, checks: list[Check] | None
 ) -> list[Any]:
     """The results of one operation. checks: takes those of its data, outside of manual regions."""
-    if home is not None and spans_devices(home):
+    if default is not None and spans_devices(default):
         signature, *slots = operation(graph, slot)
         if is_boundary(signature):
             return signature.emit(operands)  # type: ignore[no-any-return]
-        parts = manual_operands(graph.entries, slots)
-        if any(parts):
-            return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, parts, home)
+        manual = manual_operands(graph.entries, slots)
+        if any(manual):
+            return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, manual, default)
     return _lower_here(graph, slot, operands, scope, checks)
 
 

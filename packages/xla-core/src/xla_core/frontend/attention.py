@@ -12,6 +12,7 @@ import torch
 
 from xla_core import _compat
 from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.schema import Handler
 
 _whole = torch.ops.aten.scaled_dot_product_attention.default
 _fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -57,6 +58,11 @@ def scaled_dot_product_attention(
             attn_mask = attn_mask.to(query.dtype).log()  # 0 where True, else -inf
         return _fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     return _whole.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+HANDLERS: dict[str, Handler] = {
+    "scaled_dot_product_attention": lambda args, kwargs: scaled_dot_product_attention(*args, **kwargs),  # in inference mode
+}
 
 
 def register() -> None:

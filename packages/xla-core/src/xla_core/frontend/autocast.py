@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from xla_core._compat import OpOverload, excluding_key
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import Convention, calling
-from xla_core.ir.tape import Value
+from xla_core.ir.pending_graph import Value
 from xla_core.ops.table import overloads_of
 
 _KEY = "AutocastPrivateUse1"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from xla_core.frontend.schema import Handler
 from xla_core.frontend.tensor import XLATensor
 
 Lengths = Sequence[int] | Tensor
@@ -71,7 +71,7 @@ def backward(
     return result
 
 
-HANDLERS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
+HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("_ctc_loss", "_ctc_loss.Tensor"), lambda args, kwargs: loss(*args, **kwargs)),
     **dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor"), lambda args, kwargs: backward(*args, **kwargs)),
 }

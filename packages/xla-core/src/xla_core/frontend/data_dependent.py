@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from xla_core import metrics
+from xla_core.frontend.schema import Handler
 from xla_core.frontend.values import CUT_BYTES, value_of
 from xla_core.runtime.sync import read_many
 
 aten = torch.ops.aten
-Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _read(tensors: Sequence[Tensor], beside: Sequence[Tensor] = ()) -> list[Tensor]:
@@ -217,7 +217,7 @@ def unique_dim_consecutive(x: Tensor, dim: int, return_inverse: bool = False, re
     return _unique_slices(x, dim, False, return_inverse, return_counts)
 
 
-def _counted(name: str, function: Callable[..., Any]) -> Plan:
+def _counted(name: str, function: Callable[..., Any]) -> Handler:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         metrics.counter_add(f"xla::{name}")
         return function(*args, **kwargs)
@@ -235,6 +235,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unique_consecutive": unique_consecutive,
     "unique_dim_consecutive": unique_dim_consecutive,
 }
-HANDLERS: dict[str, Plan] = {name: _counted(name, function) for name, function in _FUNCTIONS.items()}
+HANDLERS: dict[str, Handler] = {name: _counted(name, function) for name, function in _FUNCTIONS.items()}
 # Calls of operations with a lowering whose shape is known for other arguments only.
 REFUSED: dict[str, Callable[..., Any]] = {"index.Tensor": index, "repeat_interleave.Tensor": repeat_interleave}

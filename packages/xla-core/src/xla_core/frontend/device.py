@@ -24,11 +24,11 @@ _libraries: list[torch.library.Library] = []
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls that reach the backend key itself: factories, and places where torch excludes subclass dispatch."""
     try:
-        plan = func._xla_plan
+        handler = func._xla_handler
     except AttributeError:
-        plan = dispatch.plan_for(func)
+        handler = dispatch.handler_for(func)
     try:
-        return plan(args, kwargs)
+        return handler(args, kwargs)
     except BaseException:  # as in XLATensor.__torch_dispatch__
         client.mend()
         raise

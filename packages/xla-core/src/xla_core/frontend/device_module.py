@@ -13,7 +13,6 @@ import torch
 
 from xla_core.dtypes import DTYPES
 from xla_core.frontend.streams import XLAEvent, XLAStream
-from xla_core.ir import tape
 from xla_core.runtime import client, rng
 from xla_core.runtime.executor import wait, wait_all
 from xla_core.runtime.memory import memory_use, reset_peak
@@ -161,11 +160,11 @@ class DeviceModule(types.ModuleType):
 
     def manual_seed(self, seed: int) -> None:
         """Set the random state of the default device."""
-        rng.set_seed(int(seed) & tape.MASK, client.current_recorder())
+        client.current_recorder().set_seed(int(seed) & rng.MASK)
 
     def manual_seed_all(self, seed: int) -> None:
         """Set the random state of all devices (torch.manual_seed calls this)."""
-        rng.set_seed_everywhere(seed)
+        client.set_seed_everywhere(seed)
 
     def seed(self) -> None:
         """Set the random state of the default device to a number that nobody knows."""
@@ -182,13 +181,13 @@ class DeviceModule(types.ModuleType):
     def get_rng_state(self, device: Any = "xla") -> torch.Tensor:
         """The random state as 8 bytes, for torch's own save and restore."""
         if not client.started():  # torch.random.fork_rng asks in programs that never use the device
-            return rng.to_bytes(tape.initial_seed)
+            return rng.to_bytes(rng.initial_seed())
         return rng.to_bytes(client.recorder_of(device).seed)
 
     def set_rng_state(self, state: torch.Tensor, device: Any = "xla") -> None:
         """Restore what `get_rng_state` gave."""
         seed = rng.from_bytes(state)
-        if client.started() or seed != tape.initial_seed:
+        if client.started() or seed != rng.initial_seed():
             client.recorder_of(device).seed = seed
 
     def get_rng_state_all(self) -> list[torch.Tensor]:

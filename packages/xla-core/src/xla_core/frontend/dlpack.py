@@ -9,7 +9,7 @@ import torch
 import torch.utils.dlpack
 
 from xla_core import _compat
-from xla_core.frontend.exchange import buffer_of
+from xla_core.frontend.interop import buffer_of
 from xla_core.frontend.plain import tensor_behind
 
 

@@ -16,15 +16,16 @@ from xla_core.frontend.plain import PLAIN, mixed, storage_of, tensor_behind
 from xla_core.frontend.schema import calling, dotted_name
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.aval import aval_of
+from xla_core.ir.pending_graph import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, PendingGraph, ScalarInput, ScalarKind
 from xla_core.ir.signature import Signature
-from xla_core.ir.tape import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, Feed, FeedKind, Recorder, Tape
 from xla_core.ops.table import OpSpec
+from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.transfer import upload
 
 # Arguments that say where a result lives, not what it is.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 _NO_CONSTANTS = config.NO_SPECIAL_SCALARS.get()
-_FLOAT = FeedKind.FLOAT
+_FLOAT = ScalarKind.FLOAT
 
 
 class Call:
@@ -126,12 +127,12 @@ def recorder_among(args: Any) -> Recorder | None:
 class _Encoder:
     """Turns arguments into key parts and operand slots (the general case; the plans inline the common ones)."""
 
-    __slots__ = ("call", "key", "recorder", "slots", "tape")
+    __slots__ = ("call", "key", "recorder", "slots", "pending_graph")
 
-    def __init__(self, call: Call, recorder: Recorder, tape: Tape, key: list[Any], slots: list[Any]) -> None:
+    def __init__(self, call: Call, recorder: Recorder, pending_graph: PendingGraph, key: list[Any], slots: list[Any]) -> None:
         self.call = call
         self.recorder = recorder
-        self.tape = tape
+        self.pending_graph = pending_graph
         self.key = key
         self.slots = slots
 
@@ -161,31 +162,31 @@ class _Encoder:
 
     def items(self, items: Any, dynamic: bool) -> None:
         """The items of a list, tensors inline."""
-        tape, recorder, key, slots = self.tape, self.recorder, self.key, self.slots
+        pending_graph, recorder, key, slots = self.pending_graph, self.recorder, self.key, self.slots
         for item in items:
             if type(item) in PLAIN and not item.is_cpu:
                 item = getattr(storage_of(item), "_behind", item)
             if type(item) is XLATensor:
                 value = item._storage.value
-                if value.tape is not tape:
+                if value.pending_graph is not pending_graph:
                     if value.recorder is not recorder:
                         raise two_devices(recorder, value.recorder)
-                    tape.adopt(value)
+                    pending_graph.adopt(value)
                 spec = item._view
                 if spec is None:
                     key.append(value.aval)
                     slots.append(value.slot)
                 else:
                     key.append(spec.aval)
-                    slots.append(tape.read(value.slot, spec))
+                    slots.append(pending_graph.read(value.slot, spec))
             else:
                 self.add(item, dynamic)
 
-    def number(self, number: int | float, as_input: Feed, as_fixed: Feed) -> None:
+    def number(self, number: int | float, as_input: ScalarInput, as_fixed: ScalarInput) -> None:
         """A number that may change from step to step."""
-        feed = as_input if self.call.eager_inputs else as_fixed
-        self.key.append(feed.kind)
-        self.slots.append(self.tape.feed(feed, number))
+        scalar = as_input if self.call.eager_inputs else as_fixed
+        self.key.append(scalar.kind)
+        self.slots.append(self.pending_graph.add_scalar(scalar, number))
 
     def other_tensor(self, tensor: torch.Tensor) -> None:
         """One of a type of torch's users; or on the CPU: of no dimensions it is a number with a dtype, a larger one is an error."""
@@ -198,18 +199,20 @@ class _Encoder:
         if tensor.dtype.is_complex:
             value = upload(tensor, self.recorder)
             self.key.append(value.aval)
-            self.slots.append(self.tape.adopt(value))
+            self.slots.append(self.pending_graph.adopt(value))
             return
         number = tensor.item()
         aval = aval_of((), tensor.dtype)
-        kind = FeedKind.FLOAT if tensor.dtype.is_floating_point else FeedKind.INT
-        if kind is FeedKind.INT and not -(1 << 63) <= number < 1 << 63:
+        kind = ScalarKind.FLOAT if tensor.dtype.is_floating_point else ScalarKind.INT
+        if kind is ScalarKind.INT and not -(1 << 63) <= number < 1 << 63:
             raise DeviceMismatchError(f"a 0-d CPU tensor of {number} does not fit a 64-bit integer: move it with .to('xla') first")
-        self.key.append((Feed, aval))
-        self.slots.append(self.tape.feed(Feed(kind, False, aval), number))
+        self.key.append((ScalarInput, aval))
+        self.slots.append(self.pending_graph.add_scalar(ScalarInput(kind, False, aval), number))
 
 
-def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def encode(
+    call: Call, recorder: Recorder, pending_graph: PendingGraph, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], list[Any]]:
     """Key parts and operand slots of a call."""
     key: list[Any] = []
     slots: list[Any] = [None]
@@ -222,28 +225,28 @@ def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kw
             kind = type(arg)
         if kind is XLATensor:
             value = arg._storage.value
-            if value.tape is not tape:
+            if value.pending_graph is not pending_graph:
                 if value.recorder is not recorder:
                     raise two_devices(recorder, value.recorder)
-                tape.adopt(value)
+                pending_graph.adopt(value)
             spec = arg._view
             if spec is None:
                 key.append(value.aval)
                 slots.append(value.slot)
             else:
                 key.append(spec.aval)
-                slots.append(tape.read(value.slot, spec))
+                slots.append(pending_graph.read(value.slot, spec))
         elif kind is float and place in scalars:
-            feed = FLOAT_INPUT if call.eager_inputs else FLOAT_FIXED
+            scalar = FLOAT_INPUT if call.eager_inputs else FLOAT_FIXED
             key.append(_FLOAT)
-            slots.append(tape.feed(feed, arg))
+            slots.append(pending_graph.add_scalar(scalar, arg))
         else:
             if encoder is None:
-                encoder = _Encoder(call, recorder, tape, key, slots)
+                encoder = _Encoder(call, recorder, pending_graph, key, slots)
             encoder.add(arg, place in scalars)
     if kwargs:
         if encoder is None:
-            encoder = _Encoder(call, recorder, tape, key, slots)
+            encoder = _Encoder(call, recorder, pending_graph, key, slots)
         for name, arg in kwargs.items():
             if name not in _PLACEMENT:
                 key.append(name)
@@ -252,5 +255,5 @@ def encode(call: Call, recorder: Recorder, tape: Tape, args: tuple[Any, ...], kw
         if call.checked:
             call.check_numbers(args, kwargs)
         given = kwargs.get("generator")
-        slots.append(tape.feed(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
+        slots.append(pending_graph.add_scalar(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
     return key, slots

@@ -15,11 +15,12 @@ from xla_core.errors import DeviceMismatchError, FallbackError, UnsupportedOpera
 from xla_core.frontend.plain import mixed
 from xla_core.frontend.schema import calling, full_name
 from xla_core.frontend.tensor import XLATensor, wrap
-from xla_core.frontend.values import assign_from_cpu, cpu_copies
-from xla_core.ir.tape import Recorder
+from xla_core.frontend.values import cpu_copies
+from xla_core.frontend.writes import assign_from_cpu
 from xla_core.metrics import FallbackEvent
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.origin import user_line
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import user_line
 from xla_core.runtime.transfer import upload
 
 _warned: set[str] = set()
@@ -34,7 +35,7 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
     if config.FALLBACK.get() is FallbackPolicy.ERROR:
         raise FallbackError(
             f"{name} has no XLA lowering for these arguments and XLA_FALLBACK=error forbids running it on the CPU: "
-            "move its inputs with .cpu(), register a lowering with xla_core.abi.register_op, or unset XLA_FALLBACK"
+            "move its inputs with .cpu(), register a lowering with xla_core.abi.operators.register_op, or unset XLA_FALLBACK"
         )
     start, begin = time.time(), time.perf_counter_ns()
     flat, _ = tree_flatten((args, kwargs))

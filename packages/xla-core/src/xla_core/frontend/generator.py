@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from xla_core import _compat
-from xla_core.ir.tape import MASK, Recorder, moved_on
 from xla_core.runtime import rng
 from xla_core.runtime.client import recorder_of
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.rng import MASK, moved_on
 
 
 class XLAGenerator(_compat.CppGenerator):  # type: ignore[misc]

@@ -5,33 +5,32 @@ Their values are known, so that positions out of range raise as on the CPU, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from xla_core._compat import OpOverload
 from xla_core.frontend.plain import ours
-from xla_core.frontend.schema import Convention, calling
+from xla_core.frontend.schema import Convention, Handler, calling
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.runtime.transfer import upload
 
-Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 _MASKS = (torch.bool, torch.uint8)
 
 
-def moving(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, with indices on the CPU taken to the device of the indexed tensor; `plan` itself for operations without indices."""
+def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, with indices on the CPU taken to the device of the indexed tensor; `handler` itself for operations without indices."""
     arguments = func._schema.arguments
     if len(arguments) < 2 or arguments[1].name != "indices" or "Optional[Tensor]" not in str(arguments[1].type):
-        return plan
+        return handler
     reads = calling(func).convention is Convention.FUNCTIONAL and "put" not in func._schema.name
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for index in args[1]:
             if type(index) is not XLATensor and index is not None and index.is_cpu:
-                return plan((args[0], _moved(ours(args[0]), args[1], reads), *args[2:]), kwargs)
-        return plan(args, kwargs)
+                return handler((args[0], _moved(ours(args[0]), args[1], reads), *args[2:]), kwargs)
+        return handler(args, kwargs)
 
     return run
 

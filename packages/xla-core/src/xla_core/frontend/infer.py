@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.errors import InternalError, internal
+from xla_core.frontend.encode import Call
 from xla_core.frontend.plain import as_xla
 from xla_core.frontend.refusals import ask_cpu, meta_of, on_cpu, on_meta
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.ir.aval import Aval, aval_of
-from xla_core.ir.signature import HOLE, Signature
-from xla_core.runtime.origin import user_line
+from xla_core.ir.signature import PLACEHOLDER, Signature
+from xla_core.runtime.source_location import user_line
 
-if TYPE_CHECKING:
-    from xla_core.frontend.encode import Call
-
-_PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 
 def signature(
@@ -36,35 +34,36 @@ def signature(
     """
     args, kwargs, targets = tree_map(as_xla, (args, kwargs, targets))
     accepts = call.spec.accepts
-    kwargs = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+    kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT}
     if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name != "device"}):
         return None
     if targets is not None:
         _validate(call, args, kwargs, targets, outs)
-    result = _run(call.functional, args, kwargs)
+    result = abstract_result(call.functional, args, kwargs)
     if result is NotImplemented:
         return None
     flat, tree = tree_flatten(result)
     manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
-    promised = tuple(_aval(item, manual) for item in flat)
-    held, pack = promised, None if isinstance(result, torch.Tensor) else _packer(tree)
+    inferred = tuple(result_aval(item, manual) for item in flat)
+    held, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(tree)
     if targets is not None:
-        held = promised[: call.fresh] + _written(call, promised[call.fresh :], targets, bool(outs), manual)
+        held = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
     return Signature(
         call.name,
         call.spec.lower,
-        tuple(_hole(arg, place in call.scalars, call.exponent) for place, arg in enumerate(args)),
-        {name: _hole(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
-        promised,
+        tuple(_placeholder(arg, place in call.scalars, call.exponent) for place, arg in enumerate(args)),
+        {name: _placeholder(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
+        inferred,
         held,
         call.spec.random,
         user_line(),
         pack,
-        call.spec.once,
+        call.spec.has_side_effects,
+        call.spec.name,
     )
 
 
-def _aval(item: Any, manual: bool) -> Aval | None:
+def result_aval(item: Any, manual: bool) -> Aval | None:
     if item is None:
         return None
     if not isinstance(item, torch.Tensor):
@@ -79,24 +78,24 @@ def _packer(tree: TreeSpec) -> Callable[[list[Any]], Any]:
     return pack
 
 
-def _written(call: Call, promised: tuple[Aval | None, ...], targets: list[Any], resize: bool, manual: bool) -> tuple[Aval | None, ...]:
+def _written(call: Call, inferred: tuple[Aval | None, ...], targets: list[Any], resize: bool, manual: bool) -> tuple[Aval | None, ...]:
     """The avals of the mutated arguments afterwards: their own dtype, and their own shape unless out= resizes them."""
     flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
-    internal(len(flat) == len(promised), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(promised)}")
+    internal(len(flat) == len(inferred), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(inferred)}")
     return tuple(
         None if target is None or aval is None else aval_of(aval.shape if resize else tuple(target.shape), target.dtype, manual)
-        for target, aval in zip(flat, promised, strict=True)
+        for target, aval in zip(flat, inferred, strict=True)
     )
 
 
-def _hole(arg: Any, dynamic: bool, exponent: bool) -> Any:
-    """`arg` with HOLE where an operand goes; must mirror what dispatch encodes as a slot."""
+def _placeholder(arg: Any, dynamic: bool, exponent: bool) -> Any:
+    """`arg` with PLACEHOLDER where an operand goes; must mirror what dispatch encodes as a slot."""
     if isinstance(arg, torch.Tensor):
-        return HOLE
+        return PLACEHOLDER
     if isinstance(arg, (list, tuple)):
-        return [_hole(item, dynamic, exponent) for item in arg]
+        return [_placeholder(item, dynamic, exponent) for item in arg]
     if dynamic and (type(arg) is float or (type(arg) is int and not exponent and -(1 << 63) <= arg < 1 << 63)):
-        return HOLE
+        return PLACEHOLDER
     return arg
 
 
@@ -170,7 +169,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def abstract_result(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`func` on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
 
     NotImplemented if the shape depends on data: zeros tell nothing of it.
@@ -199,7 +198,7 @@ def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets
         named.update(zip(call.mutated, targets, strict=True))
     try:
         on_meta(call.func, args, named, fresh_meta)
-    except Exception:  # as in _run
+    except Exception:  # as in abstract_result
         on_cpu(call.func, args, named)
     else:
         ask_cpu(call.func, args, named, ())

@@ -20,11 +20,11 @@ from xla_core.frontend.record import define
 from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval, aval_of
-from xla_core.ir.signature import HOLE, Signature
+from xla_core.ir.signature import PLACEHOLDER, Signature
 from xla_core.ops.table import Context
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.origin import user_line
-from xla_core.runtime.pending import relieve
+from xla_core.runtime.pending_limit import relieve
+from xla_core.runtime.source_location import user_line
 
 _OPERAND = object()  # stands for a tensor among the arguments
 
@@ -118,8 +118,8 @@ def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
         with jax.enable_x64(wide):
             closed, shapes = jax.make_jaxpr(call, return_shape=True)(*[aval.struct for aval in avals])
         results, tree = jax.tree.flatten(shapes)
-        promised = tuple(_result(one, avals) for one in results)
-        found = _Traced(_signature(call.name, closed, avals, promised), tree)
+        inferred = tuple(_result(one, avals) for one in results)
+        found = _Traced(_signature(call.name, closed, avals, inferred), tree)
         found = remember(_traced, key, found)
     return found
 
@@ -131,9 +131,9 @@ def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
     return aval_of(tuple(struct.shape), natural if held is None else held, any(aval.manual for aval in avals))
 
 
-def _signature(name: str, closed: Any, avals: tuple[Aval, ...], promised: tuple[Aval, ...]) -> Signature:
+def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[Aval, ...]) -> Signature:
     """The signature of a traced function; the same one for the same program, so that tracing again compiles nothing."""
-    digest = hashlib.sha256(f"{closed.jaxpr}{avals}{promised}".encode())
+    digest = hashlib.sha256(f"{closed.jaxpr}{avals}{inferred}".encode())
     for constant in closed.consts:
         array = np.asarray(constant)
         digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
@@ -145,7 +145,7 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], promised: tuple[
         def lower(context: Context, *arrays: Any) -> list[Any]:
             return [jax.numpy.asarray(one, out.dtype) for one, out in zip(run(*arrays), context.out, strict=True) if out is not None]
 
-        found = Signature(text, lower, (HOLE,) * len(avals), {}, promised, line=user_line(), pack=_listed)
+        found = Signature(text, lower, (PLACEHOLDER,) * len(avals), {}, inferred, line=user_line(), pack=_listed)
         found = remember(_signatures, text, found)
     return found
 
@@ -161,9 +161,13 @@ def _record(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
         for value in values:
             if value.recorder is not recorder:
                 raise two_devices(recorder, value.recorder)
-        tape = recorder.tape
-        made = [value for value in define(recorder, tape, signature, [tape.adopt(value) for value in values]) if value is not None]
-    if len(tape.entries) > tape.limit:
+        pending_graph = recorder.pending_graph
+        made = [
+            value
+            for value in define(recorder, pending_graph, signature, [pending_graph.adopt(value) for value in values])
+            if value is not None
+        ]
+    if len(pending_graph.entries) > pending_graph.limit:
         relieve(recorder, made)
     return _listed(made)
 

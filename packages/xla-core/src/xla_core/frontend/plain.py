@@ -18,11 +18,12 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from xla_core import _compat
 from xla_core._compat import tree_map
 from xla_core.errors import DeviceMismatchError
+from xla_core.frontend.schema import Handler
 from xla_core.frontend.tensor import XLATensor, clone_tensor, copy_into, view_of
 
-Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 PLAIN = (torch.Tensor, Parameter)  # the types for which recording has a short way
 storage_of: Any = torch.Tensor.untyped_storage
+_before_first: Callable[[], None]
 
 
 def tensor_behind(tensor: Any) -> XLATensor | None:
@@ -61,20 +62,20 @@ def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
     )
 
 
-def plainly(plan: Plan) -> Plan:
-    """`plan`, which is given xla tensors for the plain ones among its arguments; those that it writes to come back as themselves."""
+def plainly(handler: Handler) -> Handler:
+    """`handler`, which is given xla tensors for the plain ones among its arguments; those that it writes to come back as themselves."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for arg in args:
             kind = type(arg)
             if kind is not XLATensor and (kind is list or kind is tuple or isinstance(arg, torch.Tensor)):
-                return _replaced(plan, args, kwargs)
-        return _replaced(plan, args, kwargs) if kwargs else plan(args, kwargs)
+                return _replaced(handler, args, kwargs)
+        return _replaced(handler, args, kwargs) if kwargs else handler(args, kwargs)
 
     return run
 
 
-def _replaced(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stand_ins: dict[int, tuple[XLATensor, torch.Tensor, XLATensor]] = {}
 
     def stand_in(item: Any) -> Any:
@@ -85,7 +86,7 @@ def _replaced(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stand_ins[id(alias)] = alias, item, found
         return alias
 
-    result = plan(*tree_map(stand_in, (args, kwargs)))
+    result = handler(*tree_map(stand_in, (args, kwargs)))
     if not stand_ins:
         return result
     for alias, tensor, before in stand_ins.values():
@@ -108,7 +109,7 @@ def _bridge(source: Any) -> torch.Tensor:
 def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """`tensor.data = source`: what torch does, also if `source` is on an xla device and `tensor` is not."""
     if _needs_bridge(tensor, source):
-        _serve()
+        _before_first()
         with _compat.without_torch_function():  # modes shall not see the bridge
             _compat.set_cpp_data(tensor, _bridge(source))
     else:
@@ -118,13 +119,6 @@ def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
 def _needs_bridge(tensor: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether `source` is an xla tensor, and operations on `tensor` go to no Python class, ours or somebody else's."""
     return type(source) is XLATensor and type(tensor).__torch_dispatch__ is _compat.NO_TORCH_DISPATCH
-
-
-def _serve() -> None:
-    """Let plain tensors be served, once: the xla tensors need no kernels of their own."""
-    from xla_core.frontend.device import serve_plain_tensors
-
-    serve_plain_tensors()
 
 
 def _may_get_data(*tensors: torch.Tensor) -> bool:
@@ -216,8 +210,10 @@ def _apply(apply: Callable[..., Any]) -> Any:
     return _apply
 
 
-def register() -> None:
-    """Let torch's own types be on xla devices."""
+def register(before_first: Callable[[], None]) -> None:
+    """Let torch's own types be on xla devices. before_first: called whenever one is about to be, must do its work once."""
+    global _before_first
+    _before_first = before_first
     _compat.replace_in_torch(
         {
             (torch.Tensor, "data"): lambda data: property(data.__get__, give_data, data.__delete__, data.__doc__),

@@ -1,4 +1,4 @@
-"""Plans that record: a signature look-up, one entry on the tape, new tensors or new values of old ones.
+"""Handlers that record: a signature look-up, one entry on the pending graph, new tensors or new values of old ones.
 
 Everything slow (shape inference, choosing a lowering, the user's line) happens once for each signature, in `infer`.
 """
@@ -6,7 +6,6 @@ Everything slow (shape inference, choosing a lowering, the user's line) happens 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,21 +15,24 @@ from xla_core._compat import make_wrapper
 from xla_core.frontend import infer
 from xla_core.frontend.encode import Call, encode, recorder_among, remember, two_devices
 from xla_core.frontend.plain import mixed, ours
-from xla_core.frontend.tensor import Storage, XLATensor, wrap
+from xla_core.frontend.schema import Handler
+from xla_core.frontend.storage import Storage
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.writes import write
 from xla_core.ir.aval import Aval
+from xla_core.ir.pending_graph import PendingGraph, Value
 from xla_core.ir.signature import Signature
-from xla_core.ir.tape import Recorder, Tape, Value
 from xla_core.runtime.client import recorder_of
-from xla_core.runtime.pending import relieve
+from xla_core.runtime.pending_limit import relieve
+from xla_core.runtime.recorder import Recorder
 
-Plan = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 _ref = weakref.ref
 _strided = torch.strided
 _default_dtype = torch.get_default_dtype
 
 
-def functional(call: Call) -> Plan:
-    """Plan of an overload that makes new tensors from its operands."""
+def functional(call: Call) -> Handler:
+    """Handler of an overload that makes new tensors from its operands."""
     signatures = call.signatures
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -39,8 +41,8 @@ def functional(call: Call) -> Plan:
         if recorder is None:
             raise mixed(next(arg for arg in args if isinstance(arg, torch.Tensor)))
         with recorder.lock:
-            tape = recorder.tape
-            key, slots = encode(call, recorder, tape, args, kwargs)
+            pending_graph = recorder.pending_graph
+            key, slots = encode(call, recorder, pending_graph, args, kwargs)
             head = key[0]
             if type(head) is Aval and head.integral:
                 key.append(_default_dtype())  # what integers become when they are divided
@@ -53,19 +55,19 @@ def functional(call: Call) -> Plan:
             call.count += 1
             outs = signature.outs
             if signature.pack is not None:
-                return _several(call, recorder, tape, signature, slots)
+                return _several(call, recorder, pending_graph, signature, slots)
             aval: Any = outs[0]
             slots[0] = signature
-            entries = tape.entries
+            entries = pending_graph.entries
             value = Value()
             value.aval = aval
             value.recorder = recorder
-            value.tape = tape
+            value.pending_graph = pending_graph
             value.slot = len(entries)
             value.buffer = None
             value.shared = False
             entries.append(tuple(slots))
-            tape.refs.append(_ref(value))
+            pending_graph.refs.append(_ref(value))
         storage = Storage()
         storage.value = value
         storage.annotations = None
@@ -73,18 +75,18 @@ def functional(call: Call) -> Plan:
         tensor._storage = storage
         tensor._view = None
         tensor._seen = None
-        if value.slot >= tape.limit:
+        if value.slot >= pending_graph.limit:
             relieve(recorder, (value,))
         return tensor
 
     return run
 
 
-def _several(call: Call, recorder: Recorder, tape: Tape, signature: Signature, slots: list[Any]) -> Any:
+def _several(call: Call, recorder: Recorder, pending_graph: PendingGraph, signature: Signature, slots: list[Any]) -> Any:
     """Record an operation with several results, or with a list of them."""
     call.packed += 1
-    values = define(recorder, tape, signature, slots[1:])
-    if len(tape.entries) > tape.limit:
+    values = define(recorder, pending_graph, signature, slots[1:])
+    if len(pending_graph.entries) > pending_graph.limit:
         relieve(recorder, [value for value in values if value is not None])
     return (signature.pack or _bare)(values)
 
@@ -93,29 +95,12 @@ def _bare(values: list[Any]) -> XLATensor:
     return wrap(values[0])
 
 
-def assign(tensor: XLATensor, value: Value) -> None:
-    """Make `value` what `tensor` shows, for all that share its storage."""
-    spec = tensor._view
-    storage = tensor._storage
-    if spec is None:
-        storage.value = value
-        return
-    recorder = value.recorder
-    with recorder.lock:
-        tape = recorder.tape
-        base = storage.value
-        slot = tape.write(tape.adopt(base), spec, tape.adopt(value))
-        storage.value = tape.define(recorder, slot, base.aval)
-    if len(tape.entries) > tape.limit:
-        relieve(recorder, (storage.value,))
-
-
 # What torch lets write to views in which one element stands several times: all other operations refuse them.
 _WRITE_ANYWHERE = frozenset({"aten::fill", "aten::zero", "aten::index_put", "aten::index_fill", "aten::masked_fill"})
 
 
-def in_place(call: Call) -> Plan:
-    """Plan of an overload that writes to its first argument only: compute functionally, then replace the value."""
+def in_place(call: Call) -> Handler:
+    """Handler of an overload that writes to its first argument only: compute functionally, then replace the value."""
     signatures = call.signatures
     anywhere = call.functional._schema.name in _WRITE_ANYWHERE
 
@@ -125,8 +110,8 @@ def in_place(call: Call) -> Plan:
             target = ours(target)
         recorder = target._storage.value.recorder
         with recorder.lock:
-            tape = recorder.tape
-            key, slots = encode(call, recorder, tape, args, kwargs)
+            pending_graph = recorder.pending_graph
+            key, slots = encode(call, recorder, pending_graph, args, kwargs)
             signature = signatures.get(tuple(key))
             if signature is None:
                 signature = infer.signature(call, args, kwargs, [given])
@@ -135,29 +120,29 @@ def in_place(call: Call) -> Plan:
                 signature = remember(signatures, tuple(key), signature)
             call.count += 1
             slots[0] = signature
-            entries = tape.entries
+            entries = pending_graph.entries
             value = Value()
             value.aval = signature.outs[0]  # type: ignore[assignment]
             value.recorder = recorder
-            value.tape = tape
+            value.pending_graph = pending_graph
             value.slot = len(entries)
             value.buffer = None
             value.shared = False
             entries.append(tuple(slots))
-            tape.refs.append(_ref(value))
+            pending_graph.refs.append(_ref(value))
             if target._view is None:
                 target._storage.value = value
             else:
                 write(given, value, anywhere)
-        if value.slot >= tape.limit:
+        if value.slot >= pending_graph.limit:
             relieve(recorder, (value,))
         return given
 
     return run
 
 
-def mutating(call: Call) -> Plan:
-    """Plan of any other overload that writes to arguments: lists, several, out=."""
+def mutating(call: Call) -> Handler:
+    """Handler of any other overload that writes to arguments: lists, several, out=."""
     arguments = call.func._schema.arguments
     names = [argument.name for argument in arguments]
     outs = frozenset(argument.name for argument in arguments if argument.is_out)
@@ -178,8 +163,8 @@ def mutating(call: Call) -> Plan:
         if outs:
             _check_outs(recorder, targets)
         with recorder.lock:
-            tape = recorder.tape
-            key, slots = encode(call, recorder, tape, args, inputs)
+            pending_graph = recorder.pending_graph
+            key, slots = encode(call, recorder, pending_graph, args, inputs)
             if outs:
                 key.append(infer.out_key(targets))
             signature = signatures.get(tuple(key))
@@ -189,9 +174,9 @@ def mutating(call: Call) -> Plan:
                     return call.otherwise(args, kwargs)
                 signature = remember(signatures, tuple(key), signature)
             call.count += 1
-            values = define(recorder, tape, signature, slots[1:])
+            values = define(recorder, pending_graph, signature, slots[1:])
             fresh = len(values) - _assign_all(targets, values)
-        if len(tape.entries) > tape.limit:
+        if len(pending_graph.entries) > pending_graph.limit:
             relieve(recorder, [value for value in values if value is not None])
         if lists:
             _count_writes(targets[0])
@@ -216,12 +201,12 @@ def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
                 raise two_devices(recorder, ours(tensor)._storage.value.recorder)
 
 
-def define(recorder: Recorder, tape: Tape, signature: Signature, slots: list[int]) -> list[Value | None]:
+def define(recorder: Recorder, pending_graph: PendingGraph, signature: Signature, slots: list[int]) -> list[Value | None]:
     """Record an operation over operand slots and make a value for each of its results."""
     if not signature.outs:
         return []
-    first = tape.append(signature, slots)
-    return [None if aval is None else tape.define(recorder, slot, aval) for slot, aval in enumerate(signature.outs, first)]
+    first = pending_graph.append(signature, slots)
+    return [None if aval is None else pending_graph.define(recorder, slot, aval) for slot, aval in enumerate(signature.outs, first)]
 
 
 def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
@@ -242,20 +227,6 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
     return len(flat)
 
 
-def write(tensor: torch.Tensor, value: Value, anywhere: bool = False) -> None:
-    """`assign` with torch's checks: no overlapping view, unless `anywhere`; an out= tensor of another shape is resized."""
-    if tuple(tensor.shape) != value.aval.shape:
-        tensor.data = wrap(value)
-        return
-    target = ours(tensor)
-    if target._view is not None and target._view.overlaps and not anywhere:
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
-    assign(target, value)
-
-
 def _returned(call: Call, fresh: list[Value | None], targets: list[Any]) -> Any:
     """The results in the schema's order: new tensors first, then the mutated arguments."""
     returns = call.func._schema.returns
@@ -266,14 +237,14 @@ def _returned(call: Call, fresh: list[Value | None], targets: list[Any]) -> Any:
     return results[0] if len(returns) == 1 else tuple(results)
 
 
-def factory(call: Call) -> Plan:
-    """Plan of an overload that makes a tensor from no tensor, on the device it is told or the default one."""
+def factory(call: Call) -> Handler:
+    """Handler of an overload that makes a tensor from no tensor, on the device it is told or the default one."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = recorder_of(kwargs.get("device") or "xla")
         with recorder.lock:
-            tape = recorder.tape
-            key, slots = encode(call, recorder, tape, args, kwargs)
+            pending_graph = recorder.pending_graph
+            key, slots = encode(call, recorder, pending_graph, args, kwargs)
             key.append(torch.get_default_dtype())
             signature = call.signatures.get(tuple(key))
             if signature is None:
@@ -282,6 +253,6 @@ def factory(call: Call) -> Plan:
                     return call.otherwise(args, kwargs, recorder)
                 signature = remember(call.signatures, tuple(key), signature)
             call.count += 1
-            return _several(call, recorder, tape, signature, slots)
+            return _several(call, recorder, pending_graph, signature, slots)
 
     return run

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 
 from xla_core._compat import OpOverload
+
+# Serves the calls of one overload: (args, kwargs) -> result.
+Handler = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Convention(Enum):

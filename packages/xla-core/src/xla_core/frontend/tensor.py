@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -21,24 +21,19 @@ from xla_core._compat import (
     set_neg,
     tensor_text,
 )
-from xla_core.errors import UnsupportedOperationError
+from xla_core.frontend.schema import Handler
+from xla_core.frontend.storage import Storage, UnsupportedStorageError, shared_storage
 from xla_core.ir.aval import Aval
-from xla_core.ir.tape import Value, counted
+from xla_core.ir.pending_graph import Value, counted
 from xla_core.runtime.client import mend
 
-Plan = Any  # a callable `(args, kwargs) -> result`; see frontend/dispatch.py
+_make_handler: Callable[[Any], Handler]
 
 
-class Storage:
-    """The storage of a tensor, its aliases and its views: the current value of the whole base.
-
-    annotations: what siblings attach to the data (a sharding, say), by their own key; None when there is nothing.
-    """
-
-    __slots__ = ("__weakref__", "annotations", "value")
-
-    value: Value
-    annotations: dict[Any, Any] | None
+def set_dispatch(make_handler: Callable[[Any], Handler]) -> None:
+    """Let `make_handler` choose the handler of each overload at its first call; it keeps it as the overload's `_xla_handler`."""
+    global _make_handler
+    _make_handler = make_handler
 
 
 class XLATensor(torch.Tensor):
@@ -59,11 +54,11 @@ class XLATensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         try:
-            plan = func._xla_plan
+            handler = func._xla_handler
         except AttributeError:
-            plan = plan_for(func)
+            handler = _make_handler(func)
         try:
-            return plan(args, kwargs or {})
+            return handler(args, kwargs or {})
         except BaseException:  # Ctrl-C between any two steps of recording
             mend()
             raise
@@ -112,8 +107,6 @@ class XLATensor(torch.Tensor):
 
     def untyped_storage(self) -> Any:
         """The same object for tensors that share data; its `data_ptr` raises RuntimeError."""
-        from xla_core.frontend.dynamo import shared_storage
-
         return shared_storage(self._storage)
 
     def __coerce_same_metadata_as_tangent__(self, metadata: Any, kind: type | None = None) -> XLATensor | None:
@@ -171,11 +164,9 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-class UnsupportedStorageError(UnsupportedOperationError):
-    """The data of an xla tensor has no host address."""
-
-
-_NO_STORAGE = "an xla tensor has no storage that the host could address; use .cpu(), or xla_core.abi.buffer_of for its device buffer"
+_NO_STORAGE = (
+    "an xla tensor has no storage that the host could address; use .cpu(), or xla_core.abi.tensors.buffer_of for its device buffer"
+)
 _STRIDED = torch.strided
 
 
@@ -254,14 +245,6 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     set_neg(tensor, other.is_neg())
     set_cpp_data(tensor, other)
     tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
-
-
-# Filled in by the modules that record (they import this one).
-def plan_for(func: Any) -> Plan:
-    """The plan of an overload that is called for the first time."""
-    from xla_core.frontend.dispatch import plan_for as make
-
-    return make(func)
 
 
 def clone_tensor(tensor: XLATensor) -> XLATensor:

@@ -1,4 +1,4 @@
-"""Between tensors and values: what a tensor shows now, reading it to the CPU, writing CPU data into it."""
+"""Between tensors and values: what a tensor shows now, reading it to the CPU, moving it to another device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 
 from xla_core.dtypes import natural_dtype
 from xla_core.frontend.tensor import XLATensor
-from xla_core.ir.tape import Value
+from xla_core.ir.pending_graph import Value, buffer_value, computed_buffer
 from xla_core.runtime.client import mend
+from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.sync import compute, read_many
-from xla_core.runtime.transfer import download, upload
+from xla_core.runtime.transfer import download, put
 
 
 def value_of(tensor: XLATensor) -> Value:
@@ -26,12 +27,12 @@ def value_of(tensor: XLATensor) -> Value:
     recorder = storage_value.recorder
     try:
         with recorder.lock:
-            tape = recorder.tape
-            slot = tape.read(tape.adopt(storage_value), spec)
-            value = tape.refs[slot]()
+            pending_graph = recorder.pending_graph
+            slot = pending_graph.read(pending_graph.adopt(storage_value), spec)
+            value = pending_graph.refs[slot]()
             if value is None:
-                value = tape.define(recorder, slot, spec.aval)
-                value.buffer = tape.feeds.get(slot)  # read before, by a tensor that is gone
+                value = pending_graph.define(recorder, slot, spec.aval)
+                value.buffer = pending_graph.input_data.get(slot)  # read before, by a tensor that is gone
     except BaseException:
         mend()
         raise
@@ -67,13 +68,9 @@ def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
     return part.neg() if meta.is_neg() else part
 
 
-def materialize(tensors: Sequence[XLATensor]) -> None:
-    """Compute what the tensors show, without reading it."""
-    compute([value_of(tensor) for tensor in tensors])
-
-
-def assign_from_cpu(tensor: XLATensor, source: torch.Tensor) -> None:
-    """Overwrite what `tensor` shows with a CPU tensor's values (shape of `tensor`, or resized to `source`'s)."""
-    from xla_core.frontend.record import write
-
-    write(tensor, upload(source.to(tensor.dtype), tensor._storage.value.recorder))
+def moved(value: Value, recorder: Recorder) -> Value:
+    """`value` on another xla device: computed, then copied from device to device."""
+    if value.recorder is recorder:
+        return value
+    compute([value])
+    return buffer_value(recorder, value.aval, put(computed_buffer(value), recorder))

@@ -14,11 +14,15 @@ import torch
 
 from xla_core._compat import OpOverload
 from xla_core.errors import InternalError, UnsupportedOperationError
+from xla_core.frontend.encode import remember
+from xla_core.frontend.plain import ours
+from xla_core.frontend.schema import Handler
+from xla_core.frontend.tensor import XLATensor, set_data, view_of
 from xla_core.ir.aval import Aval, aval_of
-from xla_core.ir.signature import HOLE, Signature
+from xla_core.ir.signature import PLACEHOLDER, Signature
 from xla_core.ops.table import Context
 from xla_core.ops.views import VIEWS, ViewStep, followed, read_view, select_step, slice_step, write_view
-from xla_core.runtime.origin import user_line
+from xla_core.runtime.source_location import user_line
 
 
 class ViewSpec:
@@ -99,7 +103,7 @@ def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -
 
     # The chain itself is part of the operations' text, which is their identity on disk.
     name, lower, operands = (f"xla.write{chain}", write, 2) if writes else (f"xla.read{chain}", read, 1)
-    made = Signature(name, lower, (HOLE,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
+    made = Signature(name, lower, (PLACEHOLDER,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
     return _OPERATIONS.setdefault(known, made)
 
 
@@ -240,3 +244,42 @@ def _check_bounds(base: Aval, meta: torch.Tensor) -> None:
             f"setStorage: sizes {list(meta.shape)}, strides {list(meta.stride())}, storage offset {meta.storage_offset()}, "
             f"and itemsize {size} requiring a storage size of {(last + 1) * size} are out of bounds for storage of size {available}"
         )
+
+
+def handler(func: OpOverload) -> Handler:
+    """The handler of a view: records nothing, only lengthens the chain of steps."""
+    known: dict[Any, Any] = {}
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        if type(tensor) is not XLATensor:
+            tensor = ours(tensor)
+        storage = tensor._storage
+        parent = tensor._view or storage.value.aval.root or root(storage.value.aval)
+        key = (parent, *[tuple(arg) if type(arg) is list else arg for arg in args[1:]])
+        spec = None if kwargs else known.get(key)
+        if spec is None:
+            spec = child(parent, func, args[1:], kwargs)
+            if not kwargs:
+                remember(known, key, spec)
+        if type(spec) is list:
+            return [view_of(storage, one) for one in spec]
+        return view_of(storage, spec)
+
+    return run
+
+
+def inplace_handler(func: OpOverload) -> Handler:
+    """`t_`, `squeeze_` and the like: the tensor itself becomes the view."""
+    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    overload = next(one for one in overloads if [str(argument.type) for argument in one._schema.arguments] == wanted)
+
+    become = handler(overload)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        set_data(args[0], become(args, kwargs))
+        return args[0]
+
+    return run

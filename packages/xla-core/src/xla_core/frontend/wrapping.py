@@ -1,4 +1,4 @@
-"""Wrap the plan of an overload that is recorded: generators by place, other devices, default values, notes for later."""
+"""Wrap the handler of an overload that is recorded: generators by place, other devices, default values, notes for later."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from typing import Any
 import torch
 
 from xla_core._compat import OpOverload, tree_map
-from xla_core.frontend.special import Plan, in_image_of, moved
+from xla_core.frontend.schema import Handler
+from xla_core.frontend.sharding import with_sharding_of
 from xla_core.frontend.tensor import XLATensor, wrap
-from xla_core.frontend.values import value_of
+from xla_core.frontend.values import moved, value_of
 from xla_core.ir.state import note_filled
 from xla_core.runtime.client import recorder_of
 
 
-def generating(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, given a generator by name where `func` takes it by position."""
+def with_generator_by_position(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, given a generator by name where `func` takes it by position."""
     places = [place for place, argument in enumerate(func._schema.arguments) if argument.name == "generator" and not argument.kwarg_only]
     if not places:
-        return plan
+        return handler
     [place] = places
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if place < len(args) and args[place] is not None:
-            return plan((*args[:place], None, *args[place + 1 :]), {**kwargs, "generator": args[place]})
-        return plan(args, kwargs)
+            return handler((*args[:place], None, *args[place + 1 :]), {**kwargs, "generator": args[place]})
+        return handler(args, kwargs)
 
     return run
 
 
-def elsewhere(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, unless a `device=` argument asks for a result on another device."""
+def with_other_devices(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, unless a `device=` argument asks for a result on another device."""
     if not any(argument.name == "device" for argument in func._schema.arguments):
-        return plan
+        return handler
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
@@ -46,25 +47,25 @@ def elsewhere(func: OpOverload, plan: Plan) -> Plan:
             source = next((arg for arg in args if type(arg) is XLATensor), None)
             recorder = recorder_of(target)
             if source is not None and target.index is not None and source._storage.value.recorder is not recorder:
-                return wrap(moved(value_of(plan(args, kwargs)), recorder))
-        return plan(args, kwargs)
+                return wrap(moved(value_of(handler(args, kwargs)), recorder))
+        return handler(args, kwargs)
 
     return run
 
 
-def filling(func: OpOverload, functional: OpOverload, plan: Plan) -> Plan:
-    """`plan`, given the default values that `func` has and its functional form has not: torch leaves them out of a call."""
+def with_default_values(func: OpOverload, functional: OpOverload, handler: Handler) -> Handler:
+    """`handler`, given the default values that `func` has and its functional form has not: torch leaves them out of a call."""
     needed = {argument.name for argument in functional._schema.arguments if not argument.has_default_value()}
     arguments = func._schema.arguments
     defaults = [(place, argument.default_value) for place, argument in enumerate(arguments) if argument.has_default_value()]
     missing = [(place, value) for place, value in defaults if arguments[place].name in needed and not arguments[place].kwarg_only]
     if not missing:
-        return plan
+        return handler
     names = [argument.name for argument in arguments]
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args + tuple(value for place, value in missing if place >= len(args) and names[place] not in kwargs)
-        return plan(given, kwargs)
+        return handler(given, kwargs)
 
     return run
 
@@ -83,25 +84,25 @@ _FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 }
 
 
-def imaging(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, whose result lies as its operand does if the operation is one of the `*_like`."""
+def with_sharding_of_operand(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, whose result has the sharding of its operand if the operation is one of the `*_like`."""
     if not func._schema.name.endswith("_like"):
-        return plan
-    return lambda args, kwargs: in_image_of(args[0], plan(args, kwargs))
+        return handler
+    return lambda args, kwargs: with_sharding_of(args[0], handler(args, kwargs))
 
 
-def noting(func: OpOverload, plan: Plan) -> Plan:
-    """`plan`, remembering tensors that it makes by filling: they may turn out to be state (ir/state.py)."""
+def with_note_of_filling(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, remembering tensors that it makes by filling: they may turn out to be state (ir/state.py)."""
     number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
     if number_of is None or func._schema.overload_name in ("out", "names"):
-        return plan
+        return handler
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensor = plan(args, kwargs)
+        tensor = handler(args, kwargs)
         storage = tensor._storage
-        tape = storage.value.tape
-        if tape is not None:
-            note_filled(tape, storage, number_of(args))
+        pending_graph = storage.value.pending_graph
+        if pending_graph is not None:
+            note_filled(pending_graph, storage, number_of(args))
         return tensor
 
     return run

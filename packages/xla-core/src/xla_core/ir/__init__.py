@@ -1,1 +1,1 @@
-"""Recorded operations: values, tapes, signatures, and the graphs cut out of tapes. Knows neither torch operators nor devices."""
+"""Recorded operations: values, pending graphs, signatures, and the graphs cut out of them. Knows neither torch operators nor devices."""

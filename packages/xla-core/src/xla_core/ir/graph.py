@@ -1,6 +1,6 @@
-"""A program cut out of a tape: entries in a canonical order, what comes out, what goes in.
+"""A program cut out of a pending graph: entries in a canonical order, what comes out, what goes in.
 
-A step takes the whole tape as it is, which is why a repeated step needs no walk over its operations. A value read takes the
+A step takes the whole pending graph as it is, which is why a repeated step needs no walk over its operations. A value read takes the
 ancestors of what is asked for, renumbered, so that equal computations have equal keys whatever else is pending.
 """
 
@@ -12,15 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
+
 from xla_core.errors import InternalError
 from xla_core.ir.aval import Aval
-from xla_core.ir.tape import Entry, Feed, FeedKind, Tape, Value, buffers_made
+from xla_core.ir.pending_graph import Entry, PendingGraph, ScalarInput, ScalarKind, Value, buffers_made
+from xla_core.ir.signature import fill
 
 
 class Operation(NamedTuple):
     """A recorded operation. name: the overload, such as `aten.add.Tensor`; text: the same in every process; line: the user's.
 
-    slot: where it stands in the program; operands: the slots it takes.
+    slot: where it stands in the program; operands: the slots it takes. target: the functional form that lowers it, as `register_op` and
+    the edits of graphs name it (`aten::add.Tensor`, also where `add_` was called); empty for what has none, such as reads of views.
     """
 
     name: str
@@ -28,13 +32,21 @@ class Operation(NamedTuple):
     line: str | None
     slot: int
     operands: tuple[int, ...]
+    target: str = ""
 
 
-class Input(NamedTuple):
-    """A buffer that a program takes: where it stands, and its shape and dtype, such as `f32[32,784]`."""
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value in a program: an input, a result of an operation, or a number that enters with the program.
+
+    shape, dtype: None for a Python number. text: both, such as `f32[32,784]`. nbytes: on the device.
+    """
 
     slot: int
+    shape: tuple[int, ...] | None
+    dtype: torch.dtype | None
     text: str
+    nbytes: int
 
 
 _NO_DIGITS = str.maketrans("", "", string.digits)  # names of views have sizes in them
@@ -76,16 +88,45 @@ class Graph:
             if type(entry) is tuple:
                 yield self._operation(slot)
 
-    def inputs(self) -> Iterator[Input]:
+    def inputs(self) -> Iterator[Operand]:
         """The buffers it takes, in order."""
         for slot, entry in enumerate(self.entries):
             if type(entry) is Aval:
-                yield Input(slot, repr(entry))
+                yield self.operand(slot)
+
+    def operand(self, slot: int) -> Operand:
+        """The value at a slot, to be asked for its shape and dtype, or to be an argument of an operation."""
+        aval, entry = aval_at(self.entries, slot), self.entries[slot]
+        if aval is None:
+            return Operand(slot, None, None, entry.kind.value if isinstance(entry, ScalarInput) else "none", 0)
+        return Operand(slot, aval.shape, aval.dtype, repr(aval), aval.nbytes)
+
+    def arguments(self, operation: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of an operation, by place and by name as the schema of its `target` has them: operands, and constants."""
+        entry: Any = self.entries[operation.slot]
+        signature, *slots = entry
+        taken = iter([self.operand(slot) for slot in slots])
+        args = tuple(fill(argument, taken) for argument in signature.args)
+        return args, {name: fill(argument, taken) for name, argument in signature.kwargs.items()}
+
+    def results_of(self, operation: Operation) -> tuple[Operand, ...]:
+        """The values that an operation computes."""
+        return tuple(self.operand(slot) for slot in result_slots(self.entries, operation.slot))
+
+    def users(self, *operands: Operand) -> list[Operation]:
+        """The operations that take any of these values, in order."""
+        slots = {operand.slot for operand in operands}
+        return [self._operation(at) for at, entry in enumerate(self.entries) if type(entry) is tuple and not slots.isdisjoint(entry[1:])]
+
+    def maker(self, operand: Operand) -> Operation | None:
+        """The operation that computes a value; None for an input or a number."""
+        slot = operation_at(self.entries, operand.slot)
+        return self._operation(slot) if type(self.entries[slot]) is tuple else None
 
     def numbers(self) -> list[int]:
         """The slots of the Python numbers that it was compiled with, floats before integers, as `CompileEvent.constants` has them."""
-        fixed = [(slot, entry.kind) for slot, entry in enumerate(self.entries) if isinstance(entry, Feed) and entry.fixed]
-        return [slot for wanted in (FeedKind.FLOAT, FeedKind.INT) for slot, kind in fixed if kind is wanted]
+        fixed = [(slot, entry.kind) for slot, entry in enumerate(self.entries) if isinstance(entry, ScalarInput) and entry.fixed]
+        return [slot for wanted in (ScalarKind.FLOAT, ScalarKind.INT) for slot, kind in fixed if kind is wanted]
 
     def places(self) -> list[NumberPlace | None]:
         """For each of `numbers()`, where in the user's code it is; None where no line is known."""
@@ -95,7 +136,7 @@ class Graph:
             line = self.line(slot)
             if type(entry) is tuple and line is not None:
                 for operand, taken in enumerate(entry[1:]):
-                    if type(self.entries[taken]) is Feed:
+                    if type(self.entries[taken]) is ScalarInput:
                         place = NumberPlace(line, entry[0].name.translate(_NO_DIGITS), operand)
                         users[taken] = place._replace(turn=seen[place])
                         seen[place] += 1
@@ -109,7 +150,7 @@ class Graph:
 
     def _operation(self, slot: int) -> Operation:
         entry = operation(self, slot)
-        return Operation(entry[0].name, entry[0].text(), self.line(slot), slot, entry[1:])
+        return Operation(entry[0].name, entry[0].text(), self.line(slot), slot, entry[1:], entry[0].target)
 
     def line(self, slot: int) -> str | None:
         """The user's line of the operation at `slot`: of this very call if captured, else where its signature was first seen."""
@@ -129,24 +170,24 @@ class Inputs:
     seeds: list[int]
 
 
-def inputs_of(entries: list[Entry], feeds: dict[int, Any]) -> Inputs:
-    """Sort the feeds of a tape by kind."""
+def inputs_of(entries: list[Entry], input_data: dict[int, Any]) -> Inputs:
+    """Sort the scalar inputs of a pending graph by kind."""
     inputs = Inputs([], [], [], [], [], [])
     buffers = inputs.buffers
-    for slot, payload in feeds.items():
+    for slot, payload in input_data.items():
         entry = entries[slot]
         if type(entry) is Aval:
             buffers.append(payload)
-        elif isinstance(entry, Feed):
+        elif isinstance(entry, ScalarInput):
             _column(inputs, entry).append(payload)
     return inputs
 
 
-def _column(inputs: Inputs, feed: Feed) -> list[Any]:
-    if feed.kind is FeedKind.FLOAT:
-        return inputs.fixed_floats if feed.fixed else inputs.floats
-    if feed.kind is FeedKind.INT:
-        return inputs.fixed_ints if feed.fixed else inputs.ints
+def _column(inputs: Inputs, scalar: ScalarInput) -> list[Any]:
+    if scalar.kind is ScalarKind.FLOAT:
+        return inputs.fixed_floats if scalar.fixed else inputs.floats
+    if scalar.kind is ScalarKind.INT:
+        return inputs.fixed_ints if scalar.fixed else inputs.ints
     return inputs.seeds
 
 
@@ -158,9 +199,16 @@ def operation_at(entries: Sequence[Entry], slot: int) -> int:
     return slot
 
 
-def ancestors(tape: Tape, slots: Iterable[int]) -> list[int]:
-    """The slots of all leaves, feeds and operations that `slots` need, ascending."""
-    entries = tape.entries
+def result_slots(entries: Sequence[Entry], slot: int) -> list[int]:
+    """The slots of the results of the operation at `slot`: its own, or those behind it."""
+    entry = entries[slot]
+    count = len(entry[0].outs) if type(entry) is tuple else 1
+    return [slot] if count == 1 else list(range(slot + 1, slot + 1 + count))
+
+
+def ancestors(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
+    """The slots of all leaves, scalar inputs and operations that `slots` need, ascending."""
+    entries = pending_graph.entries
     seen: set[int] = set()
     stack = [operation_at(entries, slot) for slot in slots]
     while stack:
@@ -174,10 +222,10 @@ def ancestors(tape: Tape, slots: Iterable[int]) -> list[int]:
     return sorted(seen)
 
 
-def dependants(tape: Tape, slots: Iterable[int]) -> set[int]:
+def dependants(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
     """`slots`, of operations or leaves, and the slots of all that is computed from them; results of operations included."""
     bad = set(slots)
-    for slot, entry in enumerate(tape.entries):
+    for slot, entry in enumerate(pending_graph.entries):
         if type(entry) is tuple:
             if slot in bad or not bad.isdisjoint(entry[1:]):
                 count = len(entry[0].outs)
@@ -185,109 +233,115 @@ def dependants(tape: Tape, slots: Iterable[int]) -> set[int]:
     return bad
 
 
-def extract(tape: Tape, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
-    """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, feeds."""
+def extract(pending_graph: PendingGraph, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
+    """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, scalar inputs."""
     entries: list[Entry] = []
     renamed: dict[int, int] = {}
-    feeds: dict[int, Any] = {}
+    input_data: dict[int, Any] = {}
     for slot in slots:
         if slot in renamed:
             continue
-        entry = tape.entries[slot]
+        entry = pending_graph.entries[slot]
         block = [slot]
         if type(entry) is tuple and len(entry[0].outs) > 1:
             block = list(range(slot, slot + len(entry[0].outs) + 1))
         for old in block:
             new = renamed[old] = len(entries)
-            copied = tape.entries[old]
+            copied = pending_graph.entries[old]
             if type(copied) is tuple:
                 copied = (copied[0], *[renamed[operand] for operand in copied[1:]])
             elif copied is not None:
-                feeds[new] = tape.feeds[old]
+                input_data[new] = pending_graph.input_data[old]
             entries.append(copied)
-    return entries, renamed, feeds
+    return entries, renamed, input_data
 
 
-def renamed_lines(tape: Tape, renamed: Mapping[int, int]) -> dict[int, str]:
+def renamed_lines(pending_graph: PendingGraph, renamed: Mapping[int, int]) -> dict[int, str]:
     """The user's lines that were captured, by new slot."""
-    return {renamed[slot]: line for slot, line in tape.lines.items() if slot in renamed}
+    return {renamed[slot]: line for slot, line in pending_graph.lines.items() if slot in renamed}
 
 
-def live_slots(tape: Tape) -> list[int]:
+def live_slots(pending_graph: PendingGraph) -> list[int]:
     """Slots of pending values that somebody still holds, ascending."""
-    feeds = tape.feeds
-    live = [slot for slot, reference in enumerate(tape.refs) if reference() is not None]
-    return [slot for slot in live if slot not in feeds]
+    input_data = pending_graph.input_data
+    live = [slot for slot, reference in enumerate(pending_graph.refs) if reference() is not None]
+    return [slot for slot in live if slot not in input_data]
 
 
-def dead_leaves(tape: Tape) -> tuple[int, ...]:
-    """Numbers of the leaves whose buffers nobody but the tape holds."""
-    entries, refs = tape.entries, tape.refs
-    leaves = [slot for slot in tape.feeds if type(entries[slot]) is Aval]
+def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
+    """Numbers of the leaves whose buffers nobody but the pending graph holds."""
+    entries, refs = pending_graph.entries, pending_graph.refs
+    leaves = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
     return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None])
 
 
-def results_of_once(tape: Tape, slots: Iterable[int]) -> list[int]:
+def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
     """The results, not computed yet, of those operations among `slots` that must not run twice, ascending."""
     found = []
     for slot in slots:
-        entry = tape.entries[slot]
-        if type(entry) is tuple and entry[0].once:
-            count = len(entry[0].outs)
-            block = [slot] if count == 1 else range(slot + 1, slot + 1 + count)
-            found.extend([result for result in block if result not in tape.feeds])
+        entry = pending_graph.entries[slot]
+        if type(entry) is tuple and entry[0].has_side_effects:
+            found.extend([result for result in result_slots(pending_graph.entries, slot) if result not in pending_graph.input_data])
     return found
 
 
-def wanted_outside(tape: Tape, slots: Iterable[int]) -> set[int]:
+def wanted_outside(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
     """The pending results among `slots` (closed under ancestors) that operations outside, which lead to something alive, read.
 
     A loop that reads a value of the last turn while the next turn is pending would otherwise carry all turns along: nobody holds the
     state of the last turn, and each read would compute it anew, in a longer program.
     """
     inside = set(slots)
-    outside = [slot for slot in ancestors(tape, live_slots(tape)) if slot not in inside]
+    outside = [slot for slot in ancestors(pending_graph, live_slots(pending_graph)) if slot not in inside]
     read: set[int] = set()
     for slot in outside:
-        entry = tape.entries[slot]
+        entry = pending_graph.entries[slot]
         if type(entry) is tuple:
             read.update(entry[1:])
-    return {slot for slot in read if slot not in tape.feeds and operation_at(tape.entries, slot) in inside}
+    return {slot for slot in read if slot not in pending_graph.input_data and operation_at(pending_graph.entries, slot) in inside}
 
 
-def materialize(tape: Tape, slots: list[int], buffers: list[Any]) -> None:
+def store_results(pending_graph: PendingGraph, slots: list[int], buffers: list[Any]) -> None:
     """Turn pending results that were computed into leaves; whoever holds them follows."""
     for slot, buffer in zip(slots, buffers, strict=True):
-        value: Value | None = tape.refs[slot]()
+        value: Value | None = pending_graph.refs[slot]()
         if value is not None:
             value.buffer = buffer
             next(buffers_made)
-        tape.entries[slot] = aval_at(tape.entries, slot)
-        tape.feeds[slot] = buffer
-    tape.feeds = dict(sorted(tape.feeds.items()))
+        pending_graph.entries[slot] = aval_at(pending_graph.entries, slot)
+        pending_graph.input_data[slot] = buffer
+    pending_graph.input_data = dict(sorted(pending_graph.input_data.items()))
 
 
-def shrink(tape: Tape, slots: list[int]) -> None:
-    """Drop from `tape` all but `slots` (closed under ancestors, ascending); live values follow to their new places."""
-    entries, renamed, feeds = extract(tape, slots)
-    refs = [tape.refs[old] for old in renamed]
+def shrink(pending_graph: PendingGraph, slots: list[int]) -> None:
+    """Drop from `pending_graph` all but `slots` (closed under ancestors, ascending); live values follow to their new places."""
+    entries, renamed, input_data = extract(pending_graph, slots)
+    refs = [pending_graph.refs[old] for old in renamed]
     for old, new in renamed.items():
-        value: Value | None = tape.refs[old]()
-        if value is not None and value.tape is tape and value.slot == old:
+        value: Value | None = pending_graph.refs[old]()
+        if value is not None and value.pending_graph is pending_graph and value.slot == old:
             value.slot = new
-    reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in tape.reads.items() if base in renamed and slot in renamed}
-    lines = renamed_lines(tape, renamed)
-    tape.filled = [(holder, renamed[slot], number) for holder, slot, number in tape.filled if slot in renamed]
-    dropped = [reference() for slot, reference in enumerate(tape.refs) if slot not in renamed]
+    reads = {
+        (renamed[base], spec): renamed[slot] for (base, spec), slot in pending_graph.reads.items() if base in renamed and slot in renamed
+    }
+    lines = renamed_lines(pending_graph, renamed)
+    pending_graph.filled = [(holder, renamed[slot], number) for holder, slot, number in pending_graph.filled if slot in renamed]
+    dropped = [reference() for slot, reference in enumerate(pending_graph.refs) if slot not in renamed]
     for value in dropped:
-        if value is not None and value.tape is tape:
-            value.tape = None  # a leaf that no pending operation reads
-    tape.entries, tape.refs, tape.feeds, tape.reads, tape.lines = entries, refs, feeds, reads, lines
+        if value is not None and value.pending_graph is pending_graph:
+            value.pending_graph = None  # a leaf that no pending operation reads
+    pending_graph.entries, pending_graph.refs, pending_graph.input_data, pending_graph.reads, pending_graph.lines = (
+        entries,
+        refs,
+        input_data,
+        reads,
+        lines,
+    )
 
 
-def keep_live(tape: Tape) -> None:
+def keep_live(pending_graph: PendingGraph) -> None:
     """Drop what nothing alive needs."""
-    shrink(tape, ancestors(tape, [operation_at(tape.entries, slot) for slot in live_slots(tape)]))
+    shrink(pending_graph, ancestors(pending_graph, [operation_at(pending_graph.entries, slot) for slot in live_slots(pending_graph)]))
 
 
 def operation(graph: Graph, slot: int) -> tuple[Any, ...]:
@@ -301,7 +355,7 @@ def operation(graph: Graph, slot: int) -> tuple[Any, ...]:
 def aval_at(entries: Sequence[Entry], slot: int) -> Aval | None:
     """Shape and dtype of the value at `slot`; None for a Python number or an absent result."""
     entry = entries[slot]
-    if isinstance(entry, Feed):
+    if isinstance(entry, ScalarInput):
         return entry.aval
     if isinstance(entry, Aval):
         return entry

@@ -1,4 +1,4 @@
-"""Find the turns of a loop in what was recorded: the same operations again and again, up to the end of the tape."""
+"""Find the turns of a loop in what was recorded: the same operations again and again, up to the end of the pending graph."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import aval_at, operation_at
+from xla_core.ir.pending_graph import PendingGraph
 from xla_core.ir.signature import Signature
-from xla_core.ir.tape import Tape
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop at the end of a tape: `head` operations, then `turns` times `length` of them, then those of a turn that has begun.
+    """A loop at the end of a pending graph: `head` operations, then `turns` times `length` of them, then those of a turn that has begun.
 
     A turn ends with operation `last`, of which it has `times`, and takes about `size` slots.
     """
@@ -30,24 +30,24 @@ class Loop:
         return Loop(self.head, count * self.length, self.turns // count, self.last, count * self.times, count * self.size)
 
 
-def find_loop(tape: Tape, layers: bool = False) -> Loop | None:
-    """The loop that a tape ends in; None if most of it is no loop.
+def find_loop(pending_graph: PendingGraph, layers: bool = False) -> Loop | None:
+    """The loop that a pending graph ends in; None if most of it is no loop.
 
     Turns are cut where the least data is alive between two operations: in a training loop after the optimizer's step.
     layers: equal layers of a model count as turns, too.
     """
-    slots = [slot for slot, entry in enumerate(tape.entries) if type(entry) is tuple]
-    signatures: list[Signature] = [tape.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
+    slots = [slot for slot, entry in enumerate(pending_graph.entries) if type(entry) is tuple]
+    signatures: list[Signature] = [pending_graph.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
     found = repeating_end(signatures)
     if found is None or 2 * found[0] > len(slots):
         return None
     begin, period = found
-    if not layers and not _carries_state(tape, slots, period):
+    if not layers and not _carries_state(pending_graph, slots, period):
         return None
-    cut = _cheapest_cut(tape, slots, len(slots) - 2 * period, period)
+    cut = _cheapest_cut(pending_graph, slots, len(slots) - 2 * period, period)
     head = begin + (cut - begin) % period
     turn = signatures[cut : cut + period]
-    end = slots[cut + period] if cut + period < len(slots) else len(tape.entries)
+    end = slots[cut + period] if cut + period < len(slots) else len(pending_graph.entries)
     return Loop(head, period, (len(slots) - head) // period, turn[-1], turn.count(turn[-1]), end - slots[cut])
 
 
@@ -74,21 +74,21 @@ def repeating_end(items: Sequence[Hashable]) -> tuple[int, int] | None:
     return found
 
 
-def _carries_state(tape: Tape, slots: list[int], period: int) -> bool:
+def _carries_state(pending_graph: PendingGraph, slots: list[int], period: int) -> bool:
     """Whether the last turn goes on from what the one before left, more than from what it alone takes: layers do not."""
     last, before = slots[-period], slots[-2 * period]
     taken, known = (
-        {operand for slot in turn for operand in tape.entries[slot][1:]}  # type: ignore[index]
+        {operand for slot in turn for operand in pending_graph.entries[slot][1:]}  # type: ignore[index]
         for turn in (slots[-period:], slots[-2 * period : -period])
     )
-    results = {slot for slot in taken if slot not in tape.feeds}
+    results = {slot for slot in taken if slot not in pending_graph.input_data}
     carried = sum(before <= slot < last for slot in results)
     own = sum(slot < before for slot in results - known)
-    own += sum(type(tape.entries[slot]) is Aval for slot in (taken - results) - known)
+    own += sum(type(pending_graph.entries[slot]) is Aval for slot in (taken - results) - known)
     return bool(carried >= own)
 
 
-def _cheapest_cut(tape: Tape, slots: list[int], begin: int, period: int) -> int:
+def _cheapest_cut(pending_graph: PendingGraph, slots: list[int], begin: int, period: int) -> int:
     """The number of the operation, among `period` from `begin` on, before which the fewest bytes of results are still needed.
 
     Where there are several, rather one that makes it more, and the first one of a line of the user's.
@@ -96,19 +96,19 @@ def _cheapest_cut(tape: Tape, slots: list[int], begin: int, period: int) -> int:
     numbers = {slot: number for number, slot in enumerate(slots)}
     until: dict[int, int] = {}  # slot of a result → the last operation that needs it
     for number, slot in enumerate(slots):
-        for operand in tape.entries[slot][1:]:  # type: ignore[index]
-            if operand not in tape.feeds:
+        for operand in pending_graph.entries[slot][1:]:  # type: ignore[index]
+            if operand not in pending_graph.input_data:
                 until[operand] = number
-    for slot, reference in enumerate(tape.refs):
-        if slot not in tape.feeds and reference() is not None:
+    for slot, reference in enumerate(pending_graph.refs):
+        if slot not in pending_graph.input_data and reference() is not None:
             until[slot] = len(slots)
     change = [0] * (len(slots) + 2)
     for slot, number in until.items():
-        aval = aval_at(tape.entries, slot)
+        aval = aval_at(pending_graph.entries, slot)
         if aval is not None:
-            change[numbers[operation_at(tape.entries, slot)] + 1] += aval.nbytes
+            change[numbers[operation_at(pending_graph.entries, slot)] + 1] += aval.nbytes
             change[number + 1] -= aval.nbytes
-    signatures: list[Signature] = [tape.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
+    signatures: list[Signature] = [pending_graph.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
     alive, least = sum(change[:begin]), None
     for number in range(begin, begin + period):
         alive += change[number]

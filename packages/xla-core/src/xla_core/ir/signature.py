@@ -12,28 +12,42 @@ from xla_core.ops.checks import Check
 from xla_core.ops.table import Context
 
 
-class Hole:
-    """The place of a tensor or of a fed number in a signature's arguments."""
+class Placeholder:
+    """The place of a tensor or of a scalar input in a signature's arguments."""
 
     def __repr__(self) -> str:
         return "%"
 
 
-HOLE = Hole()
+PLACEHOLDER = Placeholder()
 
 
 class Signature:
     """An operation at one set of argument shapes and constants, and how to lower it.
 
     name: the overload as the user's code called it (`aten.add_.Tensor`).
-    args, kwargs: the arguments with HOLE wherever an operand goes, in operand order.
-    promised: what the lowering must return; outs: what the slots hold (an in-place result takes the dtype it is written to).
+    args, kwargs: the arguments with PLACEHOLDER wherever an operand goes, in operand order.
+    inferred: what the lowering must return; outs: what the slots hold (an in-place result takes the dtype it is written to).
     line: the user's `file:line` that recorded this signature first.
     pack: makes what the caller gets from the values of the results; None if that is one bare tensor.
-    once: must not run twice.
+    has_side_effects: must not run twice.
+    target: the row of the op table that lowers it (`aten::add.Tensor`); empty for operations that have none.
     """
 
-    __slots__ = ("__weakref__", "args", "kwargs", "line", "lower", "name", "once", "outs", "pack", "promised", "random")
+    __slots__ = (
+        "__weakref__",
+        "args",
+        "has_side_effects",
+        "kwargs",
+        "line",
+        "lower",
+        "name",
+        "outs",
+        "pack",
+        "inferred",
+        "random",
+        "target",
+    )
 
     def __init__(
         self,
@@ -41,38 +55,40 @@ class Signature:
         lower: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        promised: tuple[Aval | None, ...],
+        inferred: tuple[Aval | None, ...],
         outs: tuple[Aval | None, ...] | None = None,
         random: bool = False,
         line: str | None = None,
         pack: Callable[[list[Any]], Any] | None = None,
-        once: bool = False,
+        has_side_effects: bool = False,
+        target: str = "",
     ) -> None:
         self.name = name
         self.lower = lower
         self.args = args
         self.kwargs = kwargs
-        self.promised = promised
-        self.outs = promised if outs is None else outs
+        self.inferred = inferred
+        self.outs = inferred if outs is None else outs
         self.random = random
         self.line = line
         self.pack = pack
-        self.once = once
+        self.has_side_effects = has_side_effects
+        self.target = target
 
     def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
-        """The results over jax operands (arrays, or numbers for fed scalars; last the seed if random). checks: takes those of data."""
+        """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data."""
         seed = operands.pop() if self.random else None
         rest = iter(operands)
         args = [fill(arg, rest) for arg in self.args]
         kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
-        context = Context(tuple(None if aval is None else aval.struct for aval in self.promised), seed, checks)
+        context = Context(tuple(None if aval is None else aval.struct for aval in self.inferred), seed, checks)
         result = self.lower(context, *args, **kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
     def text(self) -> str:
         """The same text in every process for the same operation (part of the on-disk key)."""
         inner = [repr(arg) for arg in self.args] + [f"{name}={arg!r}" for name, arg in self.kwargs.items()]
-        return f"{self.name}({', '.join(inner)})->{','.join(map(repr, self.promised))};{','.join(map(repr, self.outs))}"
+        return f"{self.name}({', '.join(inner)})->{','.join(map(repr, self.inferred))};{','.join(map(repr, self.outs))}"
 
     def __repr__(self) -> str:
         return f"Signature({self.text()})"
@@ -87,8 +103,8 @@ def blank(aval: Aval) -> Signature:
 
 
 def fill(arg: Any, operands: Iterator[Any]) -> Any:
-    """`arg` with every HOLE replaced by the next operand."""
-    if arg is HOLE:
+    """`arg` with every PLACEHOLDER replaced by the next operand."""
+    if arg is PLACEHOLDER:
         return next(operands)
     if isinstance(arg, (list, tuple)):
         return type(arg)([fill(item, operands) for item in arg])
@@ -96,10 +112,10 @@ def fill(arg: Any, operands: Iterator[Any]) -> Any:
 
 
 def check_results(signature: Signature, results: list[Any]) -> str | None:
-    """Check a lowering's results against what was promised: the difference in words, or None."""
-    if len(results) != len(signature.promised):
-        return f"gave {len(results)} results where {len(signature.promised)} were inferred"
-    for number, (result, aval) in enumerate(zip(results, signature.promised, strict=True)):
+    """Check a lowering's results against what was inferred: the difference in words, or None."""
+    if len(results) != len(signature.inferred):
+        return f"gave {len(results)} results where {len(signature.inferred)} were inferred"
+    for number, (result, aval) in enumerate(zip(results, signature.inferred, strict=True)):
         if (result is None) != (aval is None):
             return f"result {number} is {'missing' if result is None else 'unexpected'}"
         if aval is not None and (result.shape != aval.shape or result.dtype != aval.physical):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from xla_core.errors import InternalError
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import aval_at, renamed_lines
-from xla_core.ir.tape import Entry, Tape, Value
+from xla_core.ir.pending_graph import Entry, PendingGraph, Value
 
 Fill = Callable[[Any, Aval, Any], Any]
 
@@ -25,51 +25,56 @@ class Holder(Protocol):
     value: Value
 
 
-def note_filled(tape: Tape, holder: Holder, number: Any) -> None:
+def note_filled(pending_graph: PendingGraph, holder: Holder, number: Any) -> None:
     """Remember that `holder` was just made by filling with one number."""
-    tape.filled.append((weakref.ref(holder), holder.value.slot, number))
+    pending_graph.filled.append((weakref.ref(holder), holder.value.slot, number))
 
 
-def promote_state(tape: Tape, fill: Fill) -> None:
+def promote_state(pending_graph: PendingGraph, fill: Fill) -> None:
     """Turn filled tensors that became state into leaves; `fill(holder, aval, number)` makes their buffers."""
     promoted: dict[int, tuple[Holder, Any]] = {}
-    for reference, slot, number in tape.filled:
+    for reference, slot, number in pending_graph.filled:
         holder: Holder | None = reference()
-        if holder is not None and holder.value.tape is tape and holder.value.slot != slot and slot not in tape.feeds:
+        if (
+            holder is not None
+            and holder.value.pending_graph is pending_graph
+            and holder.value.slot != slot
+            and slot not in pending_graph.input_data
+        ):
             promoted[slot] = holder, number
-    tape.filled.clear()
+    pending_graph.filled.clear()
     if promoted:
-        _rebuild(tape, {slot: fill(holder, _aval(tape, slot), number) for slot, (holder, number) in promoted.items()})
+        _rebuild(pending_graph, {slot: fill(holder, _aval(pending_graph, slot), number) for slot, (holder, number) in promoted.items()})
 
 
-def _aval(tape: Tape, slot: int) -> Aval:
-    aval = aval_at(tape.entries, slot)
+def _aval(pending_graph: PendingGraph, slot: int) -> Aval:
+    aval = aval_at(pending_graph.entries, slot)
     if aval is None:
-        raise InternalError(f"slot {slot} was noted as a filled tensor and holds {tape.entries[slot]}")
+        raise InternalError(f"slot {slot} was noted as a filled tensor and holds {pending_graph.entries[slot]}")
     return aval
 
 
-def _rebuild(tape: Tape, buffers: dict[int, Any]) -> None:
-    """Record the tape again as if `buffers`' slots had been on the device all the time.
+def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
+    """Record the pending graph again as if `buffers`' slots had been on the device all the time.
 
-    Recording brings leaves, fed numbers and reads of views onto the tape right before the first operation that uses them, in
+    Recording brings leaves, scalar inputs and reads of views onto the pending graph right before the first operation that uses them, in
     the order of its operands; so does this.
     """
-    old_entries, old_refs = tape.entries, tape.refs
-    old_feeds = {**tape.feeds, **buffers}
+    old_entries, old_refs = pending_graph.entries, pending_graph.refs
+    old_input_data = {**pending_graph.input_data, **buffers}
     for slot, buffer in buffers.items():
         value: Value | None = old_refs[slot]()
         if value is not None:
             value.buffer = buffer
-    reads = set(tape.reads.values())
+    reads = set(pending_graph.reads.values())
     used = {operand for entry in old_entries if type(entry) is tuple for operand in entry[1:]}
     entries: list[Entry] = []
     refs: list[weakref.ref[Value]] = []
-    feeds: dict[int, Any] = {}
+    input_data: dict[int, Any] = {}
     renamed: dict[int, int] = {}
 
     def place(old: int) -> None:
-        entry = _aval(tape, old) if old in buffers else old_entries[old]
+        entry = _aval(pending_graph, old) if old in buffers else old_entries[old]
         if type(entry) is tuple:
             for operand in entry[1:]:
                 if operand not in renamed:
@@ -77,21 +82,21 @@ def _rebuild(tape: Tape, buffers: dict[int, Any]) -> None:
             entry = (entry[0], *[renamed[operand] for operand in entry[1:]])
         new = renamed[old] = len(entries)
         value: Value | None = old_refs[old]()
-        if value is not None and value.tape is tape and value.slot == old:
+        if value is not None and value.pending_graph is pending_graph and value.slot == old:
             value.slot = new
-        if old in old_feeds:
-            feeds[new] = old_feeds[old]
+        if old in old_input_data:
+            input_data[new] = old_input_data[old]
         entries.append(entry)
         refs.append(old_refs[old])
 
     for old in range(len(old_entries)):
-        waits = old in old_feeds or (old in reads and old in used)
+        waits = old in old_input_data or (old in reads and old in used)
         if old not in renamed and not waits:
             place(old)
-    for old in old_feeds.keys() - renamed.keys():
+    for old in old_input_data.keys() - renamed.keys():
         unused: Value | None = old_refs[old]()
-        if unused is not None and unused.tape is tape:
-            unused.tape = None
-    tape.reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in tape.reads.items() if slot in renamed}
-    tape.lines = renamed_lines(tape, renamed)
-    tape.entries, tape.refs, tape.feeds = entries, refs, feeds
+        if unused is not None and unused.pending_graph is pending_graph:
+            unused.pending_graph = None
+    pending_graph.reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in pending_graph.reads.items() if slot in renamed}
+    pending_graph.lines = renamed_lines(pending_graph, renamed)
+    pending_graph.entries, pending_graph.refs, pending_graph.input_data = entries, refs, input_data

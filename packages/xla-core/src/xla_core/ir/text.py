@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from xla_core.ir.graph import Graph, aval_at
-from xla_core.ir.tape import Feed
+from xla_core.ir.pending_graph import ScalarInput
 
 
 def operation_text(entry: tuple[Any, ...]) -> str:
@@ -37,7 +37,7 @@ def graph_text(graph: Graph, lines: bool = True) -> str:
             line = graph.line(slot) if lines else None
             where = f"  # {line}" if line else ""
             rows.append(f"%{slot} = {operation_text(entry)} : {kind}{where}")
-        elif isinstance(entry, Feed):
+        elif isinstance(entry, ScalarInput):
             rows.append(f"%{slot} = {'constant' if entry.fixed else 'number'} : {entry.aval or entry.kind.value}")
         else:
             rows.append(f"%{slot} = input : {entry}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xla_core.errors import internal
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, operation
-from xla_core.ir.signature import HOLE
-from xla_core.ir.tape import Feed, FeedKind
+from xla_core.ir.pending_graph import ScalarInput, ScalarKind
+from xla_core.ir.signature import PLACEHOLDER
 
 
 def verify(graph: Graph, inputs: Inputs) -> None:
@@ -17,6 +17,11 @@ def verify(graph: Graph, inputs: Inputs) -> None:
         fits = buffer is not None and tuple(buffer.shape)[aval.manual :] == aval.shape and buffer.dtype == aval.physical
         internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, fed with {_kind(buffer)}")  # type: ignore[misc]
     _verify_feeds(graph, inputs)
+    verify_structure(graph)
+
+
+def verify_structure(graph: Graph) -> None:
+    """Raise InternalError naming the slot and the rule that it breaks; nothing if the entries and results of `graph` are legal."""
     results = 0
     for slot, entry in enumerate(graph.entries):
         if type(entry) is tuple:
@@ -28,7 +33,8 @@ def verify(graph: Graph, inputs: Inputs) -> None:
             internal(entry is not None, lambda slot=slot: f"slot {slot} is a result of no operation")  # type: ignore[misc]
     for out in graph.outs:
         internal(0 <= out < len(graph.entries), lambda out=out: f"result slot {out} is not in the graph")  # type: ignore[misc]
-    internal(set(graph.dead) <= set(range(len(leaves))), lambda: f"dead leaves {graph.dead} of {len(leaves)}")
+    leaves = sum(type(entry) is Aval for entry in graph.entries)
+    internal(set(graph.dead) <= set(range(leaves)), lambda: f"dead leaves {graph.dead} of {leaves}")
 
 
 def _kind(buffer: object) -> str:
@@ -36,27 +42,29 @@ def _kind(buffer: object) -> str:
 
 
 def _verify_feeds(graph: Graph, inputs: Inputs) -> None:
-    feeds = [entry for entry in graph.entries if isinstance(entry, Feed)]
+    input_data = [entry for entry in graph.entries if isinstance(entry, ScalarInput)]
     given = {
-        (FeedKind.FLOAT, False): len(inputs.floats),
-        (FeedKind.FLOAT, True): len(inputs.fixed_floats),
-        (FeedKind.INT, False): len(inputs.ints),
-        (FeedKind.INT, True): len(inputs.fixed_ints),
-        (FeedKind.SEED, False): len(inputs.seeds),
+        (ScalarKind.FLOAT, False): len(inputs.floats),
+        (ScalarKind.FLOAT, True): len(inputs.fixed_floats),
+        (ScalarKind.INT, False): len(inputs.ints),
+        (ScalarKind.INT, True): len(inputs.fixed_ints),
+        (ScalarKind.SEED, False): len(inputs.seeds),
     }
     for (kind, fixed), count in given.items():
-        wanted = sum(feed.kind is kind and feed.fixed is fixed for feed in feeds)
+        wanted = sum(scalar.kind is kind and scalar.fixed is fixed for scalar in input_data)
         internal(wanted == count, lambda kind=kind, wanted=wanted, count=count: f"{wanted} numbers of {kind} are fed with {count}")  # type: ignore[misc]
 
 
 def _verify_operation(graph: Graph, slot: int) -> None:
     signature, *operands = operation(graph, slot)
     internal(all(0 <= operand < slot for operand in operands), lambda: f"slot {slot} ({signature.name}) reads a later slot: {operands}")
-    holes = _holes(signature.args) + _holes(list(signature.kwargs.values())) + signature.random
-    internal(holes == len(operands), lambda: f"slot {slot} ({signature.name}) has {holes} places for {len(operands)} operands")
+    placeholders = _count_placeholders(signature.args) + _count_placeholders(list(signature.kwargs.values())) + signature.random
+    internal(
+        placeholders == len(operands), lambda: f"slot {slot} ({signature.name}) has {placeholders} places for {len(operands)} operands"
+    )
 
 
-def _holes(arguments: object) -> int:
+def _count_placeholders(arguments: object) -> int:
     if isinstance(arguments, (list, tuple)):
-        return sum(_holes(argument) for argument in arguments)
-    return int(arguments is HOLE)
+        return sum(_count_placeholders(argument) for argument in arguments)
+    return int(arguments is PLACEHOLDER)

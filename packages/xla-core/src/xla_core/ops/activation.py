@@ -244,9 +244,9 @@ def log_sigmoid_forward(ctx: Context, x: jax.Array) -> tuple[jax.Array, jax.Arra
     wide_x = cast(x, compute_dtype(ctx.dtype))
     decay = lax.exp(lax.neg(lax.abs(wide_x)))
     output = cast(lax.sub(lax.min(wide_x, _const(0, wide_x)), lax.log1p(decay)), ctx.dtype)
-    promised = ctx.out[1]
-    if promised is not None and promised.shape != x.shape:
-        return output, lax.full(promised.shape, 0, promised.dtype)
+    inferred = ctx.out[1]
+    if inferred is not None and inferred.shape != x.shape:
+        return output, lax.full(inferred.shape, 0, inferred.dtype)
     return output, cast(decay, ctx.dtype)
 
 

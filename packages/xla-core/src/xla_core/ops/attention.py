@@ -135,7 +135,7 @@ def attend_backward(
     return to_query, _summed_to(to_key, shapes[0]), _summed_to(to_value, shapes[1]), to_scores
 
 
-def _promised(ctx: Context, index: int, value: jax.Array) -> jax.Array:
+def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
     out = ctx.out[index]
     return value if out is None else lax.reshape(cast(value, np.dtype(out.dtype)), out.shape)
 
@@ -157,7 +157,7 @@ def attention_math(
     """_scaled_dot_product_attention_math(query, key, value, attn_mask?, dropout_p, is_causal, dropout_mask?, *, scale?, enable_gqa)"""
     _no_dropout(dropout_p)
     output, weights, _ = attend(query, key, value, attn_mask, is_causal, scale)
-    return _promised(ctx, 0, output), _promised(ctx, 1, weights)
+    return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, weights)
 
 
 @op("_scaled_dot_product_fused_attention_overrideable")
@@ -177,7 +177,7 @@ def fused_attention(
     _no_dropout(dropout_p)
     output, _, logsumexp = attend(query, key, value, attn_bias, is_causal, scale)
     unused = [None if out is None else lax.full(out.shape, 0, out.dtype) for out in ctx.out[2:]]
-    return _promised(ctx, 0, output), _promised(ctx, 1, logsumexp), *unused
+    return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, logsumexp), *unused
 
 
 @op("_scaled_dot_product_fused_attention_overrideable_backward")
@@ -207,7 +207,7 @@ def fused_attention_backward(
     *found, to_scores = attend_backward(grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale)
     if attn_bias is not None:
         found.append(_summed_to(to_scores, attn_bias.shape))
-    return tuple(None if promised is None else _promised(ctx, i, found[i]) for i, promised in enumerate(ctx.out))
+    return tuple(None if inferred is None else _as_inferred(ctx, i, found[i]) for i, inferred in enumerate(ctx.out))
 
 
 @op("_scaled_dot_product_flash_attention_for_cpu")
@@ -225,7 +225,7 @@ def flash_attention(
     """_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, *, attn_mask?, scale?) -> (output, logsumexp)"""
     _no_dropout(dropout_p)
     output, _, logsumexp = attend(query, key, value, attn_mask, is_causal, scale)
-    return _promised(ctx, 0, output), _promised(ctx, 1, logsumexp)
+    return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, logsumexp)
 
 
 @op("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -246,4 +246,4 @@ def flash_attention_backward(
     """_scaled_dot_product_flash_attention_for_cpu_backward(...) -> gradients of query, key, value"""
     _no_dropout(dropout_p)
     found = attend_backward(grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale)
-    return _promised(ctx, 0, found[0]), _promised(ctx, 1, found[1]), _promised(ctx, 2, found[2])
+    return _as_inferred(ctx, 0, found[0]), _as_inferred(ctx, 1, found[1]), _as_inferred(ctx, 2, found[2])

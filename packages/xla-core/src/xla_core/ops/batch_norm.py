@@ -61,8 +61,8 @@ def _blend(running: jax.Array, new: jax.Array, momentum: Real) -> jax.Array:
     return cast(lax.add(old, lax.mul(share, new)), running.dtype)
 
 
-def _promised(ctx: Context, index: int, value: jax.Array) -> jax.Array:
-    """`value` as the promised result: some forms promise an empty tensor instead."""
+def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
+    """`value` as the inferred result: some forms promise an empty tensor instead."""
     out = ctx.out[index]
     if out is None or out.shape == value.shape:
         return value if out is None else cast(value, np.dtype(out.dtype))
@@ -86,7 +86,7 @@ def _normalise(
         updates = [None if old is None else _blend(old, new, momentum) for old, new in zip(running, (mean, unbiased), strict=True)]
         after = (updates[0], updates[1])
     output = cast(_affine(wide, mean, inverse, weight, bias), ctx.dtype)
-    return (output, _promised(ctx, 1, mean), _promised(ctx, 2, inverse)), after
+    return (output, _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, inverse)), after
 
 
 @op("native_batch_norm", scalars=("momentum", "eps"))
@@ -131,8 +131,8 @@ def batch_norm_no_update(
 
 
 def _updated(ctx: Context, start: int, statistics: tuple[Maybe, Maybe]) -> list[Maybe]:
-    """Running statistics as promised, from result `start` on."""
-    return [None if value is None else _promised(ctx, start + place, value) for place, value in enumerate(statistics)]
+    """Running statistics as inferred, from result `start` on."""
+    return [None if value is None else _as_inferred(ctx, start + place, value) for place, value in enumerate(statistics)]
 
 
 def _reserve(ctx: Context, index: int) -> jax.Array:
@@ -209,8 +209,8 @@ def native_batch_norm_backward(
         mean, squares = moments(x)
         inverse = _inverse_deviation(lax.div(squares, scalar(_count(x), dtype)), eps)
     found = _gradients(grad, x, mean, inverse, weight, train)
-    promised = zip(found, ctx.out, output_mask, strict=True)
-    return tuple(cast(g, np.dtype(out.dtype)) if wanted and out is not None else None for g, out, wanted in promised)
+    inferred = zip(found, ctx.out, output_mask, strict=True)
+    return tuple(cast(g, np.dtype(out.dtype)) if wanted and out is not None else None for g, out, wanted in inferred)
 
 
 @op("batch_norm_backward", scalars=("eps",))
@@ -237,7 +237,7 @@ def batch_norm_stats(ctx: Context, x: jax.Array, eps: Real) -> tuple[jax.Array, 
     """batch_norm_stats(Tensor input, float eps) -> (mean, inverse deviation)"""
     wide = cast(x, compute_dtype(x.dtype))
     mean, squares = moments(wide)
-    return _promised(ctx, 0, mean), _promised(ctx, 1, _inverse_deviation(lax.div(squares, scalar(_count(x), wide.dtype)), eps))
+    return _as_inferred(ctx, 0, mean), _as_inferred(ctx, 1, _inverse_deviation(lax.div(squares, scalar(_count(x), wide.dtype)), eps))
 
 
 @op("batch_norm_elemt", scalars=("eps",))
@@ -265,7 +265,7 @@ def batch_norm_backward_reduce(
     total, along = lax.reduce_sum(grad, _reduced(x)), lax.reduce_sum(lax.mul(grad, centred), _reduced(x))
     found = (total, along, lax.mul(along, cast(invstd, dtype)), total)
     wanted = (input_g, input_g, weight_g, bias_g)
-    return tuple(_promised(ctx, i, value) if want else None for i, (value, want) in enumerate(zip(found, wanted, strict=True)))
+    return tuple(_as_inferred(ctx, i, value) if want else None for i, (value, want) in enumerate(zip(found, wanted, strict=True)))
 
 
 @op("batch_norm_backward_elemt")

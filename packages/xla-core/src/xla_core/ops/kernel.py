@@ -20,7 +20,7 @@ Function = Callable[..., jax.Array]
 
 
 def lowered(kernel: Kernel) -> Lowering:
-    """A lowering that runs `kernel` for the promised dtype and broadcasts its result to the promised shape."""
+    """A lowering that runs `kernel` for the inferred dtype and broadcasts its result to the inferred shape."""
 
     def lower(ctx: Context, *args: Any, **kwargs: Any) -> jax.Array:
         return expand(kernel(ctx.dtype, *args, **kwargs), ctx.shape)

@@ -15,7 +15,7 @@ from xla_core.ops.table import Context, op
 
 
 def _filled(ctx: Context, index: int, value: jax.Array | None) -> jax.Array:
-    """Result `index`: the value in its promised dtype, or what torch leaves empty."""
+    """Result `index`: the value in its inferred dtype, or what torch leaves empty."""
     out = ctx.out[index]
     if out is None:
         raise ValueError("this decomposition promises a tensor for each of its results")

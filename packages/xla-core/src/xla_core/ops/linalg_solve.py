@@ -60,8 +60,8 @@ def _empty(ctx: Context) -> bool:
     return any(0 in out.shape for out in ctx.out[:1] if out is not None)
 
 
-def _promised(ctx: Context, *values: jax.Array) -> tuple[jax.Array, ...]:
-    """Results in the promised shapes and dtypes; what torch leaves empty stays empty."""
+def _as_inferred(ctx: Context, *values: jax.Array) -> tuple[jax.Array, ...]:
+    """Results in the inferred shapes and dtypes; what torch leaves empty stays empty."""
     results = []
     for out, value in zip(ctx.out, values, strict=True):
         if out is None or value.shape == out.shape or value.size == np.prod(out.shape):
@@ -132,7 +132,7 @@ def lu_factor(ctx: Context, a: jax.Array, *, pivot: bool = True, check_errors: b
     if 0 in a.shape:
         return _zeros(ctx)
     packed, pivots, _ = factor(a)
-    return _promised(ctx, packed, pivots, _first_zero_pivot(packed))
+    return _as_inferred(ctx, packed, pivots, _first_zero_pivot(packed))
 
 
 def _lower_factor(packed: jax.Array) -> jax.Array:
@@ -165,7 +165,7 @@ def lu(ctx: Context, a: jax.Array, *, pivot: bool = True) -> tuple[jax.Array, ..
     if 0 in a.shape:
         return identity(a.shape[-2], a.shape[:-2], ctx.dtype), *_zeros(ctx)[1:]
     packed, _, permutation = factor(a)
-    return _promised(ctx, _permutation_matrix(permutation, np.dtype(a.dtype)), _lower_factor(packed), _upper_factor(packed))
+    return _as_inferred(ctx, _permutation_matrix(permutation, np.dtype(a.dtype)), _lower_factor(packed), _upper_factor(packed))
 
 
 @op("lu_unpack")
@@ -180,7 +180,7 @@ def lu_unpack(
         matrix = _permutation_matrix(permutation, np.dtype(packed.dtype))
     if unpack_data:
         parts = (_lower_factor(packed), _upper_factor(packed))
-    return _promised(ctx, matrix, *parts)
+    return _as_inferred(ctx, matrix, *parts)
 
 
 @op("linalg_lu_solve")
@@ -208,7 +208,7 @@ def solve(ctx: Context, a: jax.Array, b: jax.Array, *, left: bool = True, check_
         found = solve_factored(packed, permutation, columns, adjoint=False)
     else:
         found = conjugate(transposed(solve_factored(packed, permutation, conjugate(transposed(columns)), adjoint=True)))
-    return _promised(ctx, found, packed, pivots, _first_zero_pivot(packed))
+    return _as_inferred(ctx, found, packed, pivots, _first_zero_pivot(packed))
 
 
 @op("linalg_inv_ex")
@@ -218,7 +218,7 @@ def inv(ctx: Context, a: jax.Array, *, check_errors: bool = False) -> tuple[jax.
         return _zeros(ctx)
     packed, _, permutation = factor(a)
     unit = identity(a.shape[-1], a.shape[:-2], np.dtype(a.dtype))
-    return _promised(ctx, solve_factored(packed, permutation, unit, adjoint=False), _first_zero_pivot(packed))
+    return _as_inferred(ctx, solve_factored(packed, permutation, unit, adjoint=False), _first_zero_pivot(packed))
 
 
 def _swaps_sign(pivots: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -235,7 +235,7 @@ def det(ctx: Context, a: jax.Array) -> tuple[jax.Array, ...]:
         return lax.full(ctx.shape, 1, ctx.dtype), *_zeros(ctx)[1:]
     packed, pivots = _determinant_factors(a)
     product = lax.reduce_prod(diagonal(packed), (a.ndim - 2,))
-    return _promised(ctx, lax.mul(_swaps_sign(pivots, ctx.dtype), product), packed, pivots)
+    return _as_inferred(ctx, lax.mul(_swaps_sign(pivots, ctx.dtype), product), packed, pivots)
 
 
 @op("_linalg_slogdet")
@@ -246,7 +246,7 @@ def slogdet(ctx: Context, a: jax.Array) -> tuple[jax.Array, ...]:
     packed, pivots = _determinant_factors(a)
     main = diagonal(packed)
     sign = lax.mul(_swaps_sign(pivots, ctx.dtype), lax.reduce_prod(lax.sign(main), (main.ndim - 1,)))
-    return _promised(ctx, sign, lax.reduce_sum(lax.log(lax.abs(main)), (main.ndim - 1,)), packed, pivots)
+    return _as_inferred(ctx, sign, lax.reduce_sum(lax.log(lax.abs(main)), (main.ndim - 1,)), packed, pivots)
 
 
 def cholesky_of(a: jax.Array, upper: bool) -> jax.Array:
@@ -270,7 +270,7 @@ def cholesky_ex(ctx: Context, a: jax.Array, *, upper: bool = False, check_errors
     found = cholesky_of(a, upper)
     size = lax.abs(diagonal(found))
     failed = lax.reduce_or(lax.ne(size, size), (size.ndim - 1,))
-    return _promised(ctx, found, lax.convert_element_type(failed, _INT32))
+    return _as_inferred(ctx, found, lax.convert_element_type(failed, _INT32))
 
 
 @op("cholesky_solve")

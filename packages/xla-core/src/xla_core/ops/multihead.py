@@ -67,17 +67,17 @@ def native_multi_head_attention(
     mask_type: int | None = None,
 ) -> tuple[Maybe, ...]:
     """_native_multi_head_attention(query, key, value, embed_dim, num_head, weights and biases, mask?, ...) -> (output, weights)"""
-    promised = ctx.out[1]
+    inferred = ctx.out[1]
     if 0 in ctx.shape:
-        return lax.full(ctx.shape, 0, ctx.dtype), None if promised is None else lax.full(promised.shape, 0, promised.dtype)
+        return lax.full(ctx.shape, 0, ctx.dtype), None if inferred is None else lax.full(inferred.shape, 0, inferred.dtype)
     dtype = compute_dtype(ctx.dtype)
     inputs = (cast(query, dtype), cast(key, dtype), cast(value, dtype))
     output, weights = _attention(inputs, num_head, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type)
-    if promised is None or not need_weights:
-        return cast(output, ctx.dtype), None if promised is None else lax.full(promised.shape, 0, promised.dtype)
+    if inferred is None or not need_weights:
+        return cast(output, ctx.dtype), None if inferred is None else lax.full(inferred.shape, 0, inferred.dtype)
     if average_attn_weights:
-        weights = lax.div(lax.reduce_sum(weights, (1,)), full(num_head, promised.shape, dtype))
-    return cast(output, ctx.dtype), cast(weights, np.dtype(promised.dtype))
+        weights = lax.div(lax.reduce_sum(weights, (1,)), full(num_head, inferred.shape, dtype))
+    return cast(output, ctx.dtype), cast(weights, np.dtype(inferred.dtype))
 
 
 def _layer_norm(x: jax.Array, weight: jax.Array, bias: jax.Array, eps: float) -> jax.Array:

@@ -38,8 +38,8 @@ def _scaled(x: jax.Array, factor: Maybe, addend: Maybe = None) -> jax.Array:
     return x if addend is None else lax.add(x, expand(cast(addend, x.dtype), x.shape))
 
 
-def _promised(ctx: Context, index: int, value: jax.Array) -> jax.Array:
-    """`value` in the promised shape and dtype."""
+def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
+    """`value` in the inferred shape and dtype."""
     out = ctx.out[index]
     return value if out is None else lax.reshape(cast(value, np.dtype(out.dtype)), out.shape)
 
@@ -59,7 +59,7 @@ def native_layer_norm(
     axes = range(x.ndim - len(normalized_shape), x.ndim)
     centred, mean, rstd = _centre(cast(x, compute_dtype(x.dtype)), axes, eps)
     output = _scaled(lax.mul(centred, expand(rstd, x.shape)), weight, bias)
-    return cast(output, ctx.dtype), _promised(ctx, 1, mean), _promised(ctx, 2, rstd)
+    return cast(output, ctx.dtype), _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, rstd)
 
 
 @op("native_layer_norm_backward")
@@ -81,11 +81,11 @@ def native_layer_norm_backward(
     unit = lax.mul(lax.sub(x, expand(mean, x.shape)), expand(rstd, x.shape))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
-        to_x = _promised(ctx, 0, _normalised_gradient(_scaled(grad, weight), unit, rstd, axes))
+        to_x = _as_inferred(ctx, 0, _normalised_gradient(_scaled(grad, weight), unit, rstd, axes))
     if output_mask[1] and weight is not None:
-        to_weight = _promised(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), rows))
+        to_weight = _as_inferred(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), rows))
     if output_mask[2] and bias is not None:
-        to_bias = _promised(ctx, 2, lax.reduce_sum(grad, rows))
+        to_bias = _as_inferred(ctx, 2, lax.reduce_sum(grad, rows))
     return to_x, to_weight, to_bias
 
 
@@ -106,7 +106,7 @@ def native_group_norm(
     split = _grouped(x, n, c, hxw, group)
     centred, mean, rstd = _centre(split, (2, 3), eps)
     output = _scaled(lax.mul(centred, expand(rstd, split.shape)), _by_channel(weight, group), _by_channel(bias, group))
-    return lax.reshape(cast(output, ctx.dtype), ctx.shape), _promised(ctx, 1, mean), _promised(ctx, 2, rstd)
+    return lax.reshape(cast(output, ctx.dtype), ctx.shape), _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, rstd)
 
 
 @op("native_group_norm_backward")
@@ -129,11 +129,11 @@ def native_group_norm_backward(
     unit = lax.mul(lax.sub(split, expand(mean, split.shape)), expand(rstd, split.shape))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
-        to_x = _promised(ctx, 0, _normalised_gradient(_scaled(grad, _by_channel(weight, group)), unit, rstd, (2, 3)))
+        to_x = _as_inferred(ctx, 0, _normalised_gradient(_scaled(grad, _by_channel(weight, group)), unit, rstd, (2, 3)))
     if output_mask[1]:
-        to_weight = _promised(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), (0, 3)))
+        to_weight = _as_inferred(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), (0, 3)))
     if output_mask[2]:
-        to_bias = _promised(ctx, 2, lax.reduce_sum(grad, (0, 3)))
+        to_bias = _as_inferred(ctx, 2, lax.reduce_sum(grad, (0, 3)))
     return to_x, to_weight, to_bias
 
 
@@ -148,7 +148,7 @@ def fused_rms_norm(
     squares = _mean(lax.mul(wide, wide), axes)
     rstd = lax.rsqrt(lax.add(squares, full(small, squares.shape, wide.dtype)))
     output = _scaled(lax.mul(wide, expand(rstd, x.shape)), weight)
-    return cast(output, ctx.dtype), _promised(ctx, 1, rstd)
+    return cast(output, ctx.dtype), _as_inferred(ctx, 1, rstd)
 
 
 @op("_fused_rms_norm_backward")
@@ -170,9 +170,9 @@ def fused_rms_norm_backward(
     if output_mask[0]:
         scaled = _scaled(grad, weight)
         along = lax.mul(unit, expand(_mean(lax.mul(scaled, unit), axes), x.shape))
-        to_x = _promised(ctx, 0, lax.mul(lax.sub(scaled, along), expand(rstd, x.shape)))
+        to_x = _as_inferred(ctx, 0, lax.mul(lax.sub(scaled, along), expand(rstd, x.shape)))
     if output_mask[1] and weight is not None:
-        to_weight = _promised(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), rows))
+        to_weight = _as_inferred(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), rows))
     return to_x, to_weight
 
 
@@ -190,7 +190,7 @@ def weight_norm(ctx: Context, v: jax.Array, g: jax.Array, dim: int = 0) -> tuple
     wide = cast(v, compute_dtype(v.dtype))
     norm = lax.sqrt(_kept_sum(lax.mul(wide, wide), _others(v, dim)))
     factor = lax.div(lax.reshape(cast(g, wide.dtype), norm.shape), norm)
-    return cast(lax.mul(wide, expand(factor, v.shape)), ctx.dtype), _promised(ctx, 1, norm)
+    return cast(lax.mul(wide, expand(factor, v.shape)), ctx.dtype), _as_inferred(ctx, 1, norm)
 
 
 @op("_weight_norm_interface_backward")
@@ -204,4 +204,4 @@ def weight_norm_backward(
     g, norms = (lax.reshape(cast(x, dtype), along.shape) for x in (g, norms))
     inward = lax.mul(v, expand(lax.div(along, lax.mul(norms, norms)), v.shape))
     to_v = lax.mul(expand(lax.div(g, norms), v.shape), lax.sub(grad, inward))
-    return _promised(ctx, 0, to_v), _promised(ctx, 1, lax.div(along, norms))
+    return _as_inferred(ctx, 0, to_v), _as_inferred(ctx, 1, lax.div(along, norms))

@@ -28,11 +28,11 @@ def nonzero(x: jax.Array) -> jax.Array:
 
 
 def finish(ctx: Context, x: jax.Array, result: int = 0) -> jax.Array:
-    """`x` in the shape (reduced dimensions kept as 1 or dropped) and dtype promised for a result."""
-    promised = ctx.out[result]
-    if promised is None:
+    """`x` in the shape (reduced dimensions kept as 1 or dropped) and dtype inferred for a result."""
+    inferred = ctx.out[result]
+    if inferred is None:
         raise ValueError("a reduction always has a result")
-    return lax.reshape(cast(x, np.dtype(promised.dtype)), promised.shape)
+    return lax.reshape(cast(x, np.dtype(inferred.dtype)), inferred.shape)
 
 
 def total(x: jax.Array, dims: Sequence[int]) -> jax.Array:

@@ -51,7 +51,7 @@ def _largest_at_most(value: int, dtype: np.dtype) -> float:
 
 
 def _drawn(ctx: Context, low: int, high: int) -> jax.Array:
-    """Whole numbers in [low, high) in the promised dtype; rounding to a float never reaches `high`."""
+    """Whole numbers in [low, high) in the inferred dtype; rounding to a float never reaches `high`."""
     values = _integers(ctx, low, high - low)
     if not is_float(ctx.dtype):
         return cast(values, ctx.dtype)

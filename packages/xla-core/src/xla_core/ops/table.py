@@ -27,7 +27,7 @@ _F = TypeVar("_F", bound=Lowering)
 class Context:
     """The context of a lowering: all it may know besides its operands.
 
-    out: shape and *device* dtype of each result that shape inference promised, flattened in order (tensor lists in
+    out: shape and *device* dtype of each result that shape inference inferred, flattened in order (tensor lists in
         line); None where the operation returns no tensor (a masked gradient). A lowering must return exactly these.
     seed: (2,) uint32 key of this random operation; None for operations that are not `random`.
     checks: what `check` found to test, in order; None where nobody asks.
@@ -75,7 +75,8 @@ class OpSpec:
     random: the operation draws numbers; `context.seed` is its key.
     accepts: called with the user's arguments when a signature is new; False sends calls of that signature to the CPU.
     notes: a line for the generated table in `docs/ops.md`.
-    once: it acts on others (a collective): what ran is never computed again, even if later reads need a result that nobody holds.
+    has_side_effects: it acts on others (a collective): what ran is never computed again, even if later reads need a result that nobody
+        holds.
     """
 
     name: str
@@ -84,7 +85,7 @@ class OpSpec:
     random: bool = False
     accepts: Callable[..., bool] | None = None
     notes: str = ""
-    once: bool = False
+    has_side_effects: bool = False
 
 
 TABLE: dict[str, OpSpec] = {}

@@ -1,11 +1,11 @@
-"""The number of the ABI and the check that siblings make when they are imported."""
+"""The number of the ABI and the check that other packages make when they are imported."""
 
 from __future__ import annotations
 
 from xla_core._version import __version__
 from xla_core.errors import AbiVersionError
 
-ABI_VERSION = (1, 9)
+ABI_VERSION = (2, 0)
 """(major, minor): a minor adds names or duties of the core, a major changes or removes some. Independent of the package's version;
 a new one needs a new version, and CHANGELOG.md names both."""
 

@@ -15,14 +15,16 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from xla_core import config, metrics
 from xla_core._compat import import_dialects
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
-from xla_core.ir.layout import everywhere, spans_devices
 from xla_core.ir.manual import REPLICA_AXIS
-from xla_core.ir.tape import NO_LIMIT, ForkedTape, Recorder, forked_error
+from xla_core.ir.pending_graph import NO_LIMIT, ForkedPendingGraph, forked_error
+from xla_core.ir.sharding import replicated_over, spans_devices
+from xla_core.runtime import rng
+from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
@@ -33,15 +35,15 @@ class Client:
     """The devices that this process addresses, and one recorder for each.
 
     kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
-    homes: how a buffer of each device lies: on it alone; among replicas in several processes, as this process's part of a
+    default_shardings: of buffers, for each device: on it alone; among replicas in several processes, as this process's shard of a
         "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives); in SPMD mode,
-        where `xla:0` stands for all devices of the job, replicated over them unless its data was laid out otherwise.
+        where `xla:0` stands for all devices of the job, replicated over them unless a sharding was set for the data.
     """
 
     kind: str
     devices: tuple[jax.Device, ...]
     recorders: tuple[Recorder, ...]
-    homes: tuple[Sharding, ...]
+    default_shardings: tuple[jax.sharding.Sharding, ...]
 
 
 _lock = threading.Lock()
@@ -82,7 +84,7 @@ def _leave_to_parent() -> None:
     if _client is not None:
         for recorder in _client.recorders:
             recorder.lock = threading.RLock()
-            recorder.tape = ForkedTape()
+            recorder.pending_graph = ForkedPendingGraph()
         _client, _forked = None, True
 
 
@@ -154,6 +156,13 @@ def _set_mode(recorder: Recorder, eager: bool) -> None:
     recorder.allow(0 if eager else config.MAX_PENDING.get() or NO_LIMIT)
 
 
+def set_seed_everywhere(seed: int) -> None:
+    """Set the random state of all devices, also of those that are not started yet. Negative seeds wrap as in torch."""
+    rng.set_initial_seed(seed)
+    for recorder in client().recorders if started() else ():
+        recorder.seed = rng.initial_seed()
+
+
 _before_start: list[Callable[[], None]] = []
 
 
@@ -216,14 +225,14 @@ def _start() -> Client:
     recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
     for recorder in recorders:
         _set_mode(recorder, eager())
-    return Client(kind, devices, recorders, _homes(devices, platform))
+    return Client(kind, devices, recorders, _default_shardings(devices, platform))
 
 
-def _homes(devices: tuple[jax.Device, ...], platform: str) -> tuple[Sharding, ...]:
+def _default_shardings(devices: tuple[jax.Device, ...], platform: str) -> tuple[jax.sharding.Sharding, ...]:
     place = topology()
     if config.USE_SPMD.get():
         metrics.counter_add("VirtualDeviceUsage")
-        return (everywhere(_devices_of_job(devices)),)
+        return (replicated_over(_devices_of_job(devices)),)
     if not place.replicas or place.process_count == 1:
         return tuple(SingleDeviceSharding(device) for device in devices)
     known = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
@@ -242,18 +251,18 @@ def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
     return np.array(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
 
 
-def spread(order: Sequence[int] | None = None) -> Sharding:
-    """Go over to SPMD mode while the client runs: how buffers of `xla:0` lie from now on, in this order of devices (None: as they are)."""
+def enter_spmd(order: Sequence[int] | None = None) -> jax.sharding.Sharding:
+    """Enter SPMD mode while the client runs; gives the default sharding from now on. order: of the devices (None: as they are)."""
     global _client
     with _lock:
         running = _client
         if running is None:
             raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
-        if not spans_devices(running.homes[0]):
+        if not spans_devices(running.default_shardings[0]):
             metrics.counter_add("VirtualDeviceUsage")
         devices = _devices_of_job(running.devices)
-        found = everywhere(devices if order is None else devices[list(order)])
-        _client = replace(running, recorders=running.recorders[:1], homes=(found,))
+        found = replicated_over(devices if order is None else devices[list(order)])
+        _client = replace(running, recorders=running.recorders[:1], default_shardings=(found,))
     return found
 
 
@@ -284,10 +293,10 @@ def device_count() -> int:
 
 
 def mend() -> None:
-    """Drop from the tapes what a recording that was interrupted left half done. Starts no client."""
+    """Drop from the pending graphs what a recording that was interrupted left half done. Starts no client."""
     for recorder in () if _client is None else _client.recorders:
         with recorder.lock:
-            recorder.tape.mend()
+            recorder.pending_graph.mend()
 
 
 def recorder_at(index: int) -> Recorder:
@@ -364,6 +373,6 @@ def jax_device(recorder: Recorder) -> jax.Device:
     return client().devices[recorder.index]
 
 
-def home(recorder: Recorder) -> Sharding:
+def default_sharding(recorder: Recorder) -> jax.sharding.Sharding:
     """The default sharding of buffers of `recorder`'s device."""
-    return client().homes[recorder.index]
+    return client().default_shardings[recorder.index]

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from xla_core.ir.graph import Graph
-from xla_core.ir.tape import Recorder
 from xla_core.ops.checks import Fault, error_of
+from xla_core.runtime.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import jax
 
-from xla_core.ir.tape import Recorder
 from xla_core.runtime import client
+from xla_core.runtime.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ def reset_peak(recorder: Recorder) -> None:
 
 
 def _measured(recorder: Recorder) -> tuple[int, int, int]:
-    home = client.jax_device(recorder)
-    stats = home.memory_stats() or {}
-    used = int(stats.get("bytes_in_use", 0)) if stats else _live_bytes(home)
+    device = client.jax_device(recorder)
+    stats = device.memory_stats() or {}
+    used = int(stats.get("bytes_in_use", 0)) if stats else _live_bytes(device)
     limit = int(stats.get("bytes_limit", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return used, int(stats.get("peak_bytes_in_use", 0)), limit
 

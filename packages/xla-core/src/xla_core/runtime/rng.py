@@ -1,27 +1,43 @@
-"""The random state of each device: a 64-bit number on the host."""
+"""The random state of a device: a 64-bit number on the host, a linear congruential generator."""
 
 from __future__ import annotations
 
 import torch
 
-from xla_core.ir import tape
-from xla_core.ir.tape import MASK, Recorder
-from xla_core.runtime import client
+MASK = (1 << 64) - 1
 
 
-def set_seed(seed: int, recorder: Recorder) -> None:
-    """Set one device's state. Raises ValueError for what is no non-negative 64-bit integer."""
+class _Initial:
+    """The state of devices that start later; torch.manual_seed moves it."""
+
+    seed = 101
+
+
+def initial_seed() -> int:
+    """The state of a device that starts now."""
+    return _Initial.seed
+
+
+def set_initial_seed(seed: int) -> None:
+    """Set the state of devices that start later. Negative seeds wrap as in torch."""
+    _Initial.seed = seed & MASK
+
+
+def moved_on(seed: int) -> int:
+    """The random state after one random operation."""
+    return (seed * 214013 + 2531011) & MASK
+
+
+def past_step(seed: int) -> int:
+    """The random state after a step."""
+    return (seed * 7012063 + 1012031) & MASK
+
+
+def checked(seed: int) -> int:
+    """`seed`, a random state. Raises ValueError for what is no non-negative 64-bit integer."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MASK:
         raise ValueError(f"a random state is an integer from 0 to 2**64 - 1, got {seed!r}")
-    recorder.seed = seed
-
-
-def set_seed_everywhere(seed: int) -> None:
-    """Set the state of all devices, also of those that are not started yet. Negative seeds wrap as in torch."""
-    tape.initial_seed = seed & MASK
-    if client.started():
-        for recorder in client.client().recorders:
-            recorder.seed = seed & MASK
+    return seed
 
 
 def to_bytes(state: int) -> torch.Tensor:

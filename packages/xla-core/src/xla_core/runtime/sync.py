@@ -27,20 +27,21 @@ from xla_core.ir.graph import (
     inputs_of,
     keep_live,
     live_slots,
-    materialize,
     operation_at,
     renamed_lines,
-    results_of_once,
+    results_of_side_effects,
+    store_results,
     wanted_outside,
 )
-from xla_core.ir.tape import BLANK, NOBODY, Recorder, Tape, Value, buffers_made, lose, loss
+from xla_core.ir.pending_graph import BLANK, NOBODY, PendingGraph, Value, buffers_made, lose, no_value_error
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.runtime import executor, faults, turns
 from xla_core.runtime.interrupts import uninterrupted
-from xla_core.runtime.origin import asking_line
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import asking_line
 from xla_core.runtime.transfer import download
 
-# A tape this long is checked for operations that nothing alive needs, and again when it has doubled.
+# A pending graph this long is checked for operations that nothing alive needs, and again when it has doubled.
 _COMPACT_FROM = 256
 
 
@@ -65,21 +66,23 @@ def reads_forbidden() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepProgram:
     """The work of a step sync: the graph and the values that take its results."""
 
     graph: Graph
     values: list[Value] = field(compare=False)
 
 
-def plan_step(tape: Tape) -> Plan | None:
-    """The program of everything live on `tape`; None if nothing is."""
-    slots = live_slots(tape)
+def step_program(pending_graph: PendingGraph) -> StepProgram | None:
+    """The program of everything live on `pending_graph`; None if nothing is."""
+    slots = live_slots(pending_graph)
     if not slots:
         return None
-    values = [value for slot in slots if (value := tape.refs[slot]()) is not None]
+    values = [value for slot in slots if (value := pending_graph.refs[slot]()) is not None]
     outs = tuple(value.slot for value in values)
-    return Plan(Graph(tuple(tape.entries), outs, dead_leaves(tape), tape.lines and dict(tape.lines)), values)
+    return StepProgram(
+        Graph(tuple(pending_graph.entries), outs, dead_leaves(pending_graph), pending_graph.lines and dict(pending_graph.lines)), values
+    )
 
 
 def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USER_SYNC) -> None:
@@ -92,11 +95,11 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     start, begin = time.time(), time.perf_counter_ns()
     with recorder.lock:
         _measure_lock(begin)
-        tape = recorder.tape
-        tape.mend()
+        pending_graph = recorder.pending_graph
+        pending_graph.mend()
         turns.leave(recorder)
         faults.look(recorder, wait=False)
-        ran = bool(tape.entries) and run_live(recorder, tape, cause, line)
+        ran = bool(pending_graph.entries) and run_live(recorder, pending_graph, cause, line)
         recorder.end_step()
     metrics.counter_add("MarkStep")
     launched = time.perf_counter_ns()
@@ -118,30 +121,30 @@ def _measure_lock(begin: int) -> None:
         metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
 
 
-def run_live(recorder: Recorder, tape: Tape, cause: Cause | None, line: str | None) -> bool:
-    """Run everything live, and let go of the tape; whether there was anything. Raises what the first operation at fault raised."""
+def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | None, line: str | None) -> bool:
+    """Run everything live, and let go of the pending graph; whether there was anything. Raises what the first operation at fault raised."""
     failed: XlaError | None = None
     while True:
         with uninterrupted():
-            turns.prepare(recorder, tape)
-        plan = plan_step(tape)
-        if plan is None:
+            turns.prepare(recorder, pending_graph)
+        program = step_program(pending_graph)
+        if program is None:
             retire(recorder)
             break
         try:
-            _run(recorder, tape, plan, cause, line)
+            _run(recorder, pending_graph, program, cause, line)
             break
         except XlaError as error:
-            tape.partly_run = True  # what is dead by then need not be run again
+            pending_graph.partly_run = True  # what is dead by then need not be run again
             failed = failed or error
-            if error.place is None or error.place[0] is not plan.graph:
+            if error.place is None or error.place[0] is not program.graph:
                 if isinstance(error, (LoweringError, ExecutionError)):
-                    _run_apart(recorder, plan.values, cause, error)
+                    _run_apart(recorder, program.values, cause, error)
                 raise failed from error.__cause__
-            _give_up(tape, [error.place[1]], error)
+            _give_up(pending_graph, [error.place[1]], error)
     if failed is not None:
         raise failed
-    return plan is not None
+    return program is not None
 
 
 def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, error: XlaError) -> None:
@@ -149,16 +152,16 @@ def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, err
 
     What fails alone is lost, unless there was too little memory, of which there may be more later.
     """
-    tape = recorder.tape
-    pending = [value for value in values if value.buffer is None and value.tape is tape]
+    pending_graph = recorder.pending_graph
+    pending = [value for value in values if value.buffer is None and value.pending_graph is pending_graph]
     if len(pending) < 2:
         if pending and not _NO_MEMORY.search(str(error)):
-            _give_up(tape, [operation_at(tape.entries, pending[0].slot)], error)
+            _give_up(pending_graph, [operation_at(pending_graph.entries, pending[0].slot)], error)
         return
     half = len(pending) // 2
     for part in (pending[:half], pending[half:]):
         try:
-            _compute_on(recorder, [value for value in part if value.buffer is None and value.tape is tape], cause)
+            _compute_on(recorder, [value for value in part if value.buffer is None and value.pending_graph is pending_graph], cause)
         except (LoweringError, ExecutionError) as failed:
             _run_apart(recorder, part, cause, failed)
 
@@ -166,12 +169,12 @@ def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, err
 _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
 
 
-def _give_up(tape: Tape, slots: Iterable[int], reason: XlaError) -> list[Value]:
+def _give_up(pending_graph: PendingGraph, slots: Iterable[int], reason: XlaError) -> list[Value]:
     """Lose what depends on `slots`: using it raises `reason`. Gives the values that were held."""
-    bad = dependants(tape, slots)
-    values = [value for slot in sorted(bad) if (value := tape.refs[slot]()) is not None and slot not in tape.feeds]
+    bad = dependants(pending_graph, slots)
+    values = [value for slot in sorted(bad) if (value := pending_graph.refs[slot]()) is not None and slot not in pending_graph.input_data]
     for value in values:
-        tape.refs[value.slot] = NOBODY
+        pending_graph.refs[value.slot] = NOBODY
         lose(value, reason)
     return values
 
@@ -186,35 +189,39 @@ def _announce(
     )
 
 
-def _run(recorder: Recorder, tape: Tape, plan: Plan, cause: Cause | None, line: str | None) -> None:
+def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, cause: Cause | None, line: str | None) -> None:
     begin = time.perf_counter_ns()
-    inputs = inputs_of(tape.entries, tape.feeds)
+    inputs = inputs_of(pending_graph.entries, pending_graph.input_data)
     metrics.metric_add("UnwrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
     def keep(buffers: list[jax.Array]) -> None:
         begin = time.perf_counter_ns()
-        for value, buffer in zip(plan.values, buffers, strict=True):
+        for value, buffer in zip(program.values, buffers, strict=True):
             value.buffer = buffer
-            value.tape = None
+            value.pending_graph = None
             next(buffers_made)
         retire(recorder)
         metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
     try:
-        executor.execute(recorder, plan.graph, inputs, keep, cause, line)
+        executor.execute(recorder, program.graph, inputs, keep, cause, line)
     except ExecutionError as error:
-        taken = [slot for slot, feed in tape.feeds.items() if type(tape.entries[slot]) is Aval and feed.is_deleted()]
+        taken = [
+            slot for slot, buffer in pending_graph.input_data.items() if type(pending_graph.entries[slot]) is Aval and buffer.is_deleted()
+        ]
         if taken:
-            raise _lost(tape, taken, error) from error
+            raise _lost(pending_graph, taken, error) from error
         raise
 
 
-def _lost(tape: Tape, taken: list[int], error: ExecutionError) -> ExecutionError:
+def _lost(pending_graph: PendingGraph, taken: list[int], error: ExecutionError) -> ExecutionError:
     """The error of an execution that failed after it took over the buffers of leaves `taken`: names what cannot be computed any more."""
-    held = {id(value): value for reference in tape.refs if (value := reference()) is not None and value.tape is tape}
-    made = {key: operation_at(tape.entries, value.slot) for key, value in held.items()}
-    entries = tape.entries
-    gone = Counter(f"{value.aval}{_made_at(entries[made[id(value)]])}" for value in _give_up(tape, taken, error))
+    held = {
+        id(value): value for reference in pending_graph.refs if (value := reference()) is not None and value.pending_graph is pending_graph
+    }
+    made = {key: operation_at(pending_graph.entries, value.slot) for key, value in held.items()}
+    entries = pending_graph.entries
+    gone = Counter(f"{value.aval}{_made_at(entries[made[id(value)]])}" for value in _give_up(pending_graph, taken, error))
     named = ", ".join(f"{count} of {text}" if count > 1 else text for text, count in gone.most_common(_NAMED))
     return ExecutionError(f"{error}. It had taken over its inputs, so that these are lost: {named or 'none that is still held'}")
 
@@ -228,10 +235,10 @@ def _made_at(entry: Any) -> str:
 
 
 def retire(recorder: Recorder) -> None:
-    """Empty the tape: leaves that outlive it forget it, and it lets go of their buffers."""
-    old = recorder.tape
-    recorder.tape = Tape(recorder.limit)
-    for entries in (old.entries, old.refs, old.feeds, old.reads, old.lines, old.filled):
+    """Empty the pending graph: leaves that outlive it forget it, and it lets go of their buffers."""
+    old = recorder.pending_graph
+    recorder.pending_graph = PendingGraph(recorder.limit)
+    for entries in (old.entries, old.refs, old.input_data, old.reads, old.lines, old.filled):
         entries.clear()
 
 
@@ -254,36 +261,36 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
         return
     if _region.forbidden is not None and cause is Cause.VALUE_READ:
         raise GraphBreakError(_region.forbidden)
-    tape = recorder.tape
-    tape.mend()
+    pending_graph = recorder.pending_graph
+    pending_graph.mend()
     for value in values:
         if value.slot == BLANK:
-            tape.adopt(value)
-    lost = next((value for value in values if value.tape is not tape), None)
+            pending_graph.adopt(value)
+    lost = next((value for value in values if value.pending_graph is not pending_graph), None)
     if lost is not None:
-        raise loss(lost)
-    needed = ancestors(tape, [value.slot for value in values])
-    entries, renamed, feeds = extract(tape, needed)
-    slots = [slot for slot in renamed if slot not in tape.feeds and tape.refs[slot]() is not None]
-    also = wanted_outside(tape, needed) if tape.partly_run else ()
-    slots = sorted({*slots, *results_of_once(tape, needed), *also})
-    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
-    if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, tape, graph):
+        raise no_value_error(lost)
+    needed = ancestors(pending_graph, [value.slot for value in values])
+    entries, renamed, input_data = extract(pending_graph, needed)
+    slots = [slot for slot in renamed if slot not in pending_graph.input_data and pending_graph.refs[slot]() is not None]
+    also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
+    slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
+    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(pending_graph, renamed))
+    if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
         _compute_on(recorder, [value for value in values if value.buffer is None], cause)
         return
-    executor.execute(recorder, graph, inputs_of(entries, feeds), partial(materialize, tape, slots), cause, asking_line())
-    if live_slots(tape):
-        tape.partly_run = True
-        compact(tape)
+    executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
+    if live_slots(pending_graph):
+        pending_graph.partly_run = True
+        compact(pending_graph)
     else:
         retire(recorder)  # what is left would only make the next step another program
 
 
-def compact(tape: Tape) -> None:
-    """Drop what nothing alive needs, if the tape has grown enough since the last time to be worth the walk."""
-    if len(tape.entries) >= max(_COMPACT_FROM, 2 * tape.kept):
-        keep_live(tape)
-        tape.kept = len(tape.entries)
+def compact(pending_graph: PendingGraph) -> None:
+    """Drop what nothing alive needs, if the pending graph has grown enough since the last time to be worth the walk."""
+    if len(pending_graph.entries) >= max(_COMPACT_FROM, 2 * pending_graph.kept):
+        keep_live(pending_graph)
+        pending_graph.kept = len(pending_graph.entries)
 
 
 def read(value: Value) -> torch.Tensor:

@@ -11,19 +11,20 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 from xla_core import metrics
 from xla_core.dtypes import natural_dtype
 from xla_core.errors import ExecutionError
 from xla_core.ir.aval import Aval, aval_of
-from xla_core.ir.layout import spans_devices
-from xla_core.ir.tape import Recorder, Value, buffer_value
+from xla_core.ir.pending_graph import Value, buffer_value
+from xla_core.ir.sharding import spans_devices
 from xla_core.metrics import Direction, TransferEvent, Unit
-from xla_core.runtime.client import client, home, jax_device
+from xla_core.runtime.client import client, default_sharding, jax_device
 from xla_core.runtime.failures import reason
-from xla_core.runtime.layouts import Holder, form_of, relaid
-from xla_core.runtime.origin import user_line
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.resharding import Holder, buffer_sharding, reshard
+from xla_core.runtime.source_location import user_line
 
 # torch and NumPy share no name for these: they cross as integers of the same width.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
@@ -65,8 +66,8 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True)
     return torch.from_numpy(np.array(array, copy=copy))
 
 
-def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = None, given: bool = False) -> Value:
-    """A copy of a CPU tensor on a device. form: as in `put`. given: the caller gives the tensor away, it may be used in place.
+def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Sharding | None = None, given: bool = False) -> Value:
+    """A copy of a CPU tensor on a device. sharding: as in `put`. given: the caller gives the tensor away, it may be used in place.
 
     Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
     """
@@ -75,7 +76,7 @@ def upload(tensor: torch.Tensor, recorder: Recorder, form: Sharding | None = Non
     aval = aval_of(tuple(tensor.shape), tensor.dtype)
     with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
         array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
-        buffer = transfer.buffer = put(array, recorder, form)
+        buffer = transfer.buffer = put(array, recorder, sharding)
     return buffer_value(recorder, aval, buffer)
 
 
@@ -90,40 +91,40 @@ def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any
     return found
 
 
-def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, form: Sharding | None = None) -> jax.Array:
+def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
     """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place.
 
-    form: how it lies over the devices that `recorder`'s stands for; None for replicated.
+    sharding: in SPMD mode, over the devices that `recorder`'s stands for; None for replicated.
     """
     try:
         with jax.enable_x64(True):
-            whole = home(recorder)
-            if spans_devices(whole):
-                return jax.make_array_from_callback(array.shape, form or whole, lambda index: np.asarray(array[index]))
-            return settled(jax.device_put(array, jax_device(recorder)), recorder)
+            default = default_sharding(recorder)
+            if spans_devices(default):
+                return jax.make_array_from_callback(array.shape, sharding or default, lambda index: np.asarray(array[index]))
+            return with_default_sharding(jax.device_put(array, jax_device(recorder)), recorder)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
 
 
-def settled(buffer: jax.Array, recorder: Recorder) -> jax.Array:
-    """A buffer on a device in the form in which programs take and give it."""
-    form = home(recorder)
-    if isinstance(form, SingleDeviceSharding) or buffer.sharding == form:
+def with_default_sharding(buffer: jax.Array, recorder: Recorder) -> jax.Array:
+    """A buffer on a device with the sharding with which programs take and give it."""
+    default = default_sharding(recorder)
+    if isinstance(default, SingleDeviceSharding) or buffer.sharding == default:
         return buffer
     with jax.enable_x64(True):
-        parts = [jax.device_put(buffer, device) for device in client().devices] if spans_devices(form) else [buffer]
-        return jax.make_array_from_single_device_arrays(buffer.shape, form, parts)
+        shards = [jax.device_put(buffer, device) for device in client().devices] if spans_devices(default) else [buffer]
+        return jax.make_array_from_single_device_arrays(buffer.shape, default, shards)
 
 
 def local(buffer: jax.Array, recorder: Recorder) -> jax.Array:
-    """A buffer as others see it: of replicas, this process's part, an array on one device."""
-    form = home(recorder)
-    return buffer if isinstance(form, SingleDeviceSharding) or spans_devices(form) else buffer.addressable_data(0)
+    """A buffer as others see it: of replicas, this process's shard, an array on one device."""
+    default = default_sharding(recorder)
+    return buffer if isinstance(default, SingleDeviceSharding) or spans_devices(default) else buffer.addressable_data(0)
 
 
 def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
-    """A buffer with `number` everywhere, lying as the holder's data should, without compiling anything."""
-    return put(np.full(aval.shape, number, aval.physical), recorder, form_of(holder, aval))
+    """A buffer with `number` everywhere and the sharding of the holder's data, without compiling anything."""
+    return put(np.full(aval.shape, number, aval.physical), recorder, buffer_sharding(holder, aval))
 
 
 def download(value: Value) -> torch.Tensor:
@@ -137,7 +138,7 @@ def download(value: Value) -> torch.Tensor:
             if value.aval.manual:
                 buffer = buffer.addressable_data(0)[0]  # of the first device here
             whole = buffer.is_fully_addressable or buffer.is_fully_replicated
-            array, ours = fetched(buffer if whole else relaid(buffer, home(value.recorder)))
+            array, ours = fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder)))
         except RuntimeError as error:
             raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
         converting = time.perf_counter_ns()

@@ -6,15 +6,16 @@ import warnings
 from functools import partial
 
 from xla_core import config
-from xla_core.ir.graph import Graph, ancestors, extract, inputs_of, keep_live, live_slots, materialize, renamed_lines
-from xla_core.ir.layout import spans_devices
+from xla_core.ir.graph import Graph, ancestors, extract, inputs_of, keep_live, live_slots, renamed_lines, store_results
 from xla_core.ir.loops import Loop, find_loop
+from xla_core.ir.pending_graph import NO_LIMIT, PendingGraph
+from xla_core.ir.sharding import spans_devices
 from xla_core.ir.state import promote_state
-from xla_core.ir.tape import NO_LIMIT, Recorder, Tape
 from xla_core.metrics import Cause
-from xla_core.runtime import executor, layouts
-from xla_core.runtime.client import home
-from xla_core.runtime.origin import asking_line, user_line
+from xla_core.runtime import executor, resharding
+from xla_core.runtime.client import default_sharding
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import asking_line, user_line
 from xla_core.runtime.topology import topology
 from xla_core.runtime.transfer import filled
 
@@ -23,34 +24,34 @@ _PIECES = 50  # into which what is pending is cut at most: each costs a walk ove
 
 
 def limit() -> int:
-    """The number of entries that a tape may have."""
+    """The number of entries that a pending graph may have."""
     return config.MAX_PENDING.get() or NO_LIMIT
 
 
-def prepare(recorder: Recorder, tape: Tape) -> None:
-    """Bring a tape into the form in which all of it can run."""
-    if tape.partly_run:
-        keep_live(tape)
-    if tape.filled:
-        promote_state(tape, partial(filled, recorder))
-    if layouts.any_kept():
-        layouts.settle(recorder)
+def prepare(recorder: Recorder, pending_graph: PendingGraph) -> None:
+    """Bring a pending graph into the form in which all of it can run."""
+    if pending_graph.partly_run:
+        keep_live(pending_graph)
+    if pending_graph.filled:
+        promote_state(pending_graph, partial(filled, recorder))
+    if resharding.any_sharded():
+        resharding.reshard_all(recorder)
 
 
-def may_run(recorder: Recorder, tape: Tape) -> bool:
+def may_run(recorder: Recorder, pending_graph: PendingGraph) -> bool:
     """Whether programs may be cut elsewhere than the user's code does: not where other processes must run the same ones."""
-    together = any(type(entry) is tuple and entry[0].once for entry in tape.entries)
-    return not together and not (topology().process_count > 1 and spans_devices(home(recorder)))
+    together = any(type(entry) is tuple and entry[0].has_side_effects for entry in pending_graph.entries)
+    return not together and not (topology().process_count > 1 and spans_devices(default_sharding(recorder)))
 
 
-def run_turns(recorder: Recorder, tape: Tape, layers: bool = False) -> bool:
-    """If a tape ends in a loop, run its whole turns, and let the next ones run as they end; whether it does.
+def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = False) -> bool:
+    """If a pending graph ends in a loop, run its whole turns, and let the next ones run as they end; whether it does.
 
     What began after the last whole turn stays pending. layers: as `find_loop` has it.
     """
-    tape.partly_run = True
-    prepare(recorder, tape)
-    loop = find_loop(tape, layers)
+    pending_graph.partly_run = True
+    prepare(recorder, pending_graph)
+    loop = find_loop(pending_graph, layers)
     if loop is None:
         return False
     together = -(-_PIECE // loop.length)
@@ -58,46 +59,46 @@ def run_turns(recorder: Recorder, tape: Tape, layers: bool = False) -> bool:
     rest = loop.turns * loop.length - pieces.turns * pieces.length
     for length in (loop.head, *[pieces.length] * pieces.turns, rest):
         if length:
-            _run_first(recorder, tape, length)
+            _run_first(recorder, pending_graph, length)
     recorder.loop = loop.by(together)
     recorder.allow(recorder.loop.size - 1)
     _announce(recorder, loop)
     return True
 
 
-def _run_first(recorder: Recorder, tape: Tape, count: int) -> None:
-    """Run the first `count` operations of a tape that has none that are not needed."""
-    operations = [slot for slot, entry in enumerate(tape.entries) if type(entry) is tuple]
-    end = operations[count] if count < len(operations) else len(tape.entries)
-    wanted = {slot for slot in live_slots(tape) if slot < end}
+def _run_first(recorder: Recorder, pending_graph: PendingGraph, count: int) -> None:
+    """Run the first `count` operations of a pending graph that has none that are not needed."""
+    operations = [slot for slot, entry in enumerate(pending_graph.entries) if type(entry) is tuple]
+    end = operations[count] if count < len(operations) else len(pending_graph.entries)
+    wanted = {slot for slot in live_slots(pending_graph) if slot < end}
     for slot in operations[count:]:
-        wanted.update(operand for operand in tape.entries[slot][1:] if operand < end and operand not in tape.feeds)  # type: ignore[index]
+        wanted.update(operand for operand in pending_graph.entries[slot][1:] if operand < end and operand not in pending_graph.input_data)  # type: ignore[index]
     slots = sorted(wanted)
-    entries, renamed, feeds = extract(tape, ancestors(tape, slots))
-    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(tape, renamed))
-    keep = partial(materialize, tape, slots)
-    executor.execute(recorder, graph, inputs_of(entries, feeds), keep, Cause.PENDING_LIMIT, asking_line())
-    keep_live(tape)
+    entries, renamed, input_data = extract(pending_graph, ancestors(pending_graph, slots))
+    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(pending_graph, renamed))
+    keep = partial(store_results, pending_graph, slots)
+    executor.execute(recorder, graph, inputs_of(entries, input_data), keep, Cause.PENDING_LIMIT, asking_line())
+    keep_live(pending_graph)
 
 
 LONG = 500  # entries of a program for a read, from which on it is looked at
 _no_loop: set[int] = set()  # hashes of long programs for reads in which none was found
 
 
-def run_before(recorder: Recorder, tape: Tape, graph: Graph) -> bool:
-    """Before a value is read by `graph`, which is long: run the turns of the loop that the tape ends in. Whether something ran."""
+def run_before(recorder: Recorder, pending_graph: PendingGraph, graph: Graph) -> bool:
+    """Before a value is read by `graph`, which is long: run the turns of the loop that the pending graph ends in. Whether something ran."""
     mark = hash(graph.key)
     if mark in _no_loop or limit() == NO_LIMIT:
         return False
-    if may_run(recorder, tape) and run_turns(recorder, tape):
+    if may_run(recorder, pending_graph) and run_turns(recorder, pending_graph):
         return True
     _no_loop.add(mark)
     return False
 
 
-def ended(tape: Tape, loop: Loop) -> bool:
-    """Whether the last operation of a tape ends a piece of `loop`."""
-    entries = tape.entries
+def ended(pending_graph: PendingGraph, loop: Loop) -> bool:
+    """Whether the last operation of a pending graph ends a piece of `loop`."""
+    entries = pending_graph.entries
     slot = len(entries) - 1
     while type(last := entries[slot]) is not tuple:
         slot -= 1

@@ -1,5 +1,6 @@
-"""Test helpers of this package, of siblings and of integrators."""
+"""Test helpers of this package, of plugins and of integrators."""
 
+from xla_core.testing.contracts import EventSinkContract, GraphPassContract, OperatorContract
 from xla_core.testing.lowering import check_lowering, lower_once
 
-__all__ = ["check_lowering", "lower_once"]
+__all__ = ["EventSinkContract", "GraphPassContract", "OperatorContract", "check_lowering", "lower_once"]

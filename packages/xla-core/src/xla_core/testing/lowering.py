@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xla_core._compat import OpOverload, tree_flatten, tree_map
-from xla_core.compile.compiler import compiler_options
+from xla_core.compile.compiler import across_replicas, compiler_options
 from xla_core.dtypes import natural_dtype
+from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ops.table import TABLE, Context
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format")
@@ -29,8 +31,13 @@ def to_tensor(array: jax.Array) -> torch.Tensor:
     return torch.utils.dlpack.from_dlpack(array).clone()
 
 
-def lower_once(func: OpOverload, expected: Any, *args: Any, seed: int | None = None, **kwargs: Any) -> list[Any]:
-    """The results of `func`'s lowering under `jax.jit`, as CPU tensors; `expected` gives the promised shapes and dtypes."""
+def lower_once(
+    func: OpOverload, expected: Any, *args: Any, seed: int | None = None, replica: bool = False, **kwargs: Any
+) -> list[torch.Tensor | None]:
+    """The results of `func`'s lowering under `jax.jit`, as CPU tensors; `expected` gives the inferred shapes and dtypes.
+
+    replica: run it as the only replica of a job, where a lowering uses collectives.
+    """
     name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     spec = TABLE[name]
     leaves = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in tree_flatten(expected)[0]]
@@ -46,12 +53,13 @@ def lower_once(func: OpOverload, expected: Any, *args: Any, seed: int | None = N
             result = spec.lower(Context(out, key if spec.random else None), *new_args, **new_kwargs)
             return list(result) if isinstance(result, (tuple, list)) else [result]
 
-        results = jax.jit(run, compiler_options=compiler_options(jax.default_backend()))(arrays, np.array([seed or 0, 7], np.uint32))
-    for got, promised in zip(results, out, strict=True):
-        if (got is None) != (promised is None):
-            raise AssertionError(f"{name}: returned {got}, promised {promised}")
-        if got is not None and promised is not None and (got.shape != promised.shape or got.dtype != promised.dtype):
-            raise AssertionError(f"{name}: returned {got.dtype}{list(got.shape)}, promised {promised.dtype}{list(promised.shape)}")
+        function = across_replicas(run, NamedSharding(Mesh(jax.devices()[:1], (REPLICA_AXIS,)), PartitionSpec())) if replica else run
+        results = jax.jit(function, compiler_options=compiler_options(jax.default_backend()))(arrays, np.array([seed or 0, 7], np.uint32))
+    for got, inferred in zip(results, out, strict=True):
+        if (got is None) != (inferred is None):
+            raise AssertionError(f"{name}: returned {got}, inferred {inferred}")
+        if got is not None and inferred is not None and (got.shape != inferred.shape or got.dtype != inferred.dtype):
+            raise AssertionError(f"{name}: returned {got.dtype}{list(got.shape)}, inferred {inferred.dtype}{list(inferred.shape)}")
     return [None if result is None else to_tensor(result) for result in results]
 
 

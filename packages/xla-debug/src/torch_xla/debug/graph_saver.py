@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_debug.graph_saver import save_tensors_graph
+from xla_debug.graphs.graph_saver import save_tensors_graph
 
 __all__ = ["save_tensors_graph"]

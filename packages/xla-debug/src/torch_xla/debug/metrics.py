@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_debug.report import (
+from xla_debug.metrics.metrics_report import (
     clear_all,
     clear_counters,
     clear_metrics,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_debug.metrics_saver import save_metrics
+from xla_debug.metrics.metrics_saver import save_metrics
 
 __all__ = ["save_metrics"]

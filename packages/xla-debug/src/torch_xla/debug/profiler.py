@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_debug.profiler import (
+from xla_debug.profiling.profiler import (
     StepTrace,
     Trace,
     get_tracer_marked_step,
@@ -12,7 +12,7 @@ from xla_debug.profiler import (
     stop_trace,
     trace_me,
 )
-from xla_debug.profiler_client import trace, trace_detached
+from xla_debug.profiling.profiler_client import trace, trace_detached
 
 __all__ = [
     "StepTrace",

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xla_debug.account import environment
+from xla_debug.recording import environment
 
 
 @click.command("env")
@@ -32,7 +32,7 @@ def _found() -> dict[str, Any]:
     """Collect the environment for a bug report; whatever is wrong with an installation is part of it, not the end of it."""
     problems: list[str] = []
 
-    def told(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def attempt(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             return ask()
         except Exception as error:
@@ -41,8 +41,8 @@ def _found() -> dict[str, Any]:
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        settings = told(environment.settings)  # before the devices start: that may choose the hardware, and set it
-        devices = told(_devices)
+        settings = attempt(environment.settings)  # before the devices start: that may choose the hardware, and set it
+        devices = attempt(_devices)
     problems += [str(warning.message) for warning in warned]
     return {
         "python": platform.python_version(),
@@ -56,10 +56,10 @@ def _found() -> dict[str, Any]:
 
 def _devices() -> dict[str, Any]:
     """Kind of hardware, models and their number."""
-    from xla_debug.core import abi
+    from xla_debug.core import process
 
-    importlib.import_module("torch_xla")  # as a program does: it finds the siblings, and which do not fit
-    client = abi.client()
+    importlib.import_module("torch_xla")  # as a program does: it finds the plugins, and which do not fit
+    client = process.client()
     return {"kind": client.kind, "count": len(client.devices), "models": sorted({device.device_kind for device in client.devices})}
 
 

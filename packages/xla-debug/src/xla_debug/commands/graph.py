@@ -6,60 +6,60 @@ from pathlib import Path
 
 import click
 
-from xla_debug import drawing, graphs
-from xla_debug.account import files
-from xla_debug.account.schema import Account
-from xla_debug.commands import outputs
+from xla_debug.commands import file_io
+from xla_debug.graphs import drawing, graph_text
+from xla_debug.run_report import files
+from xla_debug.run_report.schema import RunReport
 
 
 @click.command("graph")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["text", "dot", "svg"]), default="text", show_default=True)
-@click.option("--output", "-o", type=outputs.FILE, default="-", help="Write there instead of to stdout.")
-@click.option("--compile", "number", type=click.IntRange(min=0), help="Which compilation of an account, from 0 on, over all replicas.")
+@click.option("--output", "-o", type=file_io.FILE, default="-", help="Write there instead of to stdout.")
+@click.option("--compile", "number", type=click.IntRange(min=0), help="Which compilation of a run report, from 0 on, over all replicas.")
 def command(file: Path, form: str, output: str, number: int | None) -> None:
     """Print or draw a program.
 
-    FILE is the text of a program, as torch_xla.debug.graph_saver saves it, or the JSON of an account, which holds the programs that
+    FILE is the text of a program, as torch_xla.debug.graph_saver saves it, or the JSON of a run report, which holds the programs that
     were compiled. A drawing as SVG needs nothing but a browser; dot is for Graphviz.
     """
     try:
         text = _text(file, number)
-        graph = graphs.parse(text)
+        graph = graph_text.parse(text)
         shown = {"text": lambda: f"{text.rstrip()}\n", "dot": lambda: drawing.dot(graph), "svg": lambda: drawing.svg(graph)}[form]()
-    except graphs.GraphTextError as error:
-        raise outputs.Wrong(f"{file}: {error}") from error
+    except graph_text.GraphTextError as error:
+        raise file_io.CommandError(f"{file}: {error}") from error
     if output == "-":
         click.echo(shown, nl=False)
     else:
-        outputs.write(shown.encode(), output)
+        file_io.write(shown.encode(), output)
 
 
 def _text(file: Path, number: int | None) -> str:
-    """The text of the program that is asked for. Raises GraphTextError, outputs.Wrong."""
+    """The text of the program that is asked for. Raises GraphTextError, file_io.Wrong."""
     try:
         text = file.read_bytes().decode()
     except OSError as error:
-        raise outputs.Wrong(f"{file}: cannot be read ({error.strerror}); give a saved graph or the JSON of an account") from error
+        raise file_io.CommandError(f"{file}: cannot be read ({error.strerror}); give a saved graph or the JSON of a run report") from error
     except UnicodeDecodeError as error:
-        raise outputs.Wrong(f"{file}: not a text; give a saved graph or the JSON of an account") from error
+        raise file_io.CommandError(f"{file}: not a text; give a saved graph or the JSON of a run report") from error
     if text.lstrip().startswith("{"):
-        with outputs.told():
+        with file_io.as_command_error():
             return _compiled(files.read(file), number)
     if number is not None:
-        raise graphs.GraphTextError("one program, not an account: leave out --compile")
+        raise graph_text.GraphTextError("one program, not a run report: leave out --compile")
     return text
 
 
-def _compiled(account: Account, number: int | None) -> str:
-    compiles = [compiled for replica in account.replicas for compiled in replica.compiles]
+def _compiled(report: RunReport, number: int | None) -> str:
+    compiles = [compiled for replica in report.replicas for compiled in replica.compiles]
     if not compiles:
-        raise graphs.GraphTextError("the account of a run that compiled nothing")
+        raise graph_text.GraphTextError("the report of a run that compiled nothing")
     if number is None and len(compiles) > 1:
-        raise graphs.GraphTextError(f"the account of {len(compiles)} compilations: choose one, --compile 0 to {len(compiles) - 1}")
+        raise graph_text.GraphTextError(f"the report of {len(compiles)} compilations: choose one, --compile 0 to {len(compiles) - 1}")
     if number is not None and number >= len(compiles):
-        raise graphs.GraphTextError(f"no compilation {number} in this account: it has {len(compiles)}, from 0 on")
+        raise graph_text.GraphTextError(f"no compilation {number} in this run report: it has {len(compiles)}, from 0 on")
     text = compiles[number or 0].graph
     if not text:
-        raise graphs.GraphTextError(f"the program of compilation {number or 0} was too large to be kept in the account")
+        raise graph_text.GraphTextError(f"the program of compilation {number or 0} was too large to be kept in the run report")
     return text

@@ -1,4 +1,4 @@
-"""`xla-debug run`: any script, unchanged, and the account of it at the end."""
+"""`xla-debug run`: any script, unchanged, and its run report at the end."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from xla_debug.account import files
-from xla_debug.account.merging import merge
-from xla_debug.commands import outputs
-from xla_debug.folders import keeping, make_folder
-from xla_debug.page import page
-from xla_debug.render import report
+from xla_debug.commands import file_io
+from xla_debug.recording_folder import files_in, make_folder, recording_environment
+from xla_debug.rendering.html_page import html_page
+from xla_debug.rendering.terminal import full_view
+from xla_debug.run_report import files
+from xla_debug.run_report.merging import merge
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
-@click.option("--html", type=outputs.FILE, help="Write one page that needs no network.")
-@click.option("--json", type=outputs.FILE, help="Write the account as JSON.")
+@click.option("--html", type=file_io.FILE, help="Write one page that needs no network.")
+@click.option("--json", type=file_io.FILE, help="Write the run report as JSON.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(module: bool, html: str | None, json: str | None, script: str, args: tuple[str, ...]) -> None:
     """Run SCRIPT with ARGS, then say where its time went and what to change.
 
-    The exit code is the script's. All its processes are accounted for: spawned replicas, torchrun's workers.
+    The exit code is the script's. All its processes are recorded: spawned replicas, torchrun's workers.
     """
     if not module and not Path(script).is_file():
         raise click.UsageError(f"there is no script {script!r}")
@@ -39,23 +39,23 @@ def command(module: bool, html: str | None, json: str | None, script: str, args:
     try:
         folder = make_folder(os.getpid())
     except OSError as error:
-        raise outputs.Wrong(str(error)) from error
+        raise file_io.CommandError(str(error)) from error
     try:
         line = [sys.executable, *(["-m"] if module else []), script, *args]
-        code = _run(line, {**os.environ, **keeping(folder)})
-        found = [files.read(path) for path in sorted(folder.glob("account.*.json"))]
+        code = _run(line, {**os.environ, **recording_environment(folder)})
+        found = [files.read(path) for path in files_in(folder)]
         if not found:
-            click.echo("xla-debug: the script used no XLA device: nothing to account for", err=True)
+            click.echo("xla-debug: the script used no XLA device: nothing was recorded", err=True)
             sys.exit(code)
-        account = replace(merge(found), command=[script, *args], started_s=started, seconds=time.time() - started, exit_code=code)
+        report = replace(merge(found), command=[script, *args], started_s=started, seconds=time.time() - started, exit_code=code)
     finally:
         shutil.rmtree(folder)
     if html:
-        outputs.write(page(account).encode(), html)
+        file_io.write(html_page(report).encode(), html)
     if json:
-        outputs.write(files.dumped(account), json)
+        file_io.write(files.to_json(report), json)
     if not html and not json:
-        Console(stderr=True).print(report(account))
+        Console(stderr=True).print(full_view(report))
     sys.exit(code)
 
 

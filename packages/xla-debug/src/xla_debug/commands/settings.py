@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xla_debug.core import abi
+from xla_debug.core import process
 
 _HEADER = ("Variable", "Default", "What it does", "Must be")
 
@@ -20,7 +20,7 @@ _HEADER = ("Variable", "Default", "What it does", "Must be")
 @click.option("--markdown", "as_markdown", is_flag=True, help="As a page in Markdown.")
 def command(as_markdown: bool) -> None:
     """List the environment variables that the installed packages read."""
-    settings = abi.installed_settings()
+    settings = process.installed_settings()
     if as_markdown:
         click.echo(markdown(settings), nl=False)
         return
@@ -33,7 +33,7 @@ def command(as_markdown: bool) -> None:
         console.print(table)
 
 
-def markdown(settings: Mapping[str, Sequence[abi.Setting[Any]]]) -> str:
+def markdown(settings: Mapping[str, Sequence[process.Setting[Any]]]) -> str:
     """The page of `docs/settings.md`. settings: by name of the distribution."""
     lines = [
         "# Settings",
@@ -51,7 +51,7 @@ def markdown(settings: Mapping[str, Sequence[abi.Setting[Any]]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _default(setting: abi.Setting[Any]) -> str:
+def _default(setting: process.Setting[Any]) -> str:
     """The default as one would write it into the environment; empty where there is none."""
     value = setting.default
     if isinstance(value, bool):

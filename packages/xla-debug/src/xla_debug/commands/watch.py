@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from rich.console import Console
 
-from xla_debug import watch
-from xla_debug.commands import outputs
+from xla_debug.commands import file_io
+from xla_debug.rendering import running_job
 
 
 @click.command("watch")
@@ -15,11 +15,11 @@ from xla_debug.commands import outputs
 def command(target: str, once: bool) -> None:
     """Show a running job, about every second, until its processes have ended.
 
-    DIR is the folder in which they keep their accounts, PID the number of a process on this machine that does.
+    DIR is the folder in which they keep their recordings, PID the number of a process on this machine that does.
     """
-    with outputs.told():
-        folder = watch.folder_of(target)
+    with file_io.as_command_error():
+        folder = running_job.folder_of(target)
         try:
-            (watch.once if once else watch.follow)(folder, Console())
+            (running_job.show_once if once else running_job.follow)(folder, Console())
         except KeyboardInterrupt:
             return  # how one stops watching

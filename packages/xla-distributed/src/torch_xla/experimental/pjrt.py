@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torch_xla._internal.pjrt import initialize_multiprocess, initialize_singleprocess, run_multiprocess, spawn, spawn_threads
 from torch_xla.core.xla_model import broadcast_master_param, xla_device
 from torch_xla.core.xla_model import xla_rendezvous as rendezvous
 from torch_xla.runtime import (
@@ -24,6 +23,9 @@ from torch_xla.runtime import (
 )
 from torch_xla.runtime import global_runtime_device_attributes as global_device_attributes
 from torch_xla.runtime import runtime_device_attributes as device_attributes
+from xla_distributed.job.launch import initialize_multiprocess, initialize_singleprocess, spawn
+from xla_distributed.job.replicas import run_multiprocess
+from xla_distributed.job.thread_replicas import spawn_threads
 
 __all__ = [
     "addressable_device_count",

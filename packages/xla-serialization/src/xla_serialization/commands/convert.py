@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from xla_serialization import converting
 from xla_serialization.commands import outputs
 from xla_serialization.format.leaves import Leaf
 from xla_serialization.progress import progress_bar
-from xla_serialization.sources import open_source
+from xla_serialization.tools import conversion
+from xla_serialization.tools.sources import open_source
 
 
 @click.command("convert")
@@ -23,15 +23,15 @@ def command(path: Path, target: Path, tensors_only: bool) -> None:
     .safetensors: one file with tensors only. .pt, .pth, .bin: for torch.load(weights_only=True). Any other: a folder, as
     xla_serialization.save writes. What the format cannot keep is refused, and TARGET stays as it was.
     """
-    with outputs.told():
+    with outputs.one_line_errors():
         if target.exists() and target.samefile(path):
             raise outputs.Wrong(f"{target}: is SOURCE itself; give another TARGET")
         source = open_source(path)
         left_out: list[Leaf] = []
         if tensors_only:
-            source, left_out = converting.tensors_only(source)
+            source, left_out = conversion.tensors_only(source)
         with progress_bar("converting") as progress:
-            converting.convert(source, target, progress)
+            conversion.convert(source, target, progress)
     if left_out:
-        click.echo(f"left out: {converting.described(left_out)}", err=True)
+        click.echo(f"left out: {conversion.described(left_out)}", err=True)
     click.echo(f"{target}: {outputs.amount(len(source.tensors), source.nbytes)}")

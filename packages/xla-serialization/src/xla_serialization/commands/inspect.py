@@ -13,7 +13,7 @@ from rich.text import Text
 from xla_serialization.commands import outputs
 from xla_serialization.format.dtypes import name_of
 from xla_serialization.format.leaves import Leaf
-from xla_serialization.sources import Source, open_source
+from xla_serialization.tools.sources import Source, open_source
 
 _SHOWN = 40
 _WIDEST = 80
@@ -28,7 +28,7 @@ def command(path: Path, as_json: bool) -> None:
     PATH is a folder that xla_serialization.save wrote, a folder of safetensors files, a .safetensors file, or a file of torch.save,
     xm.save or xser.save.
     """
-    with outputs.told():
+    with outputs.one_line_errors():
         source = open_source(path)
         plain = [leaf for leaf in source.leaves() if leaf.tensor is None]
     if as_json:
@@ -40,13 +40,13 @@ def command(path: Path, as_json: bool) -> None:
 def _plain(source: Source, plain: list[Leaf]) -> dict[str, object]:
     tensors = {
         name: {
-            "dtype": name_of(held.dtype),
-            "shape": list(held.shape),
-            "bytes": held.nbytes,
-            "files": list(held.files),
-            "pieces": held.pieces,
+            "dtype": name_of(tensor.dtype),
+            "shape": list(tensor.shape),
+            "bytes": tensor.nbytes,
+            "files": list(tensor.files),
+            "pieces": tensor.pieces,
         }
-        for name, held in source.tensors.items()
+        for name, tensor in source.tensors.items()
     }
     return {
         "path": str(source.path),
@@ -62,11 +62,11 @@ def _print(source: Source, plain: list[Leaf]) -> None:
     table = Table(title=Text(f"{source.path}: {source.kind.value}"), title_justify="left")
     for heading in ("tensor", "dtype", "shape", "bytes", "shard", "pieces"):
         table.add_column(heading, justify="right" if heading in ("bytes", "pieces") else "left", overflow="fold")
-    shards = sorted({file for held in source.tensors.values() for file in held.files})
-    for name, held in source.tensors.items():
-        shape = "×".join(map(str, held.shape)) or "scalar"
-        numbers = ", ".join(str(1 + shards.index(file)) for file in held.files)
-        cells = (name, name_of(held.dtype) or "", shape, f"{held.nbytes:,}", numbers, str(held.pieces))
+    shards = sorted({file for tensor in source.tensors.values() for file in tensor.files})
+    for name, tensor in source.tensors.items():
+        shape = "×".join(map(str, tensor.shape)) or "scalar"
+        numbers = ", ".join(str(1 + shards.index(file)) for file in tensor.files)
+        cells = (name, name_of(tensor.dtype) or "", shape, f"{tensor.nbytes:,}", numbers, str(tensor.pieces))
         table.add_row(*map(Text, cells))
     console.print(table)
     for number, file in enumerate(shards, 1):

@@ -21,7 +21,7 @@ class Wrong(click.ClickException):
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Turn what a file has wrong with it into one line on stderr and exit code 2."""
     try:
         yield

@@ -9,8 +9,8 @@ import click
 from xla_serialization.commands import outputs
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.progress import progress_bar
-from xla_serialization.sources import is_foreign
-from xla_serialization.verifying import damages
+from xla_serialization.tools.sources import is_foreign
+from xla_serialization.tools.verification import find_damage
 
 
 @click.command("verify")
@@ -21,12 +21,12 @@ def command(context: click.Context, path: Path) -> None:
 
     Names each damaged tensor and its file. Exit code 1 if there is one, 2 if PATH is no checkpoint of xla_serialization.
     """
-    with outputs.told():
+    with outputs.one_line_errors():
         if is_foreign(path):
             raise outputs.Wrong(f"{path}: holds no checksums: only a folder that xla_serialization.save wrote does; convert makes one")
         try:
             with progress_bar("verifying") as progress:
-                manifest, found = damages(path, progress)
+                manifest, found = find_damage(path, progress)
         except DamagedCheckpointError as error:
             click.echo(str(error))
             context.exit(1)

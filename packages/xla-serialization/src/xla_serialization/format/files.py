@@ -1,4 +1,4 @@
-"""Files: opened only if they are files, made to last, and held by one writer at a time."""
+"""Files: opened only if they are regular files, and locked by one writer at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import BinaryIO
 from xla_serialization.errors import DamagedCheckpointError
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
-_NO_FOLDER_SYNC = frozenset({errno.EBADF, errno.EINVAL})
-"""What file systems say that synchronise no folders."""
 
 
 def open_file(path: Path, folder: int | None = None) -> BinaryIO:
@@ -34,47 +32,13 @@ def open_file(path: Path, folder: int | None = None) -> BinaryIO:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Give errors of the system the name of a file, where they have none: of a full disk, writing tells no name."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
+def locked(path: Path, wait: bool = False) -> Iterator[None]:
+    """Lock a file or folder against other writers; the system unlocks it when the process dies. wait: until no other has locked it.
 
-
-def sync_file(path: Path) -> None:
-    """Make a file's contents last. Raises OSError, with its name."""
-    _sync(path, os.O_RDONLY)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last, where the file system can. Raises OSError, with its name."""
-    try:
-        _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        with naming(path):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def held(path: Path, wait: bool = False) -> Iterator[None]:
-    """Hold a file or folder against other writers; the system lets go of it when the process dies. wait: until no other holds it.
-
-    Where the file system knows no locks it is not held. Raises BlockingIOError if another holds it, FileNotFoundError also if it has
+    Where the file system knows no locks it is not locked. Raises BlockingIOError if another has, FileNotFoundError also if it has
     been removed meanwhile, OSError.
     """
-    fd = _lockable(path)
+    fd = _open_to_lock(path)
     try:
         try:
             _lock(fd, wait)
@@ -84,24 +48,24 @@ def held(path: Path, wait: bool = False) -> Iterator[None]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         yield
     finally:
-        _let_go(fd)
+        _unlock(fd)
 
 
 @contextmanager
-def in_turn(folder: Path) -> Iterator[None]:
-    """Wait until no other holds a folder, and hold it: for a few renamings. Where the file system knows no locks nobody waits."""
-    fd = _lockable(folder)
+def rename_lock(folder: Path) -> Iterator[None]:
+    """Wait until no other program has locked a folder, and lock it: for a few renamings. Without locks in the file system nobody waits."""
+    fd = _open_to_lock(folder)
     try:
         _lock(fd, wait=True)
         yield
     finally:
-        _let_go(fd)
+        _unlock(fd)
 
 
-def abandoned(path: Path) -> bool:
-    """Whether a file is there that no writer holds, as far as can be told."""
+def is_stale(path: Path) -> bool:
+    """Whether a file is there that no writer has locked, as far as can be seen."""
     try:
-        fd = _lockable(path)
+        fd = _open_to_lock(path)
     except (FileNotFoundError, PermissionError):
         return False
     try:
@@ -109,18 +73,18 @@ def abandoned(path: Path) -> bool:
     except BlockingIOError:
         return False
     finally:
-        _let_go(fd)
+        _unlock(fd)
 
 
-def remove_abandoned(path: Path) -> None:
-    """Remove a file that no writer holds, as far as can be told, and that none can hold meanwhile. Warns as `remove_leftover`."""
+def remove_if_stale(path: Path) -> None:
+    """Remove a file that no writer has locked, as far as can be seen, and that none can lock meanwhile. Warns as `remove_leftover`."""
     with suppress(FileNotFoundError, PermissionError, BlockingIOError):
-        fd = _lockable(path)
+        fd = _open_to_lock(path)
         try:
             if _lock(fd):
                 remove_leftover(path)
         finally:
-            _let_go(fd)
+            _unlock(fd)
 
 
 def remove_leftover(path: Path) -> None:
@@ -134,20 +98,20 @@ def remove_leftover(path: Path) -> None:
         warnings.warn(f"{path}: of an earlier save, cannot be removed ({error.strerror}); the next save tries again", stacklevel=2)
 
 
-def _lockable(path: Path) -> int:
+def _open_to_lock(path: Path) -> int:
     """A file or folder, open so that NFS lets it be locked: files to write, too."""
     flags = os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
     return os.open(path, flags | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
 
 
-def _let_go(fd: int) -> None:
+def _unlock(fd: int) -> None:
     with suppress(OSError):  # of systems without locks
         fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
     os.close(fd)
 
 
 def _lock(fd: int, wait: bool = False) -> bool:
-    """Whether the file is locked now; False where the file system knows no locks. Raises BlockingIOError if another holds it, or waits."""
+    """Whether the file is locked now; False without locks in the file system. Raises BlockingIOError if another has locked it, or waits."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:

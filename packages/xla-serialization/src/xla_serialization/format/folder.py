@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from xla_serialization.core import files
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError, UnsavableError
-from xla_serialization.format.files import held, naming, open_file, remove_leftover, sync_folder
+from xla_serialization.format.files import locked, open_file, remove_leftover
 from xla_serialization.format.limits import LARGEST_TEXT, shown
 from xla_serialization.format.manifest import INDEX, Manifest, dump, parse
 from xla_serialization.format.shards import ShardReader
@@ -39,20 +40,20 @@ def prepare(folder: Path) -> None:
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, "a checkpoint is a folder, and there is a file: choose another path", str(folder)) from None
     for one in made:
-        sync_folder(one.parent)
+        files.sync_folder(one.parent)
 
 
 @contextmanager
 def prepared(folder: Path) -> Iterator[None]:
-    """Make the folder, if there is none, and hold it against other writers; if what follows fails, there is none again.
+    """Make the folder, if there is none, and lock it against other writers; if what follows fails, there is none again.
 
-    Raises as `prepare`, BlockingIOError if another holds it.
+    Raises as `prepare`, BlockingIOError if another has locked it.
     """
-    with ExitStack() as stack, _taken_back(_missing(folder)):
+    with ExitStack() as stack, _removed_on_error(_missing(folder)):
         while True:
             prepare(folder)
             with suppress(FileNotFoundError):
-                stack.enter_context(held(folder))
+                stack.enter_context(locked(folder))
                 break  # else another program has removed it meanwhile, as one of a step that was not finished
         yield
 
@@ -63,7 +64,7 @@ def _missing(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _taken_back(made: list[Path]) -> Iterator[None]:
+def _removed_on_error(made: list[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -84,18 +85,10 @@ def publish(folder: Path, manifest: Manifest) -> None:
         check(parse(index, str(folder / INDEX)).tree, manifest.tensors, str(folder / INDEX))
     except DamagedCheckpointError as error:  # rather fail now than when it is needed
         raise UnsavableError(f"no reader would take it: {error}") from error
-    beside = folder / f".index-{manifest.id}.json"
-    try:
-        with naming(beside), open(beside, "xb") as file:
+    with files.atomic_write(folder / INDEX, folder / f".index-{manifest.id}.json", durable=True) as temporary:
+        with files.name_errors(temporary), open(temporary, "xb") as file:
             file.write(index)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(folder)  # the shards' names, before the index's
-        beside.replace(folder / INDEX)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
+        files.sync_folder(folder)  # the shards' names, before the index's
     clean(folder, set(manifest.files))
 
 
@@ -139,7 +132,7 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
-def holds(folder: Path, save_id: str) -> bool:
+def is_published(folder: Path, save_id: str) -> bool:
     """Whether this save has come to its moment."""
     try:
         return read_manifest(folder).id == save_id

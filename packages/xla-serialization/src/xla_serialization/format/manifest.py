@@ -112,8 +112,8 @@ def parse(data: bytes, path: str) -> Manifest:
         raise NewerCheckpointError(
             f"{path}: a checkpoint of version {version}, this xla-serialization reads up to {VERSION}: pip install -U xla-serialization"
         )
-    told = found.pop("checksum", None)
-    if told is None or told != _safe_checksum(found):
+    recorded = found.pop("checksum", None)
+    if recorded is None or recorded != _safe_checksum(found):
         raise DamagedCheckpointError(f"{path}: the manifest has changed since it was written: its checksum is wrong")
     try:
         files, tensors = _each(found["files"], int), _each(found["tensors"], TensorEntry)
@@ -192,10 +192,10 @@ def _possible(shape: Shape, itemsize: int) -> bool:
 def _check_pieces(tensor: str, entry: TensorEntry, manifest: Manifest, path: str) -> None:
     for piece in entry.pieces:
         if piece.file not in manifest.files:
-            raise DamagedCheckpointError(f"{path}: {tensor} lies in {shown(piece.file)}, which is no file of this checkpoint")
+            raise DamagedCheckpointError(f"{path}: {tensor} is in {shown(piece.file)}, which is no file of this checkpoint")
         if not _inside(piece, entry.shape):
             place = f"{shown(list(piece.shape))} at {shown(list(piece.offset))}"
-            raise DamagedCheckpointError(f"{path}: a piece of {tensor} lies outside it: {place}")
+            raise DamagedCheckpointError(f"{path}: a piece of {tensor} is outside it: {place}")
     if not _make_up(entry):
         raise DamagedCheckpointError(f"{path}: the pieces of {tensor} overlap, or do not make it up")
 
@@ -209,7 +209,7 @@ def _inside(piece: Piece, shape: Shape) -> bool:
 
 
 def _make_up(entry: TensorEntry) -> bool:
-    """Whether the pieces lie on a grid, and fill it."""
+    """Whether the pieces make up a grid, and fill it."""
     placed = [piece for piece in entry.pieces if math.prod(piece.shape)]
     if not math.prod(entry.shape):
         return len(entry.pieces) > 0

@@ -21,9 +21,10 @@ import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
 
+from xla_serialization.core import files
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, stored
-from xla_serialization.format.files import naming, open_file
+from xla_serialization.format.files import open_file
 from xla_serialization.format.limits import LARGEST_TEXT, check_parts, shown
 from xla_serialization.format.manifest import Shape, checksum
 
@@ -114,7 +115,7 @@ class ShardWriter:
 
     def _write(self, data: memoryview) -> None:
         at = 0
-        with naming(self._path):
+        with files.name_errors(self._path):
             while at < len(data):
                 at += os.write(self._fd, data[at : at + _WRITE_BYTES])
         self.nbytes += len(data)
@@ -124,7 +125,7 @@ class ShardWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with naming(self._path):
+            with files.name_errors(self._path):
                 if kind is None:
                     os.fsync(self._fd)
         finally:
@@ -156,7 +157,7 @@ class ShardReader:
             raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
 
     def blocks(self) -> list[Block]:
-        """The blocks of the shard, as its header tells them."""
+        """The blocks of the shard, as its header describes them."""
         return [Block(name, READ_AS[dtype], shape) for name, (dtype, shape, _, _) in self._entries.items()]
 
     def check(self, block: Block) -> None:

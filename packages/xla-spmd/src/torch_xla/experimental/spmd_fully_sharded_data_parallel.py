@@ -1,4 +1,4 @@
-"""FSDP by dividing parameters over a mesh axis (FSDPv2)."""
+"""FSDP by sharding parameters over a mesh axis (FSDPv2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The old place of `torch_xla.distributed.spmd.xla_sharded_tensor`."""
+"""The old name of `torch_xla.distributed.spmd.xla_sharded_tensor`."""
 
 from __future__ import annotations
 

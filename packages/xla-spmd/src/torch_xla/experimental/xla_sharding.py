@@ -1,4 +1,4 @@
-"""The old place of `torch_xla.distributed.spmd.xla_sharding`."""
+"""The old name of `torch_xla.distributed.spmd.xla_sharding`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch_xla.distributed.spmd import debugging, xla_sharding
 from xla_spmd.constraints import annotate_custom_sharding, mark_sharding_with_gradients, shard_as
-from xla_spmd.held import XLAShard
 from xla_spmd.hybrid import HybridMesh
 from xla_spmd.inputs import ShardingSpec
 from xla_spmd.linear import (
@@ -16,6 +15,7 @@ from xla_spmd.linear import (
     apply_xla_patch_to_nn_linear,
     xla_patched_nn_linear_forward,
 )
+from xla_spmd.local_shards import XLAShard
 from xla_spmd.manual import disable_manual_sharding, enable_manual_sharding
 from xla_spmd.marking import clear_sharding, mark_sharding, wrap_if_sharded
 from xla_spmd.mesh import Mesh, get_1d_mesh, get_global_mesh, set_global_mesh

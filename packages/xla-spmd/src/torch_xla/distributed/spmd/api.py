@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor`'s way to divide tensors and modules."""
+"""`torch.distributed.tensor`'s way to shard tensors and modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tensors that show how they lie, and what each device holds of them."""
+"""Tensors that show their sharding, and the shard of each device."""
 
 from __future__ import annotations
 
-from xla_spmd.held import XLAShard
+from xla_spmd.local_shards import XLAShard
 from xla_spmd.tensor import XLAShardedTensor
 
 __all__ = ["XLAShard", "XLAShardedTensor"]

@@ -1,9 +1,8 @@
-"""Meshes, partition specs, the shardings they stand for, and tensors that are divided by them."""
+"""Meshes, partition specs, the shardings they stand for, and tensors that are sharded by them."""
 
 from __future__ import annotations
 
 from xla_spmd.constraints import MarkShardingFunction, annotate_custom_sharding, mark_sharding_with_gradients, shard_as
-from xla_spmd.held import XLAShard
 from xla_spmd.hybrid import HybridMesh
 from xla_spmd.inputs import ShardingSpec
 from xla_spmd.linear import (
@@ -13,6 +12,7 @@ from xla_spmd.linear import (
     apply_xla_patch_to_nn_linear,
     xla_patched_nn_linear_forward,
 )
+from xla_spmd.local_shards import XLAShard
 from xla_spmd.manual import disable_manual_sharding, enable_manual_sharding
 from xla_spmd.manual import mark_manual_sharding as _mark_manual_sharding
 from xla_spmd.marking import clear_sharding, mark_sharding, wrap_if_sharded

@@ -1,5 +1,0 @@
-"""Stands in where xla-distributed is not installed, to say so."""
-
-from xla_core.facade.siblings import refuse_import
-
-refuse_import(__name__)

@@ -1,0 +1,32 @@
+"""The one door: all of xla_core that a package beside it, or an integrator, may import (`xla_core.testing` aside).
+
+The names are in modules by subject, at most a dozen each, and each module's docstring is its manual:
+
+* `operators`: bring an operation of one's own, with its lowering;
+* `graph`: see recorded programs, change them by passes, follow how they are built and run;
+* `tensors`: between tensors, device buffers and memory of the host;
+* `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
+* `collectives`: reductions, and the arguments of collectives;
+* `process`: the devices and settings of this process, and its place in a job;
+* `events`: hear of compilations, executions, transfers and syncs, with the user's line;
+* `files`: replace files atomically;
+* `metrics`: counters and metrics, to read and to add to; what is on the devices now.
+
+A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
+
+    >>> from xla_core import abi
+    >>> abi.require((2, 0), "my-package")
+
+No logic lives here, and importing it registers the device and starts nothing. What is locked in `abi.lock.json`, signatures, fields and
+methods, changes with a new `ABI_VERSION` only: additions with a minor, all else with a major.
+"""
+
+from __future__ import annotations
+
+from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors
+from xla_core.activation import activate
+from xla_core.runtime.abi_version import ABI_VERSION, require
+
+__all__ = ["ABI_VERSION", "collectives", "events", "files", "graph", "metrics", "operators", "process", "require", "sharding", "tensors"]
+
+activate()

@@ -1,0 +1,44 @@
+"""Bring an operation of one's own to device `xla`: recorded lazily, compiled with all around it, cached.
+
+torch is told the schema, a kernel for the CPU and the shapes, by `torch.library`; the core is told the lowering, by `register_op`. That is
+a function over jax arrays, called while a program is traced. Its `Context` says which shapes and dtypes were inferred to the user when
+the operation was recorded, and it returns exactly these.
+
+    >>> import torch
+    >>> import torch_xla
+    >>> from xla_core.abi.operators import OpSpec, register_op, scalar
+    >>> @torch.library.custom_op("operators_page::cube", mutates_args=(), device_types="cpu")
+    ... def cube(x: torch.Tensor, scale: float) -> torch.Tensor:
+    ...     return x**3 * scale
+    >>> fake = cube.register_fake(lambda x, scale: torch.empty_like(x))
+    >>> def lowering(context, x, scale):
+    ...     return x * x * x * scalar(scale, context.dtype)
+    >>> row = register_op(OpSpec("operators_page::cube", lowering, scalars=frozenset({"scale"})))
+    >>> cube(torch.tensor([1.0, 2.0], device="xla"), 0.5).tolist()
+    [0.5, 4.0]
+
+`OpSpec` is the row of the operation in the core's table:
+
+* `scalars` names the numbers that change nothing but values. They become inputs of the program at their second value, so that a schedule
+  compiles nothing; `scalar(number, dtype)` is one as an array, whichever it is.
+* `random=True`: the operation draws numbers, and `context.seed` is its key.
+* `has_side_effects=True`: the operation acts on others, as collectives do. What ran is never computed again, no pass may remove it or
+  move it past another, and a read keeps all its results.
+* `accepts` may send calls to the CPU that the lowering cannot serve.
+
+A lowering may test data: `context.check(fault, wrong, value)` lets the program raise, at a later read or sync, as the CPU would have.
+Among replicas a lowering may use the collectives of jax over the axis `REPLICA_AXIS`.
+
+Guarantees: a lowering runs once for each new program, never per step, with 64-bit types on, whatever the user's JAX says. Its source, and
+that of what it is bound to, is part of the key on disk: a changed lowering does not find programs of the old one. In-place, `out=` and
+view forms follow from the functional one. `register_op` raises RegistrationError for an operation that torch does not know, or that has
+a row already, unless `replace=True`.
+"""
+
+from __future__ import annotations
+
+from xla_core.frontend.dispatch import register_op
+from xla_core.ir.manual import REPLICA_AXIS
+from xla_core.ops.table import Context, OpSpec, scalar
+
+__all__ = ["REPLICA_AXIS", "Context", "OpSpec", "register_op", "scalar"]

@@ -1,0 +1,30 @@
+"""Makes this process's torch know device `xla`; runs once, when xla_core is imported by torch_xla or the ABI."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from xla_core._compat import free_jax_garbage_in_c
+from xla_core.dynamo import tracing
+from xla_core.frontend import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
+from xla_core.ops import families
+from xla_core.runtime import ending
+
+
+@cache
+def activate() -> None:
+    """Register all lowerings and the device. Starts no client, prints nothing, changes no setting."""
+    families.load()
+    device.register()
+    plain.register(device.serve_plain_tensors)
+    dlpack.register()
+    attention.register()
+    autocast.register()
+    optim.register()
+    linear.register()
+    one_hot.register()
+    solve.register()
+    loading.register()
+    tracing.register()
+    ending.register()
+    free_jax_garbage_in_c()

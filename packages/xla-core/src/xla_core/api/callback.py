@@ -1,0 +1,37 @@
+"""Be told when a tensor's value is there, without waiting for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from xla_core.api.conversion import plain
+from xla_core.frontend.values import value_of
+from xla_core.runtime.sync import compute
+
+
+def on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
+    """Call `callback()` in another thread once the tensor's value is computed; a pending value is launched now.
+
+    If the computation fails, the callback is called as well: reading the tensor then raises.
+    """
+    value = value_of(plain(tensor))
+    compute([value])
+
+    def wait() -> None:
+        try:
+            if value.buffer is not None:
+                value.buffer.block_until_ready()
+        finally:
+            callback()
+
+    threading.Thread(target=wait, name="xla-on-ready").start()
+
+
+def on_ready_event(tensor: torch.Tensor) -> threading.Event:
+    """An event that is set once the tensor's value is computed."""
+    event = threading.Event()
+    on_ready_callback(tensor, event.set)
+    return event

@@ -1,0 +1,147 @@
+"""Devices by their texts and their real names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from xla_core.api.hardware import global_runtime_device_attributes
+from xla_core.api.processes import process_index
+from xla_core.api.spmd_mode import is_spmd
+from xla_core.api.user_modules import xr
+from xla_core.compat.deprecation import warn_once
+from xla_core.errors import UnknownDeviceError
+from xla_core.runtime import client
+from xla_core.runtime.client import recorder_at, recorder_of
+
+_REAL = re.compile(r"([A-Z][A-Z0-9_]*):(\d+)")
+_XLA = re.compile(r"xla:(\d+)")
+
+
+def devices() -> list[torch.device]:
+    """All devices that this process addresses, in order; one under SPMD. On the CPU, no client is started for it."""
+    return [torch.device("xla", index) for index in range(1 if xr(is_spmd)() else client.device_count())]
+
+
+def device_count() -> int:
+    """The number of `devices()`."""
+    return len(devices())
+
+
+def device(index: int | None = None) -> torch.device:
+    """The current default device, or the one at `index`, which then becomes the default.
+
+    Raises IndexError past the last. Under SPMD it is always `xla:0`.
+    """
+    if xr(is_spmd)():
+        return torch.device("xla", 0)
+    if index is not None:
+        client.set_current_index(index)
+    return torch.device("xla", client.current_index())
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """The default xla device, or the one at index `n`, which then becomes the default; `devkind` is ignored. As `torch_xla.device`."""
+    warn_once("xla_device", "torch_xla.core.xla_model.xla_device is deprecated, use torch_xla.device instead.")
+    if devkind is not None:
+        warn_once("xla_device(devkind)", f"xla_device(devkind={devkind!r}): devkind is ignored; PJRT_DEVICE chooses the hardware.")
+    return device(n)
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """True for a tensor on an xla device, of whatever class."""
+    return tensor.device.type == "xla"
+
+
+def parse_real_name(name: str) -> tuple[str, int] | None:
+    """`'CPU:3'` → `('CPU', 3)`; None for anything that is not `KIND:number`."""
+    found = _REAL.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
+
+
+def parse_xla_device(device: str) -> tuple[str, int] | None:
+    """The hardware kind and number in a real device name: `("TPU", 1)` of `TPU:1`; None for another text."""
+    warn_once("parse_xla_device", "xla_model.parse_xla_device is deprecated, use torch_xla._internal.utils.parse_xla_device instead.")
+    return parse_real_name(device)
+
+
+def index_of(device: torch.device | str) -> int:
+    """The number n of `xla:<n>`. Raises RuntimeError for any other text, IndexError for a device that does not exist."""
+    found = _XLA.fullmatch(str(device))
+    if found is None:
+        raise UnknownDeviceError(f"{str(device)!r} is no device of the form xla:<n>")
+    return recorder_at(int(found[1])).index
+
+
+def first_number() -> int:
+    """The number in the real name of this process's `xla:0`."""
+    return int(xr(process_index)()) * len(client.client().devices)
+
+
+def xla_real_device(device: torch.device | str) -> str:
+    """`'xla:1'` → `'CPU:1'`, numbered over the whole job. Raises RuntimeError for a text that is not `xla:<n>`."""
+    return f"{client.client().kind}:{first_number() + index_of(device)}"
+
+
+def xla_real_devices(devices: Iterable[torch.device | str] | None = None) -> list[str]:
+    """Real names of the given devices; none given: of all devices of this process."""
+    chosen = list(devices or ()) or get_xla_supported_devices() or []
+    return [xla_real_device(one) for one in chosen]
+
+
+def local_index(device: torch.device | str) -> int:
+    """The index behind `xla`, `xla:<n>` or a real name of this process. Raises RuntimeError for anything else."""
+    parsed = parse_real_name(str(device))
+    if parsed is None:
+        return recorder_of(device).index
+    kind, number = parsed
+    index = number - first_number()
+    if kind != client.client().kind or not 0 <= index < len(client.client().devices):
+        raise UnknownDeviceError(f"{device} is no device of this process, which has {', '.join(xla_real_devices())}")
+    return index
+
+
+def xla_device_hw(device: torch.device | str) -> str:
+    """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names none."""
+    recorder_of(device)
+    return client.client().kind
+
+
+def xla_device_kind(device: torch.device | str | None = None) -> str:
+    """The hardware model, as the client names it, such as `TPU v4`."""
+    return str(client.jax_device(recorder_of(device)).device_kind)
+
+
+def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, max_devices: int | None = None) -> list[str] | None:
+    """`['xla:0', …]`, at most `max_devices`; with a `devkind`, None unless this process's devices are of that kind.
+
+    An integer in first position means `max_devices`.
+    """
+    if isinstance(devkind, int):
+        devkind, max_devices = None, devkind
+    if devkind is not None:
+        warn_once("get_xla_supported_devices(devkind)", "get_xla_supported_devices: devkind is deprecated, use PJRT_DEVICE instead.")
+        kinds = [devkind] if isinstance(devkind, str) else list(devkind)
+        if client.device_kind() not in kinds:
+            return None
+    return [str(one) for one in devices()[:max_devices]]
+
+
+def xla_device_count() -> int:
+    """The number of accelerators that this process addresses: 0 on the CPU, where nothing is started to find that out.
+
+    Libraries that run on an accelerator if there is one ask this; `torch_xla.device_count` counts devices of the CPU, too.
+    """
+    return 0 if client.device_kind() in (None, "CPU") else device_count()
+
+
+def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
+    """The attributes of the device behind `xla:<n>` or a real name such as `TPU:1`. Raises RuntimeError for neither."""
+    name = device if isinstance(device, str) and parse_real_name(device) else xla_real_device(device)
+    for attributes in xr(global_runtime_device_attributes)():
+        if attributes["name"] == name:
+            return dict(attributes)
+    raise RuntimeError(f"the job has no device {name}")

@@ -1,0 +1,39 @@
+"""Exchange of buffers without a copy, by DLPack. What goes out or comes in is never donated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.api.conversion import plain
+from xla_core.dtypes import torch_dtype
+from xla_core.frontend.interop import buffer_of, tensor_from_buffer
+from xla_core.runtime import client
+from xla_core.runtime.transfer import put
+
+
+def to_dlpack(tensor: torch.Tensor) -> Any:
+    """A DLPack capsule over the device buffer of what `tensor` shows now; later writes to the tensor are not seen there.
+
+    Raises TypeError for a tensor that is not on an xla device.
+    """
+    if tensor.device.type != "xla":
+        raise TypeError(f"to_dlpack takes an xla tensor, got one on {tensor.device}; use torch.utils.dlpack for it")
+    return buffer_of(plain(tensor)).__dlpack__()
+
+
+def from_dlpack(ext_tensor: Any) -> torch.Tensor:
+    """An xla tensor over what exports DLPack (a torch tensor, an array) or over a DLPack capsule of CPU memory.
+
+    Data of another device than the xla devices is copied. Memory is shared where alignment allows: its owner must not write to it.
+    """
+    with jax.enable_x64(True):
+        source = ext_tensor if hasattr(ext_tensor, "__dlpack__") else torch.utils.dlpack.from_dlpack(ext_tensor)
+        if isinstance(source, torch.Tensor):
+            source = source.detach().contiguous()
+        array = source if isinstance(source, jax.Array) else jax.dlpack.from_dlpack(source)
+    if array.devices() - set(client.client().devices):
+        array = put(array, client.current_recorder())
+    return tensor_from_buffer(array, torch_dtype(array.dtype))

@@ -1,0 +1,73 @@
+"""The hardware: its kind, the physical devices of this process and of the job, and their attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from xla_core import config
+from xla_core.api.replicas import place
+from xla_core.api.user_modules import xr
+from xla_core.runtime import client
+
+
+def device_type() -> str | None:
+    """The hardware kind (`CPU`, `TPU`, …) from `PJRT_DEVICE`, or the default chosen for it. Starts no client."""
+    return client.device_kind()
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Choose the hardware kind. Raises RuntimeError when the client already runs on another kind."""
+    wanted = pjrt_device.split("_")[0].upper()
+    if client.started():
+        if wanted != client.client().kind:
+            raise RuntimeError(f"the runtime already runs on {client.client().kind}, too late for {pjrt_device}: choose before first use")
+        return
+    config.PJRT_DEVICE.set(pjrt_device)
+
+
+def using_pjrt() -> bool:
+    """True: there is no other runtime."""
+    return True
+
+
+def is_bf16_supported() -> bool:
+    """True: XLA computes bfloat16 everywhere."""
+    return True
+
+
+def addressable_runtime_device_count() -> int:
+    """Physical devices that this process sees, also under SPMD. On the CPU, no client is started for it."""
+    return client.physical_device_count()
+
+
+def global_runtime_device_count() -> int:
+    """Physical devices of the whole job, also under SPMD."""
+    return len(xr(global_runtime_device_attributes)())
+
+
+def global_runtime_device_attributes() -> list[dict[str, Any]]:
+    """One dict per device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; of several slices `slice_index`."""
+    local = client.client().devices
+    count = place().process_count
+    known = local if count == 1 else local[0].client.devices()
+    if len(known) != count * len(local):  # the processes are not connected (yet): equal shares
+        known = list(local) * count
+    found = [_attributes(device, number) for number, device in enumerate(known)]
+    if len({attributes.get("slice_index") for attributes in found}) == 1:  # jax numbers a slice that is the only one as well
+        for attributes in found:
+            attributes.pop("slice_index", None)
+    return found
+
+
+def _attributes(device: jax.Device, number: int) -> dict[str, Any]:
+    """The attributes of a physical device; `number` counts over the job."""
+    found: dict[str, Any] = {"name": f"{client.client().kind}:{number}"}
+    coords = getattr(device, "coords", None)
+    if coords is not None:
+        found |= {"coords": list(coords), "core_on_chip": device.core_on_chip, "num_cores": getattr(device, "num_cores", 1)}
+    slice_index = getattr(device, "slice_index", None)
+    if slice_index is not None and coords is not None:
+        found["slice_index"] = slice_index
+    return found

@@ -1,0 +1,53 @@
+"""The operator namespace `xla` and its operations that no torch operation stands for."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from jax import lax
+
+from xla_core.frontend.dispatch import register_op
+from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.values import value_of
+from xla_core.frontend.writes import write
+from xla_core.ops.table import Context, OpSpec
+
+_LIBRARY: Any = torch.library.Library  # has no types
+_optimization_barrier: Any = lax.optimization_barrier
+
+
+@cache
+def xla_library() -> Any:
+    """The namespace in definition mode, made once; whoever adds operations to it uses this object."""
+    library = _LIBRARY("xla", "DEF")
+    library.define("optimization_barrier(Tensor[] tensors) -> Tensor[]")
+    library.impl("optimization_barrier", _separate, "CompositeExplicitAutograd")
+    register_op(OpSpec("xla::optimization_barrier", _barrier, notes="keeps the compiler from moving or merging computation"))
+    return library
+
+
+def _separate(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Elsewhere than on xla: copies, since there is no compiler to hold back."""
+    return [tensor.clone() for tensor in tensors]
+
+
+def _barrier(context: Context, tensors: list[Any]) -> list[Any]:
+    """optimization_barrier(Tensor[] tensors) -> Tensor[]"""
+    return list(_optimization_barrier(tuple(tensors)))
+
+
+def optimization_barrier_(tensors: list[torch.Tensor]) -> None:
+    """In place: the values stay, but the compiler may not move or merge computation across this point."""
+    xla_library()
+    targets = [tensor for tensor in tensors if tensor_behind(tensor) is not None]
+    if not targets:
+        return
+    with torch.no_grad():
+        results = torch.ops.xla.optimization_barrier([target.detach() for target in targets])
+    for target, result in zip(targets, results, strict=True):
+        write(target, value_of(result))
+
+
+XLA_LIB = xla_library()

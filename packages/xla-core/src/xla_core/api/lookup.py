@@ -1,0 +1,107 @@
+"""User's names whose implementation is in another distribution, looked up when they are first asked for.
+
+A collective of one replica on its own gives what the API defines for it (`api/single_replica.py`), whoever is installed; of several, what a
+plugin offers, else MissingPackageError.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from xla_core.api.plugins import implementations, missing
+from xla_core.api.replication import world_size
+from xla_core.api.single_replica import COLLECTIVES, Collective, Serves
+from xla_core.api.spmd_mode import is_spmd
+from xla_core.api.user_modules import xr
+from xla_core.installation import DEBUG, DISTRIBUTED, SPMD
+
+_XLAC = "torch_xla._XLAC"
+_NAMES_OF_XLAC = {
+    DISTRIBUTED: (
+        "_get_all_reduce_token _set_all_reduce_token _xla_all_reduce _xla_all_reduce_inplace _xla_all_to_all _xla_collective_permute "
+        "_xla_send _xla_recv _xla_all_gather _xla_all_gather_out _xla_all_gather_coalesced _xla_all_gather_coalesced_out "
+        "_xla_reduce_scatter _xla_reduce_scatter_out _xla_reduce_scatter_coalesced _xla_reduce_scatter_coalesced_out"
+    ),
+    SPMD: (
+        "OpSharding XlaShardingSpec _xla_mark_sharding _mark_manual_sharding _xla_clear_sharding _get_xla_sharding_type "
+        "_get_xla_sharding_spec _get_xla_sharding_specs _get_xla_op_sharding _xla_annotate_custom_sharding _spmd_full_to_shard_shape "
+        "_spmd_shard_to_full_shape _get_local_shards _load_local_shards _get_local_shard_replica_and_indices "
+        "_global_tensor_from_cpu_shards _xla_spmd_all_reduce _xla_spmd_reduce_scatter"
+    ),
+    DEBUG: "profiler",
+}
+_COLLECTIVES: Mapping[str, Collective] = MappingProxyType({row.name: row for row in COLLECTIVES})
+# User's name → the distribution that implements it.
+FACADE: Mapping[str, str] = MappingProxyType(
+    {
+        **{row.name: row.owner for row in COLLECTIVES},
+        **{f"{_XLAC}.{name}": owner for owner, names in _NAMES_OF_XLAC.items() for name in names.split()},
+    }
+)
+
+
+def find(name: str) -> Any:
+    """Look up the implementation of the user's name `name`: a plugin's, else a function that decides when it is called.
+
+    Raises AttributeError for a name that is neither in the table nor offered.
+    """
+    row = _COLLECTIVES.get(name)
+    offered = implementations().get(name)
+    if offered is not None:
+        own = row is not None and row.single is not None and row.serves is Serves.ONE_REPLICA
+        return _by_replicas(name, offered) if own else offered
+    if row is not None and row.serves is Serves.ANY_NUMBER:
+        return row.single
+    if name not in FACADE:
+        module, _, attribute = name.rpartition(".")
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+    return _stand_in(name)
+
+
+def _has_no_others(row: Collective | None) -> bool:
+    """True if a function waits for nobody: there is one replica, and in SPMD mode no collective between the devices is meant."""
+    between_devices = row is not None and row.between_devices
+    return xr(world_size)() == 1 and not (between_devices and xr(is_spmd)())
+
+
+@functools.cache
+def _by_replicas(name: str, several: Callable[..., Any]) -> Callable[..., Any]:
+    row = _COLLECTIVES[name]
+    single = row.single or several
+
+    @functools.wraps(several)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return single(*args, **kwargs) if _has_no_others(row) else several(*args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def _stand_in(name: str) -> Callable[..., Any]:
+    row = _COLLECTIVES.get(name)
+    single = row.single if row is not None else None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if single is None or not _has_no_others(row):
+            raise missing(name, FACADE[name])
+        return single(*args, **kwargs)
+
+    call.__module__, _, call.__name__ = name.rpartition(".")
+    call.__qualname__ = call.__name__
+    call.__doc__ = f"Implemented by {FACADE[name]}, which is not installed."
+    return call if single is None else functools.wraps(single)(call)
+
+
+def names_of(module: str) -> list[str]:
+    """The names of a user's module that other distributions implement, for its `__all__`."""
+    return sorted(attribute for owner, _, attribute in (name.rpartition(".") for name in FACADE) if owner == module)
+
+
+def attribute(module: str, name: str) -> Any:
+    """The `__getattr__` of a module with such names."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return find(f"{module}.{name}")

@@ -1,0 +1,102 @@
+"""`torch_xla.core.xla_model`, what is neither device, step nor collective: ordinals, waiting, random state."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from xla_core.api.conversion import plain
+from xla_core.api.devices import local_index
+from xla_core.api.replication import global_ordinal, local_ordinal, world_size
+from xla_core.api.user_modules import xr
+from xla_core.compat.deprecation import warn_once
+from xla_core.frontend.values import value_of
+from xla_core.reductions import ReduceOp
+from xla_core.runtime import client, executor
+from xla_core.runtime.sync import block
+
+REDUCE_SUM = ReduceOp.SUM.value
+REDUCE_MUL = ReduceOp.MUL.value
+REDUCE_AND = ReduceOp.AND.value
+REDUCE_OR = ReduceOp.OR.value
+REDUCE_MIN = ReduceOp.MIN.value
+REDUCE_MAX = ReduceOp.MAX.value
+
+_log = logging.getLogger("torch_xla")
+
+
+def get_local_ordinal() -> int:
+    """The number of this replica among those of its host, from 0; as `torch_xla.runtime.local_ordinal`."""
+    return int(xr(local_ordinal)())
+
+
+def get_ordinal(defval: int = 0) -> int:
+    """The number of this replica in the job, from 0. Deprecated: use `torch_xla.runtime.global_ordinal`; `defval` is ignored."""
+    warn_once("get_ordinal", "torch_xla.core.xla_model.get_ordinal is deprecated, use torch_xla.runtime.global_ordinal instead.")
+    return int(xr(global_ordinal)())
+
+
+def xrt_world_size(defval: int = 1) -> int:
+    """The number of replicas of the job. Deprecated: use `torch_xla.runtime.world_size`; `defval` is ignored."""
+    warn_once("xrt_world_size", "torch_xla.core.xla_model.xrt_world_size is deprecated, use torch_xla.runtime.world_size instead.")
+    return int(xr(world_size)())
+
+
+def is_master_ordinal(local: bool = True) -> bool:
+    """True on replica 0 of each host; with `local=False`, on replica 0 of the job only."""
+    return bool((xr(local_ordinal)() if local else xr(global_ordinal)()) == 0)
+
+
+def master_print(*args: object, fd: Any = None, local: bool = False, flush: bool = False) -> None:
+    """Print on replica 0 of the job only, with `local` on replica 0 of each host; all others do nothing.
+
+    args, flush: as of `print`. fd: an open file, None: stdout.
+    """
+    if is_master_ordinal(local=local):
+        print(*args, file=sys.stdout if fd is None else fd, flush=flush)
+
+
+def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
+    """Wait for executions that were launched; launch none. Devices by `xla:<n>` or real name; none given: all of this process."""
+    if not client.started():
+        return
+    indices = [local_index(device) for device in devices] or range(len(client.client().recorders))
+    for index in indices:
+        executor.wait(client.recorder_at(index))
+
+
+def unlazy(tensors: Iterable[torch.Tensor]) -> None:
+    """Compute xla tensors, running only what they need, and wait until the device has done so. Values stay on the device.
+
+    All of one device come from one execution. Raises as reading the value does.
+    """
+    block([value_of(plain(tensor)) for tensor in tensors])
+
+
+def set_rng_state(seed: int, device: torch.device | str | None = None) -> None:
+    """Set the random state of a device, an unsigned 64-bit integer; None: the default device. Raises ValueError for another number."""
+    client.recorder_of(device).set_seed(seed)
+
+
+def get_rng_state(device: torch.device | str | None = None) -> int:
+    """The random state of a device, an integer that `set_rng_state` takes; None: the default device. Runs nothing."""
+    return client.recorder_of(device).seed
+
+
+@contextmanager
+def fork_rng(device: torch.device | str | None = None, enabled: bool = True) -> Iterator[None]:
+    """Restore the random state of a device behind the block; does nothing unless `enabled`."""
+    if not enabled:
+        yield
+        return
+    recorder = client.recorder_of(device)
+    state = recorder.seed
+    try:
+        yield
+    finally:
+        recorder.seed = state

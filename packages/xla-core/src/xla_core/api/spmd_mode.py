@@ -1,0 +1,52 @@
+"""SPMD mode: one virtual device that stands for all physical ones."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from dataclasses import replace
+
+from xla_core import config
+from xla_core.api import plugins
+from xla_core.compat.deprecation import warn_once
+from xla_core.frontend import sharding
+from xla_core.frontend.tensor import XLATensor
+from xla_core.installation import SPMD
+from xla_core.ir.sharding import spans_devices
+from xla_core.runtime import client
+from xla_core.runtime.topology import set_topology, topology
+
+
+def is_spmd() -> bool:
+    """True in SPMD mode: the one device `xla:0` stands for all physical ones. See `use_spmd`."""
+    return config.USE_SPMD.get()
+
+
+class _Mode:
+    """Whether `use_spmd` of this process set the variable."""
+
+    ours = False
+
+
+def use_spmd(auto: bool | None = False) -> None:
+    """Switch the process to SPMD mode: `xla:0` stands for all devices; the compiler splits programs over them.
+
+    auto: without a pass that chooses shardings, tensors without annotation are replicated (one warning says so).
+    """
+    plugins.demand("torch_xla.runtime.use_spmd", SPMD)
+    if config.USE_SPMD.is_set() and not _Mode.ours:
+        warnings.warn("XLA_USE_SPMD is already set: torch_xla.runtime.use_spmd() alone is enough", stacklevel=2)
+    if not config.USE_SPMD.get() and _tensors_exist():
+        warnings.warn("there are xla tensors from before SPMD mode: they count as replicated", stacklevel=2)
+    if auto:
+        warn_once("use_spmd(auto=True)", "use_spmd(auto=True): no pass chooses shardings; tensors without an annotation are replicated")
+    config.USE_SPMD.set(True)
+    _Mode.ours = True
+    set_topology(replace(topology(), spmd=True))
+    if client.started() and not spans_devices(client.client().default_shardings[0]):
+        client.set_current_index(0)
+        sharding.reshard_live_data(client.enter_spmd())
+
+
+def _tensors_exist() -> bool:
+    return client.started() and any(type(found) is XLATensor for found in gc.get_objects())

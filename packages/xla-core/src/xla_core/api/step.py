@@ -1,0 +1,174 @@
+"""Step syncs and the regions that end with one: `torch_xla.sync`, `step`, `compile`."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
+
+import torch
+
+from xla_core.api import eager, plugins
+from xla_core.compat.deprecation import warn_once
+from xla_core.errors import TooManyGraphsError
+from xla_core.ir.graph import Graph
+from xla_core.metrics import Cause
+from xla_core.runtime import client
+from xla_core.runtime.executor import watch_graphs
+from xla_core.runtime.source_location import enter_region, leave_region
+from xla_core.runtime.sync import forbid_reads, user_step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _step(wait: bool, log: str, cause: Cause = Cause.USER_SYNC) -> None:
+    plugins.implementations()  # plugins may have hooks for steps
+    user_step(client.current_recorder(), wait, log, cause)
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Run everything live on the default device as one graph; `wait`: until it is done. Then run the step closures.
+
+    reset_scope: accepted for compatibility; there are no scopes to reset.
+    """
+    _step(wait, "torch_xla.torch_xla::sync")
+
+
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
+    """Run everything live on the default device as one graph. Deprecated: use `torch_xla.sync`, which takes the same arguments."""
+    warn_once("mark_step", "torch_xla.core.xla_model.mark_step is deprecated, use torch_xla.sync instead.")
+    _step(wait, "torch_xla.core.xla_model::mark_step")
+
+
+@contextmanager
+def step() -> Iterator[None]:
+    """A sync on entry and on exit, also when the body raises."""
+    _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
+    try:
+        yield
+    finally:
+        sync()
+
+
+def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
+    """Set the random state of a device; None: the default device. Raises ValueError for what is no unsigned 64-bit integer."""
+    client.recorder_of(device).set_seed(seed)
+
+
+@dataclass(slots=True)
+class _Entered:
+    """The state to restore when a region is left."""
+
+    eager: bool
+    reads: str | None
+    end_watch: Callable[[], None] | None
+
+
+class _Stack(threading.local):
+    """The regions that this thread is in."""
+
+    def __init__(self) -> None:
+        self.entered: list[_Entered] = []
+
+
+_stack = _Stack()
+
+
+class Region:
+    """A part of the program that is traced lazily, with a sync before and after; a context manager and a decorator.
+
+    full_graph: reading a value inside raises GraphBreakError. max_different_graphs: the first graph past so many distinct ones
+    raises TooManyGraphsError, and its step is lost. name: for analysis.
+    """
+
+    def __init__(self, full_graph: bool, name: str | None, max_different_graphs: int | None) -> None:
+        if max_different_graphs is not None and max_different_graphs < 1:
+            raise ValueError(f"max_different_graphs is {max_different_graphs}, must be at least 1")
+        self._full_graph = full_graph
+        self._name = name
+        self._limit = max_different_graphs
+        self._graphs: set[Any] = set()
+
+    def _label(self) -> str:
+        return f"region {self._name!r}" if self._name else "this region"
+
+    def __enter__(self) -> Region:
+        entered = _Entered(eager.is_eager_mode(), None, None)
+        eager.eager_mode(False)
+        try:
+            _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
+        except BaseException:
+            eager.eager_mode(entered.eager)
+            raise
+        if self._full_graph:
+            entered.reads = forbid_reads(
+                f"a value was read inside torch_xla.compile(full_graph=True), {self._label()}: "
+                "move print, item() and other reads behind it, or leave full_graph off"
+            )
+        if self._limit is not None:
+            entered.end_watch = self._watch(self._limit)
+        _stack.entered.append(entered)
+        enter_region(self._name)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        entered = _stack.entered.pop()
+        try:
+            if self._full_graph:
+                forbid_reads(entered.reads)
+            _step(False, "torch_xla.torch_xla::sync", Cause.COMPILE_REGION)
+        finally:
+            leave_region()
+            if entered.end_watch is not None:
+                entered.end_watch()
+            eager.eager_mode(entered.eager)
+
+    def _watch(self, limit: int) -> Callable[[], None]:
+        """Count the distinct graphs that this thread runs."""
+        thread = threading.get_ident()
+
+        def see(graph: Graph) -> None:
+            if threading.get_ident() == thread and graph.key not in self._graphs:
+                if len(self._graphs) == limit:
+                    raise TooManyGraphsError(
+                        f"{self._label()} of torch_xla.compile makes more than max_different_graphs={limit} distinct graphs: "
+                        "keep shapes and Python branches the same in each call, or raise the limit"
+                    )
+                self._graphs.add(graph.key)
+
+        return watch_graphs(see)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper
+
+
+@overload
+def compile(
+    f: Callable[P, R], full_graph: bool = ..., name: str | None = ..., max_different_graphs: int | None = ...
+) -> Callable[P, R]: ...
+@overload
+def compile(f: None = ..., full_graph: bool = ..., name: str | None = ..., max_different_graphs: int | None = ...) -> Region: ...
+def compile(
+    f: Callable[..., Any] | None = None, full_graph: bool = False, name: str | None = None, max_different_graphs: int | None = None
+) -> Any:
+    """`f` traced lazily as one graph in each call, with a sync before and after; without `f` a decorator and context manager.
+
+    full_graph: raise GraphBreakError if a value is read inside. max_different_graphs: raise TooManyGraphsError past so many.
+    """
+    region = Region(full_graph, name or getattr(f, "__name__", None), max_different_graphs)
+    return region if f is None else region(f)
+
+
+def experimental_compile(func: Callable[P, R]) -> Callable[P, R]:
+    """`func` traced lazily as one graph in each call. Deprecated: use `torch_xla.compile`."""
+    warn_once("experimental.compile", "torch_xla.experimental.compile is deprecated, use torch_xla.compile instead.")
+    return compile(func)

@@ -1,0 +1,141 @@
+"""Functions that run when a step's graph has run, and the per-device state that carries them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from xla_core.api.conversion import xla_tensors
+from xla_core.compat.closures import AsyncClosureHandler, ClosureHandler
+from xla_core.frontend.tensor import XLATensor
+from xla_core.frontend.values import value_of
+from xla_core.runtime.client import recorder_of
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.sync import after_step, before_step
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A closure with its arguments. `tensors` are the xla tensors among these."""
+
+    closure: Callable[..., object]
+    args: tuple[Any, ...]
+    tensors: list[XLATensor]
+
+    def __call__(self) -> object:
+        return self.closure(*self.args)
+
+    def hold(self) -> None:
+        """Make what the tensors show part of the step's results, views included."""
+        for tensor in self.tensors:
+            value_of(tensor)  # a view keeps the value it was last read as
+
+
+StandIn = Callable[[Any], Any]
+
+
+class _Apart(threading.local):
+    """This thread's recording apart from that of its devices, if there is one: how it stands for a tensor which is not an argument."""
+
+    stand_in: StandIn | None = None
+
+
+_apart = _Apart()
+
+
+def stand_in_by(stand_in: StandIn | None) -> StandIn | None:
+    """Let what this thread now records use `stand_in(token)` for a device's token (None: the token); gives the previous one."""
+    previous, _apart.stand_in = _apart.stand_in, stand_in
+    return previous
+
+
+class DeviceContext:
+    """State of one device that lives as long as the process; users may add attributes."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = device
+        self._token: Any = None
+        self.step_closures: list[_Queued] = []
+        self.async_step_closures: list[_Queued] = []
+        self.closure_handler = ClosureHandler()
+        self.async_closure_handler = AsyncClosureHandler()
+
+    @property
+    def all_reduce_token(self) -> Any:
+        """The token that orders collectives: taken from the one before, made for the next; None before the first.
+
+        It stays one tensor, which setting it writes to: so a program that is recorded apart can take it and give it back.
+        """
+        return self._token if self._token is None or _apart.stand_in is None else _apart.stand_in(self._token)
+
+    @all_reduce_token.setter
+    def all_reduce_token(self, token: Any) -> None:
+        if self._token is None or token is None:
+            self._token = token
+        else:
+            with torch.no_grad():
+                self.all_reduce_token.copy_(token)
+
+
+_contexts: dict[str, DeviceContext] = {}
+_lock = threading.Lock()
+
+
+def device_context(device: torch.device | str | None = None) -> DeviceContext:
+    """The one context of a device; None: the default device."""
+    name = recorder_of(device).device
+    with _lock:
+        found = _contexts.get(str(name))
+        if found is None:
+            found = _contexts[str(name)] = DeviceContext(name)
+        return found
+
+
+def add_step_closure(closure: Callable[..., object], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
+    """Call `closure(*args)` at the end of the current step of the default device.
+
+    The tensors in `args` become results of the step's one execution. run_async: in a background thread.
+    """
+    _install()
+    context = device_context()
+    queued = _Queued(closure, tuple(args), xla_tensors(args))
+    queued.hold()
+    (context.async_step_closures if run_async else context.step_closures).append(queued)
+
+
+def _hold_arguments(recorder: Recorder) -> None:
+    """Just before a step: what queued tensors show now must be among its results."""
+    context = _contexts.get(str(recorder.device))
+    for queued in (*context.step_closures, *context.async_step_closures) if context else ():
+        queued.hold()
+
+
+def run_step_closures(device: torch.device | str | None = None) -> DeviceContext:
+    """Run what is queued for a device: asynchronous closures are handed over, then the others run here, in queue order.
+
+    Raises what a closure raises (the rest of them is lost); RuntimeError if an asynchronous one has failed before.
+    """
+    context = device_context(device)
+    waiting, context.async_step_closures = context.async_step_closures, []
+    now, context.step_closures = context.step_closures, []
+    if waiting:
+        context.async_closure_handler.run_all(waiting)
+    context.closure_handler.run_all(now)
+    return context
+
+
+@functools.cache
+def _install() -> None:
+    """From the first closure on, each step runs closures; behind the hooks that are there by then (the metrics file)."""
+
+    def hook(recorder: Recorder) -> None:
+        if str(recorder.device) in _contexts:
+            run_step_closures(recorder.device)
+
+    before_step(_hold_arguments)
+    after_step(hook)

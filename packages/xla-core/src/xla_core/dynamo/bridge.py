@@ -1,0 +1,198 @@
+"""Backend `openxla` of `torch.compile`: stock torch hands each FX graph to `extract_compiled_graph`.
+
+A graph is recorded once for each key of its inputs (shapes, dtypes, views, sharing), and then run as one program on the inputs'
+buffers. What is no program (a CPU fallback, a value read) is parted into programs and single operations, or, where that is not safe,
+recorded at each call.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from xla_core import config
+from xla_core._compat import OpOverload, tree_map
+from xla_core.dynamo.capture import Captured, NotOneProgram, Recording, StandIns, capture, with_own_pending_graph
+from xla_core.errors import GraphBreakError
+from xla_core.frontend.plain import tensor_behind
+from xla_core.ir.text import graph_text
+
+_logger = logging.getLogger("torch_xla.core.dynamo_bridge")
+_PLAIN = (bool, int, str, torch.dtype, torch.device, type(None))
+
+
+def _debug(text: Callable[[], str]) -> None:
+    if config.DYNAMO_DEBUG.get():
+        _logger.warning("%s", text())
+
+
+def _input_key(args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """All that a recording depends on besides the data: shapes, dtypes, views, what shares data, numbers. None: not known."""
+    storages: dict[int, int] = {}
+    key: list[Any] = []
+    for arg in args:
+        tensor = tensor_behind(arg)
+        if tensor is not None:
+            storage = tensor._storage
+            value = storage.value
+            key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
+        elif isinstance(arg, float):
+            key.append((float, struct.pack("d", arg)))
+        elif isinstance(arg, _PLAIN):
+            key.append((type(arg), arg))
+        else:
+            return None
+    return tuple(key)
+
+
+class CompiledGraph(torch.nn.Module):
+    """A graph with one program for each key of its arguments."""
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        super().__init__()
+        self._model = model
+        self._programs: dict[Any, Captured | fx.GraphModule] = {}
+        called = [model.get_submodule(node.target) for node in model.graph.nodes if node.op == "call_module"]
+        self._called = [part for module in called for part in module.modules()]
+
+    def forward(self, *args: Any) -> Any:
+        """The graph's results."""
+        program = self.program(args)
+        return program.run(args) if isinstance(program, Captured) else program(*args)
+
+    def program(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
+        """The function that runs the graph for these arguments."""
+        key = _input_key(args)
+        needs_grad = torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
+        if key is None or needs_grad:
+            return self._model
+        key += tuple([module.training for module in self._called])
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._prepare(args)
+        return program
+
+    def _prepare(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
+        _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")
+        try:
+            captured = capture(args, lambda stand_ins: Recording(self._model, stand_ins).run(*stand_ins.args))
+        except NotOneProgram as reason:
+            why = str(reason)
+            _debug(lambda: f"not one program: {why}")
+            return partition_fx_graph_for_cpu_fallback(self._model, args)
+        _debug(lambda: f"one program:\n{graph_text(captured.graph)}")
+        return captured
+
+
+def _described(arg: Any) -> str:
+    return f"{arg.dtype}{list(arg.shape)} on {arg.device}" if isinstance(arg, torch.Tensor) else repr(arg)
+
+
+def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
+    """A callable with `xla_model`'s arguments and results that runs it as a compiled program.
+
+    xla_args: arguments like those of the calls to come (others are recorded and compiled when they come). They are not changed.
+    The result keeps the arguments' semantics: what the graph writes to is written to, aliases are aliases, random numbers are
+    drawn afresh at each call. Where gradients are wanted through it, the graph is recorded as usual, without a program.
+    """
+    graph = CompiledGraph(xla_model)
+    graph.program(xla_args)
+    return graph
+
+
+class _Search(Recording):
+    """Finds the operations that cannot be part of a program; looks on behind them with tensors of the shapes that torch knows."""
+
+    def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
+        super().__init__(model, stand_ins)
+        self.found: set[fx.Node] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As fx, or what torch's fake tensors say that it would have given."""
+        if n.op == "call_function" and any(node in self.found and _unpacks(n) for node in n.all_input_nodes):
+            self.found.add(n)  # the parts of what an unsupported operation gives belong to it
+        try:
+            return super().run_node(n)
+        except GraphBreakError:
+            inferred = n.meta.get("val", n.meta.get("example_value"))
+            if inferred is None:
+                raise
+            self.found.add(n)
+            return tree_map(self._like, inferred)
+
+    def _like(self, item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        if not all(isinstance(size, int) for size in item.shape):
+            raise NotOneProgram("an operation without a lowering gives a tensor of no fixed shape")
+        device = self.stand_ins.recorder.device if item.device.type == "xla" else item.device
+        return torch.empty(tuple(item.shape), dtype=item.dtype, device=device)
+
+
+def _unpacks(node: fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem"
+
+
+class _Lowered(OperatorSupportBase):
+    """All calls but those that were found to need the CPU."""
+
+    def __init__(self, unsupported: Iterable[fx.Node]) -> None:
+        self._unsupported = frozenset(unsupported)
+
+    def is_node_supported(self, submodules: Any, node: fx.Node) -> bool:
+        """Whether the node may be part of a program."""
+        return node.op == "call_function" and node not in self._unsupported
+
+
+def _functional(model: fx.GraphModule) -> bool:
+    """Whether operations may be moved as far as their operands allow: none of them writes to its arguments."""
+    for node in model.graph.nodes:
+        if node.op in ("call_module", "call_method"):
+            return False
+        if node.op == "call_function" and not _unpacks(node):
+            target = node.target
+            if not isinstance(target, OpOverload) or target._schema.is_mutable:
+                return False
+    return True
+
+
+def partition_fx_graph_for_cpu_fallback(
+    xla_model: fx.GraphModule, xla_args: Sequence[Any], all_xla_args: Any = None, all_xla_args_tensor_only: Any = None
+) -> fx.GraphModule:
+    """`xla_model` with every run of operations that can be lowered as one compiled graph; the others run one by one, on the CPU.
+
+    The last two arguments are accepted for compatibility. A graph that writes to its arguments, or that has to be looked into by
+    running it, comes back as it is: called as it is, its operations are recorded as those of any other code.
+    """
+    if not _functional(xla_model):
+        return xla_model
+    try:
+        with with_own_pending_graph(xla_args) as stand_ins:
+            search = _Search(xla_model, stand_ins)
+            search.run(*stand_ins.args)
+    except GraphBreakError:
+        return xla_model
+    return _part(xla_model, search.found)
+
+
+def _part(model: fx.GraphModule, unsupported: Iterable[fx.Node]) -> fx.GraphModule:
+    names = {node.name for node in unsupported}
+    parted = fx.GraphModule(model, fx.Graph())
+    result = parted.graph.graph_copy(model.graph, {}, return_output_node=False)
+    parted.graph.output(result)
+    parted.recompile()
+    chosen = _Lowered(node for node in parted.graph.nodes if node.name in names)
+    partitioner = CapabilityBasedPartitioner(parted, chosen, allows_single_node_partition=True)
+    fused: fx.GraphModule = partitioner.partition_and_fuse()
+    for name, part in list(fused.named_children()):
+        if isinstance(part, fx.GraphModule):
+            setattr(fused, name, CompiledGraph(part))
+    _debug(lambda: f"parted:\n{fused.code}")
+    return fused

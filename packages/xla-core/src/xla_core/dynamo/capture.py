@@ -1,0 +1,365 @@
+"""Record an FX graph once, over stand-ins for its inputs, and keep what came out as a program that only needs buffers.
+
+The stand-ins are leaves without a buffer on a pending graph of their own, so that recording touches no real tensor, and reading a value
+(a CPU fallback, `.item()`) cannot go unnoticed: such a graph is no program, and `NotOneProgram` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from xla_core import metrics
+from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_unflatten
+from xla_core.api.step_closures import stand_in_by
+from xla_core.dynamo import config
+from xla_core.errors import ExecutionError, GraphBreakError
+from xla_core.frontend.plain import ours, tensor_behind
+from xla_core.frontend.storage import Storage
+from xla_core.frontend.tensor import XLATensor, view_of
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
+from xla_core.ir.pending_graph import NOBODY, PendingGraph, Value, buffer_value
+from xla_core.ir.sharding import Sharding
+from xla_core.metrics import Cause
+from xla_core.runtime import executor, resharding
+from xla_core.runtime.client import current_recorder
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import asking_line
+from xla_core.runtime.sync import compute, forbid_reads
+
+_COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
+
+
+class NotOneProgram(GraphBreakError):
+    """This graph reads values, or does something else than computing on xla tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The source of a leaf that stands for the data of input `number`."""
+
+    number: int
+
+
+class StandIns:
+    """One leaf for each input storage, made when the graph first meets it.
+
+    tensors: for each input, a real tensor that shows it: an argument's position, or the tensor itself where the graph holds it.
+    """
+
+    def __init__(self, recorder: Recorder, args: Sequence[Any]) -> None:
+        self.recorder = recorder
+        self.tensors: list[int | XLATensor] = []
+        self.storages: list[Storage] = []
+        self.leaves: list[Value] = []
+        self._numbers: dict[int, int] = {}
+        self.args = [arg if tensor_behind(arg) is None else self._of(ours(arg), place) for place, arg in enumerate(args)]
+
+    def of(self, tensor: XLATensor) -> XLATensor:
+        """The stand-in for a tensor that the graph holds itself."""
+        return self._of(tensor, tensor)
+
+    def _of(self, tensor: Any, place: int | XLATensor) -> XLATensor:
+        real = tensor._storage
+        number = self._numbers.get(id(real))
+        if number is None:
+            number = self._numbers[id(real)] = len(self.tensors)
+            self.tensors.append(place)
+            self._make(real, number)
+        return view_of(self.storages[number], tensor._view)
+
+    def _make(self, real: Storage, number: int) -> None:
+        pending_graph, aval = self.recorder.pending_graph, real.value.aval
+        if real.value.recorder is not self.recorder:
+            raise NotOneProgram(f"the graph has inputs on {real.value.recorder.device} and {self.recorder.device}")
+        slot = len(pending_graph.entries)
+        pending_graph.entries.append(aval)
+        pending_graph.refs.append(NOBODY)
+        pending_graph.input_data[slot] = _Source(number)
+        storage = Storage()
+        storage.value = pending_graph.define(self.recorder, slot, aval)
+        storage.annotations = real.annotations
+        self.storages.append(storage)
+        self.leaves.append(storage.value)
+
+
+class Recording(fx.Interpreter):
+    """Runs a graph's operations on stand-ins."""
+
+    def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
+        super().__init__(model, garbage_collect_values=True)
+        self.stand_ins = stand_ins
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The graph's own attribute; for an xla tensor, a stand-in for its data."""
+        found = self.fetch_attr(target)
+        if isinstance(found, torch.nn.Module):
+            raise NotOneProgram(f"the graph hands the module {target} to an operation")
+        return found if tensor_behind(found) is None else self.stand_ins.of(ours(found))
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A module of the graph, called with stand-ins for its parameters and buffers."""
+        module = self.fetch_attr(target)
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        ours_of = {name: tensor_behind(tensor) for name, tensor in held.items()}
+        swapped: dict[str, torch.Tensor] = {name: self.stand_ins.of(tensor) for name, tensor in ours_of.items() if tensor is not None}
+        return torch.func.functional_call(module, swapped, args, kwargs)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """As fx. Graphs write by copying: a sharding that was set for the source was set for the target."""
+        result = super().call_function(target, args, kwargs)
+        copied = target in _COPIES and type(result) is XLATensor and type(args[1]) is XLATensor
+        if copied and resharding.requested_sharding(result._storage) is None:
+            resharding.copy_sharding(args[1]._storage, result._storage)
+        return result
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As fx; raises NotOneProgram for what may differ from call to call without being an input."""
+        result = super().run_node(n)
+        if n.op in ("call_function", "call_method"):
+            for item in tree_flatten(result)[0]:
+                if isinstance(item, torch.Tensor) and type(item) is not XLATensor and not _constant(n):
+                    raise NotOneProgram(f"{n.target} computes on the CPU")
+        return result
+
+
+def _constant(node: fx.Node) -> bool:
+    """Whether a CPU result of this node is the same at each call."""
+    target = node.target
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def recorder_among(args: Sequence[Any]) -> Recorder:
+    """The recorder of the first xla tensor, or the default device's."""
+    for arg in args:
+        found = tensor_behind(arg)
+        if found is not None:
+            return found._storage.value.recorder
+    return current_recorder()
+
+
+@contextmanager
+def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
+    """Record over stand-ins for `args` on an empty pending graph, without running or reading anything.
+
+    The device's state is as before at the end, and the CPU's.
+    """
+    recorder = recorder_among(args)
+    with recorder.lock, torch.random.fork_rng(devices=[]):
+        before = recorder.pending_graph, recorder.seed
+        recorder.pending_graph = PendingGraph()
+        reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
+        stand_in = stand_in_by(None)
+        try:
+            stand_ins = StandIns(recorder, args)
+            stand_in_by(stand_ins.of)
+            yield stand_ins
+        finally:
+            stand_in_by(stand_in)
+            forbid_reads(reason)
+            recorder.pending_graph, recorder.seed = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """A value that the program computes: its result `number`."""
+
+    number: int
+
+
+# Where a value comes from: the program, an input (its data as it was before the call), or it is constant.
+Origin = _Computed | _Source | Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A result tensor: view `spec` of a new storage (`holder` counts those), or of an input's."""
+
+    holder: int
+    spec: Any
+    of_input: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A result that is an argument itself."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A recorded graph: what to run, what to feed it with, and how its results are put together.
+
+    avals: shape and dtype of each result of the program.
+    sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
+    written: inputs that hold another value afterwards. holders: values of the new storages.
+    shardings: those that the graph set for inputs, and (second) for the new storages.
+    """
+
+    recorder: Recorder
+    graph: Graph
+    inputs: Inputs
+    avals: list[Aval]
+    sources: list[int | XLATensor]
+    written: list[tuple[int, Origin]]
+    holders: list[Origin]
+    results: list[Any]
+    tree: TreeSpec
+    shardings: tuple[list[Sharding | None], list[Sharding | None]]
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """The graph's results for arguments with the key that it was recorded with."""
+        storages = [ours(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
+        with self.recorder.lock:
+            before = [storage.value for storage in storages]
+            computed = self._execute(before)
+
+            def value(origin: Origin) -> Value:
+                if isinstance(origin, _Source):
+                    return before[origin.number]
+                return computed[origin.number] if isinstance(origin, _Computed) else origin
+
+            for number, origin in self.written:
+                storages[number].value = value(origin)
+            new = [_storage(value(origin)) for origin in self.holders]
+            for holder, sharding in zip([*storages, *new], [*self.shardings[0], *self.shardings[1]], strict=True):
+                if sharding is not None:
+                    resharding.set_sharding(holder, sharding)
+        return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
+
+    def _execute(self, before: list[Value]) -> list[Value]:
+        if not self.graph.outs:
+            return []
+        used = [before[item.number] for item in self.inputs.buffers if isinstance(item, _Source)]
+        _make_real([value for value in used if value.buffer is None])
+        buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
+        seeds = [self.recorder.draw() for _ in self.inputs.seeds]
+        inputs = replace(self.inputs, buffers=buffers, seeds=seeds)
+        results: list[Any] = []
+        executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line())
+        return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
+
+
+def _storage(value: Value) -> Storage:
+    storage = Storage()
+    storage.value = value
+    storage.annotations = None
+    return storage
+
+
+def _result(result: Any, args: Sequence[Any], storages: list[Storage], new: list[Storage]) -> Any:
+    if isinstance(result, _Argument):
+        return args[result.place]
+    if isinstance(result, _Shown):
+        return view_of(storages[result.holder] if result.of_input else new[result.holder], result.spec)
+    return result
+
+
+def _make_real(pending: list[Value]) -> None:
+    if not pending:
+        return
+    if config.skip_input_data_check:
+        raise ExecutionError(
+            f"{len(pending)} inputs of a compiled graph are still pending, and torch_xla._dynamo.config.skip_input_data_check says "
+            "that none is: call torch_xla.sync() first, or switch that off"
+        )
+    metrics.counter_add("DynamoSyncInputExecuteTime")
+    compute(pending, Cause.DYNAMO_INPUTS)
+
+
+def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
+    """Record `record(stand_ins)` on stand-ins for `args` as a program. Raises NotOneProgram if it does more than recording."""
+    grad = torch.is_grad_enabled()
+    try:
+        with with_own_pending_graph(args) as stand_ins:
+            outcome = record(stand_ins)
+            captured = _Assembly(stand_ins).captured(outcome)
+    except NotOneProgram:
+        raise
+    except GraphBreakError as error:
+        raise NotOneProgram(str(error)) from error
+    if torch.is_grad_enabled() is not grad:
+        torch.set_grad_enabled(grad)
+        raise NotOneProgram("the graph leaves another grad mode behind")
+    return captured
+
+
+class _Assembly:
+    """Puts the results of a recording together."""
+
+    def __init__(self, stand_ins: StandIns) -> None:
+        self.pending_graph = stand_ins.recorder.pending_graph
+        self.stand_ins = stand_ins
+        self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
+        self._leaves = {id(value): _Source(number) for number, value in enumerate(stand_ins.leaves)}
+        self._holders: dict[int, int] = {}
+        self._kept: list[Storage] = []
+        self._computed: dict[int, _Computed] = {}
+        self._pending: list[Value] = []
+
+    def captured(self, outcome: Any) -> Captured:
+        """The recording as data."""
+        flat, tree = tree_flatten(outcome)
+        results = [self._shown(item) for item in flat]
+        stand_ins = self.stand_ins
+        after = [(number, storage.value) for number, storage in enumerate(stand_ins.storages)]
+        written = [(number, self._origin(value)) for number, value in after if value is not stand_ins.leaves[number]]
+        holders = [self._origin(storage.value) for storage in self._kept]
+        graph, inputs = self._program()
+        avals = [value.aval for value in self._pending]
+        changed = {number for number, _ in written}
+        shardings = (
+            [resharding.requested_sharding(storage) if number in changed else None for number, storage in enumerate(stand_ins.storages)],
+            [resharding.requested_sharding(storage) for storage in self._kept],
+        )
+        return Captured(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree, shardings)
+
+    def _shown(self, item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        if type(item) is not XLATensor or item.requires_grad:
+            raise NotOneProgram(
+                f"the graph returns a tensor on {item.device} that {'needs a gradient' if item.requires_grad else 'is no result of it'}"
+            )
+        for place, arg in enumerate(self.stand_ins.args):
+            if arg is item:
+                return _Argument(place)
+        storage = item._storage
+        number = self._inputs.get(id(storage))
+        if number is not None:
+            return _Shown(number, item._view, True)
+        number = self._holders.get(id(storage))
+        if number is None:
+            number = self._holders[id(storage)] = len(self._kept)
+            self._kept.append(storage)
+        return _Shown(number, item._view, False)
+
+    def _origin(self, value: Value) -> Origin:
+        """The source of a value; a pending one becomes a result of the program."""
+        source = self._leaves.get(id(value))
+        if source is not None:
+            return source
+        if value.recorder is not self.stand_ins.recorder:
+            raise NotOneProgram(f"the graph computes on {value.recorder.device} as well as on {self.stand_ins.recorder.device}")
+        if value.buffer is not None:
+            value.pending_graph, value.shared = None, True  # given to every call's result: never donated
+            return value
+        known = self._computed.get(id(value))
+        if known is None:
+            self.pending_graph.adopt(value)
+            known = self._computed[id(value)] = _Computed(len(self._pending))
+            self._pending.append(value)
+        return known
+
+    def _program(self) -> tuple[Graph, Inputs]:
+        slots = [value.slot for value in self._pending]
+        entries, renamed, input_data = extract(self.pending_graph, ancestors(self.pending_graph, slots))
+        graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(self.pending_graph, renamed))
+        return graph, inputs_of(entries, input_data)

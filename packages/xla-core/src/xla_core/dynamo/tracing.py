@@ -1,0 +1,82 @@
+"""Tell `torch.compile` that xla tensors are plain tensors on another device, whatever their Python type.
+
+Dynamo treats instances of a subclass with a `__torch_dispatch__` of its own as opaque objects, and would trace through the frames
+that record operations. Nothing here imports dynamo, which takes seconds: its part is done when somebody else imports it.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+import torch
+
+from xla_core import _compat
+from xla_core.frontend import autocast, device
+from xla_core.frontend.tensor import XLATensor, row_major
+
+Ready = Callable[[Any], None]
+
+
+class _Expected(MetaPathFinder):
+    """Calls `ready(module)` once, when somebody imports the named module."""
+
+    def __init__(self, name: str, ready: Ready) -> None:
+        self._name = name
+        self._ready = ready
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> ModuleSpec | None:
+        """The module's own spec, its loader told to call `ready` at the end; None for any other module."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_then_tell(module: types.ModuleType) -> None:
+            load(module)
+            self._ready(module)
+
+        spec.loader.exec_module = load_then_tell  # type: ignore[method-assign]
+        return spec
+
+
+def when_imported(name: str, ready: Ready) -> None:
+    """Call `ready(module)` now if the module is loaded, else when it will be."""
+    module = sys.modules.get(name)
+    if module is None:
+        sys.meta_path.insert(0, _Expected(name, ready))
+    else:
+        ready(module)
+
+
+def _trace_xla_tensors(builder: Any) -> None:
+    _compat.trace_as_plain_tensor(builder, XLATensor, _strided)
+
+
+def _strided(tensor: Any) -> bool:
+    """Whether torch's own strides are others than those that we show: guards on variable strides would compare the two."""
+    return bool(torch.Tensor.stride(tensor) != row_major(tensor.shape))
+
+
+def _own_frames() -> list[types.CodeType]:
+    """The code of the functions by which the user's program enters the recording of operations."""
+    some = torch.ops.aten.mm.default
+    functions: list[Any] = [entry for entry in vars(XLATensor).values() if isinstance(entry, types.FunctionType)]
+    dispatch: Any = XLATensor.__torch_dispatch__
+    functions += [dispatch.__func__, device._fallback, device.direct(some), autocast._kernel(some, autocast.lower)]
+    return [function.__code__ for function in functions]
+
+
+def register() -> None:
+    """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported."""
+    for code in _own_frames():
+        _compat.never_trace(code)
+    _compat.trace_constants_on_the_host()
+    when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)

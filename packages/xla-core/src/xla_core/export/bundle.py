@@ -1,0 +1,259 @@
+"""An exported program: StableHLO functions, the weights they take, and the folder that holds both.
+
+Folder: `functions/<method>.meta` (JSON), `.bytecode`, `.mlir`; `data/<name>` and `constants/<i>` (NumPy files).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
+from xla_core.dtypes import natural_dtype
+from xla_core.export.stablehlo import run_stablehlo
+from xla_core.runtime.client import current_recorder
+from xla_core.runtime.transfer import to_torch
+
+
+class VariableType(enum.Enum):
+    """The kinds of inputs of a function."""
+
+    INPUT_ARG = "input_arg"
+    PARAMETER = "parameter"
+    CONSTANT = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSignature:
+    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: none are supported yet."""
+
+    shape: list[int]
+    dtype: str
+    dynamic_dims: list[int] = field(default_factory=list)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class InputLocation:
+    """One input: which argument (flattened), which entry of the state dict, or which constant."""
+
+    type_: VariableType
+    position: int = -1
+    name: str = ""
+
+    @classmethod
+    def input_arg(cls, position: int) -> InputLocation:
+        """An argument."""
+        return cls(VariableType.INPUT_ARG, position=position)
+
+    @classmethod
+    def parameter(cls, name: str) -> InputLocation:
+        """A parameter or buffer."""
+        return cls(VariableType.PARAMETER, name=name)
+
+    @classmethod
+    def constant(cls, position: int) -> InputLocation:
+        """A constant tensor of the program."""
+        return cls(VariableType.CONSTANT, position=position)
+
+
+@dataclass(frozen=True, slots=True)
+class StableHLOFunctionMeta:
+    """The signature of a function. unused_inputs: arguments that it does not take, since nothing depends on them.
+
+    input_pytree_spec, output_pytree_spec: nesting of arguments `(args, kwargs)` and results, as torch's pytree writes it.
+    """
+
+    name: str
+    stablehlo_version: str
+    input_signature: list[VariableSignature]
+    output_signature: list[VariableSignature]
+    input_locations: list[InputLocation]
+    unused_inputs: list[tuple[InputLocation, VariableSignature]] = field(default_factory=list)
+    input_pytree_spec: str | None = None
+    output_pytree_spec: str | None = None
+
+    def to_json(self) -> str:
+        """The text of a `.meta` file."""
+        return json.dumps(dataclasses.asdict(self), indent=2, default=lambda item: item.value)
+
+    @classmethod
+    def from_json(cls, text: str) -> StableHLOFunctionMeta:
+        """Parse what `to_json` wrote. Raises ValueError for another text."""
+        try:
+            raw = json.loads(text)
+            raw["input_signature"] = [VariableSignature(**item) for item in raw["input_signature"]]
+            raw["output_signature"] = [VariableSignature(**item) for item in raw["output_signature"]]
+            raw["input_locations"] = [_location(item) for item in raw["input_locations"]]
+            raw["unused_inputs"] = [(_location(place), VariableSignature(**item)) for place, item in raw["unused_inputs"]]
+            return cls(**raw)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not the .meta file of an exported function: {error!r}") from error
+
+
+def _location(raw: Mapping[str, Any]) -> InputLocation:
+    return InputLocation(VariableType(raw["type_"]), raw["position"], raw["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class StableHLOFunc:
+    """A function. text: the module for people, None if it was left out."""
+
+    meta: StableHLOFunctionMeta
+    bytecode: bytes
+    text: str | None = None
+
+
+@dataclass(slots=True)
+class StableHLOModelBundle:
+    """Functions over one state dict."""
+
+    state_dict: dict[str, np.ndarray[Any, Any]]
+    additional_constants: list[np.ndarray[Any, Any]]
+    stablehlo_funcs: list[StableHLOFunc]
+
+
+class StableHLOGraphModule:
+    """An exported program that can be called, saved and loaded; results are xla tensors."""
+
+    def __init__(self, bundle: StableHLOModelBundle) -> None:
+        self._bundle = bundle
+        self._functions = {function.meta.name: function for function in bundle.stablehlo_funcs}
+        self._default = bundle.stablehlo_funcs[0]
+
+    @property
+    def bundle(self) -> StableHLOModelBundle:
+        """The bundle that is saved; keras takes it by its name upstream, `_bundle`."""
+        return self._bundle
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The first function, with the arguments and the result nesting of the exported module. Raises ValueError for another nesting."""
+        meta = self._default.meta
+        flat, spec = tree_flatten((args, kwargs))
+        if meta.input_pytree_spec is not None and treespec_loads(meta.input_pytree_spec) != spec:
+            raise ValueError(f"arguments are nested as {spec}, the exported program takes {treespec_loads(meta.input_pytree_spec)}")
+        results = self.evaluate(meta.name, flat)
+        if meta.output_pytree_spec is None:
+            return results[0] if len(results) == 1 else results
+        nesting: TreeSpec = treespec_loads(meta.output_pytree_spec)
+        return tree_unflatten(results, nesting)
+
+    def evaluate(self, method_name: str, args: Sequence[Any]) -> list[torch.Tensor]:
+        """The flat results of a function on flat arguments, in this process's default device."""
+        function = self._function(method_name)
+        device = current_recorder().device
+        tensors = [
+            self._input(location, signature, args).to(device)
+            for location, signature in zip(function.meta.input_locations, function.meta.input_signature, strict=True)
+        ]
+        return run_stablehlo(function.bytecode, tensors)
+
+    def _input(self, location: InputLocation, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
+        if location.type_ is VariableType.INPUT_ARG:
+            given: torch.Tensor = args[location.position].detach()
+            if list(given.shape) != signature.shape or given.dtype is not signature.torch_dtype:
+                raise ValueError(
+                    f"argument {location.position} is {given.dtype} of {list(given.shape)}, "
+                    f"the exported program takes {signature.dtype} of {signature.shape}"
+                )
+            return given
+        if location.type_ is VariableType.PARAMETER:
+            return to_torch(self.bundle.state_dict[location.name], signature.torch_dtype)
+        return to_torch(self.bundle.additional_constants[location.position], signature.torch_dtype)
+
+    def _function(self, method_name: str | None) -> StableHLOFunc:
+        if method_name is None:
+            return self._default
+        if method_name not in self._functions:
+            raise KeyError(f"no exported function {method_name!r}; there are {', '.join(self._functions)}")
+        return self._functions[method_name]
+
+    def get_stablehlo_text(self, method_name: str | None = None) -> str | None:
+        """The module's text."""
+        return self._function(method_name).text
+
+    def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
+        """The module as a versioned artifact."""
+        return self._function(method_name).bytecode
+
+    def save(self, directory: str, include_weights: bool = True) -> None:
+        """Write the folder."""
+        save_bundle(self.bundle, Path(directory), include_weights)
+
+    @staticmethod
+    def load(directory: str) -> StableHLOGraphModule:
+        """Read the folder. Runs no code from it."""
+        return StableHLOGraphModule(load_bundle(Path(directory)))
+
+
+def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: bool) -> None:
+    """Write a bundle to a folder, which is made if it is not there."""
+    for name in ("data", "functions", "constants"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    if include_weights:
+        for name, array in bundle.state_dict.items():
+            _save(folder / "data" / name, array)
+    for number, array in enumerate(bundle.additional_constants):
+        _save(folder / "constants" / str(number), array)
+    for function in bundle.stablehlo_funcs:
+        base = folder / "functions" / function.meta.name
+        base.with_name(f"{base.name}.meta").write_text(function.meta.to_json(), encoding="utf-8")
+        base.with_name(f"{base.name}.bytecode").write_bytes(function.bytecode)
+        if function.text is not None:
+            base.with_name(f"{base.name}.mlir").write_text(function.text, encoding="utf-8")
+
+
+def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def _load(path: Path, dtype: torch.dtype | None) -> np.ndarray[Any, Any]:
+    with path.open("rb") as file:
+        array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+    return array.view(natural_dtype(dtype)) if array.dtype.kind == "V" and dtype is not None else array
+
+
+def load_bundle(folder: Path) -> StableHLOModelBundle:
+    """Read a folder. Raises ValueError if it holds no functions."""
+    metas = [StableHLOFunctionMeta.from_json(file.read_text(encoding="utf-8")) for file in sorted((folder / "functions").glob("*.meta"))]
+    if not metas:
+        raise ValueError(f"{folder} holds no exported functions (functions/<method>.meta)")
+    dtypes = {
+        (location.type_, location.name, location.position): signature.torch_dtype
+        for meta in metas
+        for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
+    }
+    data = folder / "data"
+    state = {
+        file.relative_to(data).as_posix(): _load(file, dtypes.get((VariableType.PARAMETER, file.name, -1)))
+        for file in (sorted(data.rglob("*")) if data.is_dir() else ())
+        if file.is_file()
+    }
+    count = len(list((folder / "constants").glob("*")))
+    constants = [_load(folder / "constants" / str(number), dtypes.get((VariableType.CONSTANT, "", number))) for number in range(count)]
+    return StableHLOModelBundle(state, constants, [_read_function(folder / "functions", meta) for meta in metas])
+
+
+def _read_function(folder: Path, meta: StableHLOFunctionMeta) -> StableHLOFunc:
+    text = folder / f"{meta.name}.mlir"
+    bytecode = (folder / f"{meta.name}.bytecode").read_bytes()
+    return StableHLOFunc(meta, bytecode, text.read_text(encoding="utf-8") if text.exists() else None)
+
+
+def spec_text(spec: TreeSpec) -> str:
+    """A nesting as `.meta` files have it."""
+    return str(treespec_dumps(spec))

@@ -1,1 +1,0 @@
-"""The user's names, which `torch_xla.*` re-exports, built on the rooms below."""

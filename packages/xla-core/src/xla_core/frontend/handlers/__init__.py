@@ -1,0 +1,1 @@
+"""Custom handlers: overloads that are more than one lowering, by subject."""

@@ -1,0 +1,46 @@
+"""Tensors without values: `empty` and its kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from xla_core._compat import OpOverload, tree_map
+from xla_core.frontend.refusals import meta_of
+from xla_core.frontend.schema import Handler
+from xla_core.frontend.sharding import with_sharding_of
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.ir.aval import aval_of
+from xla_core.ir.pending_graph import blank_value
+from xla_core.ops.table import overload_named
+from xla_core.runtime.client import recorder_of
+
+
+def blank(func: OpOverload) -> Handler:
+    """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = args[0] if type(args[0]) is XLATensor else None
+        device = kwargs.get("device")
+        target = None if device is None else torch.device(device)
+        if target is not None and target.type != "xla":
+            return func(*[_like(item, target) for item in args], **kwargs)
+        if source is not None and (target is None or target.index is None):
+            recorder = source._storage.value.recorder
+        else:
+            recorder = recorder_of(target)
+        placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
+        meta = func(*tree_map(meta_of, args), **{name: value for name, value in placed.items() if value is not None})
+        made = wrap(blank_value(recorder, aval_of(tuple(meta.shape), meta.dtype)))
+        return made if source is None else with_sharding_of(source, made)
+
+    return run
+
+
+def _like(item: Any, device: torch.device) -> Any:
+    return torch.empty(item.shape, dtype=item.dtype, device=device) if type(item) is XLATensor else item
+
+
+_NAMES = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+HANDLERS: dict[str, Handler] = {name: blank(overload_named(f"aten::{name}")) for name in _NAMES}

@@ -1,0 +1,149 @@
+"""Between tensors and what is behind them, for plugins and integrators: buffers, annotations, the recorded program."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.dtypes import device_dtype, torch_dtype
+from xla_core.errors import DeviceMismatchError, UnsupportedDtypeError
+from xla_core.frontend.plain import ours
+from xla_core.frontend.tensor import wrap
+from xla_core.frontend.values import value_of
+from xla_core.ir.aval import aval_of
+from xla_core.ir.graph import Graph, ancestors, extract, live_slots, renamed_lines
+from xla_core.ir.pending_graph import KEPT, buffer_value, computed_buffer
+from xla_core.ir.sharding import spans_devices
+from xla_core.metrics import Cause
+from xla_core.runtime import resharding
+from xla_core.runtime.client import client, current_recorder, recorder_of
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.sync import compute, user_step
+from xla_core.runtime.transfer import local, upload, with_default_sharding
+
+
+def buffer_of(tensor: torch.Tensor) -> jax.Array:
+    """The device buffer of what `tensor` shows, computed if it is pending; perhaps still being computed.
+
+    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away.
+    Raises DeviceMismatchError for a tensor that is not on `xla`.
+    """
+    found = ours(tensor)
+    resharding.reshard_one(found._storage)
+    value = value_of(found)
+    with value.recorder.lock:
+        compute([value])
+        buffer = computed_buffer(value)
+        value.shared = True
+        pending_graph = value.recorder.pending_graph
+        if value.pending_graph is pending_graph:
+            pending_graph.refs[value.slot] = KEPT
+        return local(buffer, value.recorder)
+
+
+def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor over a jax array on one of this process's devices (in SPMD mode, or on all), without a copy; the array stays valid.
+
+    dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
+    DeviceMismatchError for an array on other devices.
+    """
+    logical = torch_dtype(buffer.dtype) if dtype is None else dtype
+    if device_dtype(logical) != buffer.dtype:
+        raise UnsupportedDtypeError(
+            f"a buffer of {buffer.dtype} cannot stand for {logical}, which the device holds as {device_dtype(logical)}"
+        )
+    recorder = _recorder_holding(buffer)
+    return wrap(buffer_value(recorder, aval_of(tuple(buffer.shape), logical), with_default_sharding(buffer, recorder), shared=True))
+
+
+def tensor_from_host(tensor: torch.Tensor, device: torch.device | str | int | None = None) -> torch.Tensor:
+    """A tensor on an xla device (None: the current one) with the values of a CPU tensor, which the caller gives away.
+
+    Where the device can use the host's memory there is no copy: neither `tensor` nor what shares its memory may be written to any more.
+    Transfers go on after the call. Raises as `Tensor.to`, DeviceMismatchError for a tensor that is not on the CPU.
+    """
+    if tensor.device.type != "cpu":
+        raise DeviceMismatchError(f"the tensor is on {tensor.device}; tensors on the CPU can be given to a device")
+    return wrap(upload(tensor.detach(), recorder_of(device), given=True))
+
+
+def _recorder_holding(buffer: jax.Array) -> Recorder:
+    running = client()
+    if buffer.sharding.device_set == running.default_shardings[0].device_set:
+        return running.recorders[0]
+    devices = running.devices
+    found = list(buffer.devices())
+    if len(found) != 1 or found[0] not in devices:
+        raise DeviceMismatchError(
+            f"the array lives on {found}, not on one of this process's xla devices {list(devices)}: device_put it there first"
+        )
+    return running.recorders[0 if spans_devices(running.default_shardings[0]) else devices.index(found[0])]
+
+
+def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
+    """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
+    storage = ours(tensor)._storage
+    if storage.annotations is None:
+        storage.annotations = {}
+    if value is None:
+        storage.annotations.pop(key, None)
+    else:
+        storage.annotations[key] = value
+
+
+def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
+    """The value that `annotate` attached under `key`, or None."""
+    annotations = ours(tensor)._storage.annotations
+    return None if annotations is None else annotations.get(key)
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` shows is recorded and not computed."""
+    return value_of(ours(tensor)).buffer is None
+
+
+def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
+    """The pending program with `tensors` as results, or (None) with everything live on `device`. Runs and drops nothing.
+
+    Tensors that are already computed enter as inputs and are no results. Raises DeviceMismatchError for tensors not on one device.
+    """
+    if tensors:
+        values = [value_of(ours(tensor)) for tensor in tensors]
+        recorder = values[0].recorder
+        if any(value.recorder is not recorder for value in values):
+            raise DeviceMismatchError("graph_of needs tensors of one device")
+        slots = [value.slot for value in values if value.buffer is None]
+    else:
+        recorder = recorder_of(device)
+        slots = live_slots(recorder.pending_graph)
+    with recorder.lock:
+        pending_graph = recorder.pending_graph
+        entries, renamed, _ = extract(pending_graph, ancestors(pending_graph, slots))
+        return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), (), renamed_lines(pending_graph, renamed))
+
+
+def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:
+    """A step sync of one device (None: the default one), as `torch_xla.sync`: run everything live as one graph, then step closures.
+
+    wait: return when the device is done. cause: who asks, for events.
+    """
+    user_step(current_recorder() if device is None else recorder_of(device), wait, "torch_xla.torch_xla::sync", cause)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal exactly for tensors that share data: a tensor, its views and its detached forms."""
+    return id(ours(tensor)._storage)
+
+
+def alias_key(tensor: torch.Tensor) -> Hashable:
+    """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
+    found = ours(tensor)
+    return id(found._storage), found._view
+
+
+def materialize(tensors: Iterable[torch.Tensor]) -> None:
+    """Compute what `tensors` show, each device in one execution, without reading it."""
+    compute([value_of(ours(tensor)) for tensor in tensors])

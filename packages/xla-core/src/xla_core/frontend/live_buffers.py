@@ -1,0 +1,55 @@
+"""Find the buffers that are on the devices now, and the tensors that keep them there."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+import jax
+import torch
+
+from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.pending_graph import Value
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBuffer:
+    """A buffer of a device, and the tensors that show it or views of it; empty where something else keeps the value."""
+
+    device: str
+    array: jax.Array
+    tensors: tuple[torch.Tensor, ...]
+
+
+def live_tensors() -> list[XLATensor]:
+    """All tensors on xla devices that something holds; of parameters, what is behind them.
+
+    Asks the garbage collector: milliseconds in a large program.
+    """
+    return [found for found in gc.get_objects() if type(found) is XLATensor]
+
+
+def live_buffers() -> list[LiveBuffer]:
+    """All computed values that something holds, the largest first. As slow as `live_tensors`."""
+    things = gc.get_objects()
+    holders: dict[int, list[torch.Tensor]] = {}
+    hidden: set[int] = set()  # behind parameters, which are named in their place
+    is_tensor: dict[type, bool] = {}
+    for thing in things:
+        kind = type(thing)
+        if is_tensor.setdefault(kind, issubclass(kind, torch.Tensor)):
+            shown = tensor_behind(thing)
+            if shown is not None:
+                holders.setdefault(id(shown._storage.value), []).append(thing)
+                if shown is not thing:
+                    hidden.add(id(shown))
+    found: dict[int, LiveBuffer] = {}
+    for value in things:
+        buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
+        if buffer is not None and not buffer.is_deleted():
+            tensors = tuple(tensor for tensor in holders.get(id(value), ()) if id(tensor) not in hidden)
+            before = found.get(id(buffer))
+            held = tensors if before is None else before.tensors + tensors
+            found[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, held)
+    return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)

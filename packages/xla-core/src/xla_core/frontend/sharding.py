@@ -1,0 +1,241 @@
+"""SPMD mode for plugins: the sharding of tensors over the devices that `xla:0` stands for, their shards, manual regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import NamedSharding
+
+from xla_core.errors import ExecutionError
+from xla_core.frontend.interop import annotate, annotation, buffer_of
+from xla_core.frontend.live_buffers import live_tensors
+from xla_core.frontend.plain import ours
+from xla_core.frontend.record import define
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.values import value_of
+from xla_core.ir.aval import aval_of
+from xla_core.ir.manual import enter, leave
+from xla_core.ir.pending_graph import Value, buffer_value
+from xla_core.ir.sharding import Sharding, sharding_constraint, spans_devices
+from xla_core.ir.signature import Signature
+from xla_core.metrics import Direction
+from xla_core.runtime import resharding
+from xla_core.runtime.client import client, current_recorder, default_sharding, enter_spmd
+from xla_core.runtime.resharding import reshard
+from xla_core.runtime.sync import compute
+from xla_core.runtime.transfer import copied, download, fetched, to_torch, transferring, upload
+
+
+def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
+    """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: as it comes.
+
+    Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
+    when it is written to, and gives it to its clones and to what is made like it. Dimensions that are not evenly divisible are not
+    sharded. sharding: over the devices in the order of `client().default_shardings[0]`. note: the caller's own, which `sharding_of`
+    gives back in the attribute `note`.
+    Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
+    """
+    found = ours(tensor)
+    recorder = found._storage.value.recorder
+    if sharding is not None:
+        _check_devices(sharding, default_sharding(recorder))
+    wanted = None if sharding is None else Sharding(sharding, note)
+    if found._view is None:
+        resharding.set_sharding(found._storage, wanted)
+    else:
+        annotate(found, _key_of_view(found), wanted)
+        if wanted is not None:
+            _constrain_view(found, wanted)
+
+
+def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding) -> None:
+    if not isinstance(default, NamedSharding) or not spans_devices(default):
+        raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    wanted = [device.id for device in sharding.mesh.devices.flat]
+    present = [device.id for device in default.mesh.devices.flat]
+    if wanted != present:
+        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
+
+
+def _key_of_view(tensor: XLATensor) -> Any:
+    return ("sharding", tensor._view)
+
+
+def _constrain_view(tensor: XLATensor, sharding: Sharding) -> None:
+    """Constrain the sharding of what a view shows now."""
+    base = tensor._storage.value
+    with base.recorder.lock:
+        pending_graph = base.recorder.pending_graph
+        slot = pending_graph.adopt(base)
+        constraint = sharding_constraint([tensor._view.aval], [sharding.for_shape(tensor._view.aval.shape)])
+        pending_graph.reads[slot, tensor._view] = pending_graph.append(constraint, [pending_graph.read(slot, tensor._view)])
+    tensor._seen = None
+
+
+def sharding_of(tensor: torch.Tensor) -> Sharding | None:
+    """The sharding that `set_sharding` gave the data of `tensor`; None if it gave none."""
+    found = ours(tensor)
+    if found._view is None:
+        return resharding.requested_sharding(found._storage)
+    of_view: Sharding | None = annotation(found, _key_of_view(found))
+    return of_view
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShard:
+    """A device's shard of a tensor: `data`, on the CPU, is its elements at `index`, a slice per dimension."""
+
+    device: jax.Device
+    index: tuple[slice, ...]
+    data: torch.Tensor
+
+
+def device_shards(tensor: torch.Tensor) -> list[DeviceShard]:
+    """The shards of `tensor` on the devices of this process, in their order; computes it if it is pending. Raises as `buffer_of`."""
+    shards = {shard.device: shard for shard in buffer_of(tensor).addressable_shards}
+    found = []
+    with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):
+        for device in client().devices:
+            shard = shards[device]
+            index = tuple(slice(*one.indices(size)[:2]) for one, size in zip(shard.index, tensor.shape, strict=True))
+            found.append(DeviceShard(device, index, to_torch(fetched(shard.data)[0], tensor.dtype)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedShard:
+    """A shard whose first copy is on this process: the elements at `index`, a slice per dimension. read: them, on the CPU."""
+
+    index: tuple[slice, ...]
+    read: Callable[[], torch.Tensor]
+
+
+def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
+    """The shards of `tensor` that this process is the one to save: over all processes of an SPMD job, each element once.
+
+    Computes it if it is pending; copies nothing until a shard is read, which must be before the tensor is written to.
+    Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
+    """
+    found = ours(tensor)
+    resharding.reshard_one(found._storage)
+    value = value_of(found)
+    compute([value])
+    if value.buffer is None or not spans_devices(default_sharding(value.recorder)):
+        return [OwnedShard(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
+    return [
+        OwnedShard(
+            tuple(slice(*one.indices(size)[:2]) for one, size in zip(shard.index, value.aval.shape, strict=True)),
+            partial(_read_shard, shard.data, value),
+        )
+        for shard in value.buffer.addressable_shards
+        if shard.replica_id == 0
+    ]
+
+
+def _read_shard(data: jax.Array, value: Value) -> torch.Tensor:
+    with transferring(value.recorder, Direction.FROM_DEVICE, data.nbytes) as transfer:
+        transfer.wait(data)
+        return to_torch(fetched(data)[0], value.aval.dtype)
+
+
+def tensor_from_shards(shards: Sequence[torch.Tensor], sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of `shape` with this sharding, from the shard of each device of this process, in their order (CPU tensors of one shape)."""
+    recorder = current_recorder()
+    _check_devices(sharding, default_sharding(recorder))
+    aval = aval_of(tuple(shape), shards[0].dtype)
+    nbytes = sum(shard.nbytes for shard in shards)
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
+        arrays = [jax.device_put(copied(shard, aval.physical), device) for shard, device in zip(shards, client().devices, strict=True)]
+        array = transfer.buffer = jax.make_array_from_single_device_arrays(aval.shape, sharding, arrays)
+    return wrap(buffer_value(recorder, aval, array))
+
+
+def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = False) -> torch.Tensor:
+    """A CPU tensor on the devices with this sharding: each gets its shard only. Dimensions that are not evenly divisible are not sharded.
+
+    local: `tensor` is this process's block of dimension 0; the blocks follow each other in the order of the processes.
+    """
+    recorder = current_recorder()
+    _check_devices(sharding, default_sharding(recorder))
+    count = len(sharding.mesh.devices.flat) // len(client().devices) if local else 1
+    shape = (tensor.shape[0] * count, *tensor.shape[1:]) if count > 1 else tuple(tensor.shape)
+    aval = aval_of(tuple(shape), tensor.dtype)
+    even = Sharding(sharding).for_shape(aval.shape).named
+    if count == 1:
+        return wrap(upload(tensor, recorder, even))
+    array = copied(tensor, aval.physical)
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes) as transfer:
+        buffer = transfer.buffer = jax.make_array_from_process_local_data(even, array, aval.shape)
+    return wrap(buffer_value(recorder, aval, buffer))
+
+
+def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
+    """Each device's shard of `tensor` under this sharding: what is recorded over it runs on each device by itself, until `leave_manual`.
+
+    Shards are of one shape; zeros pad the last ones. Reading such a tensor gives the shard of this process's first device.
+    No autograd. Raises as `set_sharding`.
+    """
+    return _recorded(tensor, sharding, enter(value_of(ours(tensor)).aval, Sharding(sharding)))
+
+
+def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor of `shape` whose shards the devices hold; of equal copies, one. No autograd. Raises as `set_sharding`."""
+    return _recorded(tensor, sharding, leave(value_of(ours(tensor)).aval, Sharding(sharding), tuple(shape)))
+
+
+def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
+    value = value_of(ours(tensor))
+    recorder = value.recorder
+    _check_devices(sharding, default_sharding(recorder))
+    with recorder.lock:
+        return wrap(define(recorder, recorder.pending_graph, signature, [recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
+
+
+def is_manual(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is one device's shard, in a manual region."""
+    inner = tensor if isinstance(tensor, XLATensor) else ours(tensor)  # a subclass of a plugin's may be asked for, too
+    return bool(inner._storage.value.aval.manual)
+
+
+def order_devices(order: Sequence[int]) -> None:
+    """In SPMD mode, let programs run over the job's devices in this order (numbers in the present one); all data is resharded.
+
+    Raises ExecutionError outside SPMD mode or when data was sharded already.
+    """
+    if not spans_devices(default_sharding(current_recorder())):
+        raise ExecutionError("devices have an order in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    if resharding.any_sharded():
+        raise ExecutionError("tensors are sharded over the devices in their present order: choose the order before the first sharding")
+    reshard_live_data(enter_spmd(order))
+
+
+def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
+    """Reshard all that this process has on `xla:0`, after the devices that programs run over have changed.
+
+    Raises ExecutionError if it has tensors on other devices.
+    """
+    recorder = client().recorders[0]
+    values = {id(tensor._storage.value): tensor._storage.value for tensor in live_tensors()}.values()
+    elsewhere = {str(value.recorder.device) for value in values if value.recorder is not recorder}
+    if elsewhere:
+        raise ExecutionError(f"there are tensors on {sorted(elsewhere)}, which SPMD mode does not have: delete them or move them to xla:0")
+    with recorder.lock:
+        pending_graph = recorder.pending_graph
+        for value in values:
+            if value.buffer is not None:
+                value.buffer = reshard(value.buffer, sharding)
+        for slot, payload in pending_graph.input_data.items():
+            if isinstance(payload, jax.Array):
+                pending_graph.input_data[slot] = reshard(payload, sharding)
+
+
+def with_sharding_of(source: XLATensor, tensor: XLATensor) -> XLATensor:
+    """A tensor just made like another, with the sharding of that one (SPMD)."""
+    if source._storage.annotations is not None and source._view is None:
+        resharding.copy_sharding(source._storage, tensor._storage)
+    return tensor

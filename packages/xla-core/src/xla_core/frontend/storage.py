@@ -1,0 +1,46 @@
+"""The storage behind tensors on the device: the current value, and the object by which torch tells who shares data."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from xla_core.errors import UnsupportedOperationError
+from xla_core.ir.pending_graph import Value
+
+
+class UnsupportedStorageError(UnsupportedOperationError):
+    """The data of an xla tensor has no host address."""
+
+
+class Storage:
+    """The storage of a tensor, its aliases and its views: the current value of the whole base.
+
+    annotations: what plugins attach to the data (a sharding, say), by their own key; None when there is nothing.
+    """
+
+    __slots__ = ("__weakref__", "annotations", "value")
+
+    value: Value
+    annotations: dict[Any, Any] | None
+
+
+class SharedStorage(torch.UntypedStorage):
+    """Stands for data on the device: the same object for all tensors that share it, with its size but no address."""
+
+    def data_ptr(self) -> int:
+        """Raises RuntimeError: there is no address that the host could use."""
+        raise UnsupportedStorageError("an xla tensor has no storage that the host could address; use .cpu()")
+
+
+_storages: weakref.WeakKeyDictionary[Storage, SharedStorage] = weakref.WeakKeyDictionary()
+
+
+def shared_storage(storage: Storage) -> SharedStorage:
+    """The stand-in for a storage; made at first use."""
+    found = _storages.get(storage)
+    if found is None:
+        found = _storages[storage] = SharedStorage(storage.value.aval.nbytes, device="meta")  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,285 @@
+"""The pending operations of a device: one pending graph each, in recording order.
+
+A *slot* is a position on the pending graph. Each slot holds one entry:
+
+* an `Aval`: a leaf, fed with a device buffer;
+* a `ScalarInput`: a host number fed with the program (a Python scalar, a 0-d CPU tensor, a random seed);
+* a tuple `(signature, slot, slot, …)`: an operation over earlier slots. With one result its slot is the result's; with
+  several, the results take the slots behind it;
+* `None`: a result of the nearest operation before it.
+
+Entries hold no tensors and compare by identity and small integers, so `tuple(entries)` is the cache key of the program.
+The pending graph knows the values it defines by weak reference only: what is dead at a sync is no output.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import jax
+
+from xla_core.errors import ExecutionError, XlaError
+from xla_core.ir.aval import Aval
+from xla_core.ir.signature import Signature, blank
+
+if TYPE_CHECKING:  # a value names the recorder of its device; at run time nothing here looks up
+    from xla_core.runtime.recorder import Recorder
+
+Entry: TypeAlias = "Aval | ScalarInput | tuple[Any, ...] | None"
+
+
+class ScalarKind(Enum):
+    """Which packed host array carries a scalar input."""
+
+    FLOAT = "f64"
+    INT = "i64"
+    SEED = "seed"
+
+    __hash__ = object.__hash__  # an enum's own runs Python code, for each number of a program's key
+
+
+class ScalarInput(NamedTuple):
+    """A number that enters a program from the host.
+
+    fixed: compiled in as a constant until it is seen with a second value; else an input from the start.
+    aval: of a 0-d CPU tensor; None for a Python number, which keeps torch's weak promotion.
+    """
+
+    kind: ScalarKind
+    fixed: bool
+    aval: Aval | None = None
+
+
+FLOAT_INPUT = ScalarInput(ScalarKind.FLOAT, False)
+FLOAT_FIXED = ScalarInput(ScalarKind.FLOAT, True)
+INT_INPUT = ScalarInput(ScalarKind.INT, False)
+INT_FIXED = ScalarInput(ScalarKind.INT, True)
+SEED = ScalarInput(ScalarKind.SEED, False)
+
+
+class Value:
+    """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
+
+    shared: somebody outside holds the buffer, so that it is never donated. lost: why there is neither; not set on others.
+    """
+
+    __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "pending_graph")
+
+    aval: Aval
+    recorder: Recorder
+    pending_graph: PendingGraph | None
+    slot: int
+    buffer: jax.Array | None
+    shared: bool
+    lost: XlaError
+
+
+def lose(value: Value, reason: XlaError) -> None:
+    """Give up a pending value: whoever uses it gets `reason`."""
+    value.pending_graph = None
+    value.slot = -1
+    value.lost = reason
+
+
+def no_value_error(value: Value) -> XlaError:
+    """The error for using a value that has neither a buffer nor a place on the pending graph."""
+    if isinstance(value.recorder.pending_graph, ForkedPendingGraph):
+        return forked_error()
+    known: XlaError | None = getattr(value, "lost", None)
+    text = f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
+    return ExecutionError(text) if known is None else type(known)(f"{text}: {known}")
+
+
+def computed_buffer(value: Value) -> jax.Array:
+    """The buffer of a value that was asked for. Raises the error of the execution that should have made it."""
+    if value.buffer is None:
+        raise no_value_error(value)
+    return value.buffer
+
+
+buffers_made = itertools.count()
+
+
+def counted(counter: itertools.count[int]) -> int:
+    """The number of calls of `next` on a counter that started at 0, without calling it."""
+    return int(repr(counter)[6:-1])
+
+
+def buffer_value(recorder: Recorder, aval: Aval, buffer: jax.Array, shared: bool = False) -> Value:
+    """A value that is already on the device."""
+    value = Value()
+    value.aval = aval
+    value.recorder = recorder
+    value.pending_graph = None
+    value.slot = -1
+    value.buffer = buffer
+    value.shared = shared
+    next(buffers_made)
+    return value
+
+
+BLANK = -2  # slot of a value that has no values yet: recorded when somebody uses it
+
+
+def blank_value(recorder: Recorder, aval: Aval) -> Value:
+    """A value with any content: nothing is recorded unless it is used before it is overwritten."""
+    value = Value()
+    value.aval = aval
+    value.recorder = recorder
+    value.pending_graph = None
+    value.slot = BLANK
+    value.buffer = None
+    value.shared = False
+    return value
+
+
+def _nobody() -> weakref.ref[Value]:
+    return weakref.ref(Value())
+
+
+NOBODY = _nobody()
+_FOREVER = Value()
+_FOREVER.pending_graph = None  # it is on no pending graph, whoever asks
+KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
+
+NO_LIMIT = sys.maxsize
+
+
+class PendingGraph:
+    """Entries by slot, weak references to the values defined there, and what scalar inputs the leaves.
+
+    limit: a recording that leaves more entries than that runs some (runtime/pending_limit.py).
+    """
+
+    __slots__ = ("entries", "input_data", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs")
+
+    def __init__(self, limit: int = NO_LIMIT) -> None:
+        self.limit = limit
+        self.entries: list[Entry] = []
+        self.refs: list[weakref.ref[Value]] = []
+        self.input_data: dict[int, Any] = {}
+        self.reads: dict[tuple[int, Any], int] = {}
+        self.lines: dict[int, str] = {}
+        self.filled: list[tuple[weakref.ref[Any], int, Any]] = []  # storages made by filling: see ir/state.py
+        self.partly_run = False  # reads have left operations that the step may not need
+        self.kept = 0  # entries left by the last compaction
+
+    def adopt(self, value: Value) -> int:
+        """The slot of `value` on this pending graph; a value from before enters as a leaf."""
+        if value.pending_graph is self:
+            return value.slot
+        if value.buffer is None:
+            if value.slot == BLANK:
+                return self._fill(value)
+            raise no_value_error(value)
+        slot = len(self.entries)
+        self.entries.append(value.aval)
+        self.refs.append(KEPT if value.shared else weakref.ref(value))
+        self.input_data[slot] = value.buffer
+        value.pending_graph = self
+        value.slot = slot
+        return slot
+
+    def _fill(self, value: Value) -> int:
+        slot = self.append(blank(value.aval), [])
+        self.refs[slot] = weakref.ref(value)
+        value.slot = slot
+        value.pending_graph = self
+        return slot
+
+    def mend(self) -> None:
+        """Drop what a recording that was interrupted (Ctrl-C, no memory, too deep a recursion) left half done at the end."""
+        while self.entries and not self._ends_whole():
+            del self.entries[-1]
+            del self.refs[len(self.entries) :]
+        del self.refs[len(self.entries) :]
+
+    def _ends_whole(self) -> bool:
+        entries = self.entries
+        last = len(entries) - 1
+        if len(self.refs) <= last:
+            return False
+        if entries[last] is not None and type(entries[last]) is not tuple:
+            return last in self.input_data
+        first = last
+        while type(operation := entries[first]) is not tuple:
+            first -= 1
+        count = len(operation[0].outs)
+        return last - first == (0 if count == 1 else count)
+
+    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
+        """The slot of a new host number."""
+        slot = len(self.entries)
+        self.entries.append(kind)
+        self.refs.append(NOBODY)
+        self.input_data[slot] = number
+        return slot
+
+    def append(self, signature: Signature, slots: list[int]) -> int:
+        """Record an operation whose results nobody holds yet; gives the slot of the first result."""
+        entries = self.entries
+        slot = len(entries)
+        entries.append((signature, *slots))
+        self.refs.append(NOBODY)
+        count = len(signature.outs)
+        if count == 1:
+            return slot
+        entries.extend([None] * count)
+        self.refs.extend([NOBODY] * count)
+        return slot + 1
+
+    def read(self, slot: int, spec: Any) -> int:
+        """The slot of view `spec` of the value at `slot`; recorded once per pending graph."""
+        if not spec.steps:
+            return slot
+        key = (slot, spec)
+        found = self.reads.get(key)
+        if found is None:
+            found = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
+        return found
+
+    def write(self, slot: int, spec: Any, part: int) -> int:
+        """The slot of the value at `slot` after the value at `part` was written through view `spec`."""
+        return self.append(spec.write, [slot, part, *[self.add_scalar(INT_FIXED, offset) for offset in spec.write_offsets]])
+
+    def define(self, recorder: Recorder, slot: int, aval: Aval) -> Value:
+        """The value at `slot`, to be held by a storage."""
+        value = Value()
+        value.aval = aval
+        value.recorder = recorder
+        value.pending_graph = self
+        value.slot = slot
+        value.buffer = None
+        value.shared = False
+        self.refs[slot] = weakref.ref(value)
+        return value
+
+
+def forked_error() -> ExecutionError:
+    """The error for a process that was forked after its parent had used devices."""
+    return ExecutionError(
+        "this process was forked from one that uses xla devices, which only that one can use: start processes by spawn or forkserver "
+        "(multiprocessing.set_start_method('spawn'), xmp.spawn), before devices are used; workers of a DataLoader must work on CPU tensors"
+    )
+
+
+class ForkedPendingGraph(PendingGraph):
+    """Stands for the pending graphs of the parent in a forked process: nothing can be recorded."""
+
+    __slots__ = ()
+
+    def adopt(self, value: Value) -> int:
+        """Raises ExecutionError, as all that records."""
+        raise forked_error()
+
+    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
+        """Raises ExecutionError."""
+        raise forked_error()
+
+    def append(self, signature: Signature, slots: list[int]) -> int:
+        """Raises ExecutionError."""
+        raise forked_error()

@@ -1,0 +1,140 @@
+"""Data keeps the sharding that was set for it: whatever is written to it, it is resharded when the step runs (SPMD)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import jax
+from jax.sharding import NamedSharding
+
+from xla_core.ir.aval import Aval
+from xla_core.ir.pending_graph import BLANK, Value, buffer_value
+from xla_core.ir.sharding import Sharding, sharding_constraint
+from xla_core.runtime.recorder import Recorder
+
+_KEY = "sharding"
+
+
+class Holder(Protocol):
+    """A storage: something whose current value changes."""
+
+    value: Value
+    annotations: dict[Any, Any] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """sharding: as asked for. resharded: the value that is known to have it."""
+
+    sharding: Sharding
+    resharded: Callable[[], Value | None]
+
+
+# In order of annotation, which is the same in every run of a program.
+_holders: weakref.WeakKeyDictionary[Holder, None] = weakref.WeakKeyDictionary()
+
+
+def any_sharded() -> bool:
+    """Whether a sharding was set for any data."""
+    return bool(_holders)
+
+
+def requested_sharding(holder: Holder) -> Sharding | None:
+    """The sharding that was asked for, if any."""
+    request: _Request | None = None if holder.annotations is None else holder.annotations.get(_KEY)
+    return None if request is None else request.sharding
+
+
+def copy_sharding(source: Holder, holder: Holder) -> None:
+    """Set the sharding of other data of the same shape for data that was made like it."""
+    sharding = requested_sharding(source)
+    if sharding is not None and source.value.aval.shape == holder.value.aval.shape:
+        _request(holder, sharding)
+
+
+def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
+    """Set the sharding of data (None: as it comes). What is on the device is resharded now, a pending value when it is computed."""
+    if sharding is None:
+        if holder.annotations is not None:
+            holder.annotations.pop(_KEY, None)
+        _holders.pop(holder, None)
+        return
+    _request(holder, sharding)
+    reshard_one(holder)
+
+
+def reshard_one(holder: Holder) -> None:
+    """Reshard data to the requested sharding, if any."""
+    if requested_sharding(holder) is not None:
+        recorder = holder.value.recorder
+        with recorder.lock:
+            _reshard(recorder, [holder])
+
+
+def _request(holder: Holder, sharding: Sharding) -> None:
+    if holder.annotations is None:
+        holder.annotations = {}
+    holder.annotations[_KEY] = _Request(sharding, _not_yet)
+    _holders[holder] = None
+
+
+def _not_yet() -> None:
+    return None
+
+
+def reshard_all(recorder: Recorder) -> None:
+    """Reshard all data of a device with a requested sharding: record it for pending values, move others. Call under its lock."""
+    _reshard(recorder, [holder for holder in _holders if holder.value.recorder is recorder])
+
+
+def _reshard(recorder: Recorder, holders: list[Holder]) -> None:
+    pending_graph = recorder.pending_graph
+    pending: list[tuple[Holder, Sharding]] = []
+    for holder in holders:
+        request: _Request = (holder.annotations or {})[_KEY]
+        value = holder.value
+        if request.resharded() is value or value.slot == BLANK:
+            continue
+        sharding = request.sharding.for_shape(value.aval.shape)
+        if value.buffer is not None:
+            holder.value = _resharded(value, sharding)
+            request.resharded = weakref.ref(holder.value)
+        elif value.pending_graph is pending_graph:
+            pending.append((holder, sharding))
+    if not pending:
+        return
+    avals = [holder.value.aval for holder, _ in pending]
+    slots = [holder.value.slot for holder, _ in pending]
+    first = pending_graph.append(sharding_constraint(avals, [sharding for _, sharding in pending]), slots)
+    for slot, (holder, _) in enumerate(pending, first):
+        holder.value = pending_graph.define(recorder, slot, holder.value.aval)
+        (holder.annotations or {})[_KEY].resharded = weakref.ref(holder.value)
+
+
+def _resharded(value: Value, sharding: Sharding) -> Value:
+    """A computed value with this sharding; the same one if it has it already."""
+    if value.buffer is None or value.buffer.sharding == sharding.named:
+        return value
+    return buffer_value(value.recorder, value.aval, reshard(value.buffer, sharding.named))
+
+
+def reshard(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
+    """The same array with another sharding. Among several processes all must call this alike."""
+    with jax.enable_x64(True):  # or 64-bit elements are cut to 32
+        found: jax.Array = jax.device_put(buffer, sharding) if buffer.is_fully_addressable else _resharder(sharding)(buffer)
+        return found
+
+
+@cache
+def _resharder(sharding: jax.sharding.Sharding) -> Any:
+    return jax.jit(lambda array: array, out_shardings=sharding)
+
+
+def buffer_sharding(holder: Holder, aval: Aval) -> NamedSharding | None:
+    """The sharding of a buffer with the holder's data; None where none was asked for."""
+    sharding = requested_sharding(holder)
+    return None if sharding is None else sharding.for_shape(aval.shape).named

@@ -1,0 +1,95 @@
+"""On whose behalf work is done: the user's own line of code, outside torch, jax and these packages, and the region it is in."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+import jax
+import torch
+
+import xla_core
+from xla_core import metrics
+
+_inside = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, jax, xla_core))
+_NAMESPACE = "/torch_xla/"
+_NO_NAME = re.compile(r"\W")
+
+
+def exclude_frames(folder: Path) -> None:
+    """Count the code below `folder` as none of the user's."""
+    global _inside
+    _inside += (f"{folder}/",)
+    _is_users.cache_clear()
+
+
+def user_line() -> str | None:
+    """`file:line` of the innermost frame of the user's code; None if there is none (a thread of ours)."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def asking_line() -> str | None:
+    """`user_line()` for events, None if nobody wants any: walking the stack costs more after a program has run."""
+    return user_line() if metrics.listened() else None
+
+
+def asking_name() -> str:
+    """Name the program that is asked for: after the innermost region that has a name, else after the user's function or file."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    function = "run" if frame is None else frame.f_code.co_name
+    if frame is not None and function == "<module>":
+        function = Path(frame.f_code.co_filename).stem
+    return _NO_NAME.sub("_", region_name() or function).strip("_") or "run"
+
+
+def user_frames() -> tuple[str, ...]:
+    """`function (file:line)` of all frames of the user's code in this thread, the innermost first."""
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            found.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
+        frame = frame.f_back
+    return tuple(found)
+
+
+@cache
+def _is_users(path: str) -> bool:
+    return not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path
+
+
+class _Regions(threading.local):
+    """Names of the `torch_xla.compile` regions that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.names: list[str | None] = []
+
+
+_regions = _Regions()
+
+
+def enter_region(name: str | None) -> None:
+    """Name what this thread records from now on."""
+    _regions.names.append(name)
+
+
+def leave_region() -> None:
+    """Undo the last `enter_region`."""
+    _regions.names.pop()
+
+
+def region_name() -> str | None:
+    """The name of the innermost region that has one."""
+    names = _regions.names
+    return next((name for name in reversed(names) if name is not None), None) if names else None

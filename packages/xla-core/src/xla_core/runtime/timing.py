@@ -1,0 +1,69 @@
+"""Measure executions: a thread waits for each, so that its time is the device's."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+
+from xla_core import metrics
+from xla_core.metrics import ExecuteEvent, Unit
+
+
+@dataclass(slots=True)
+class Launched:
+    """An execution that was handed to the device. event: fields of its event, none if nobody listens."""
+
+    token: jax.Array
+    begin_ns: int
+    start_s: float
+    metric: str
+    event: dict[str, Any]
+
+
+def measure(launched: Launched, blocked_ns: int) -> None:
+    """Count the time of an execution when it is done; blocked_ns: how long its launch took, all of it if it is done already."""
+    if launched.token.is_ready():  # type: ignore[attr-defined]
+        if launched.event:
+            launched.event["blocked_ns"] = blocked_ns
+        _finished(launched)
+    else:
+        _waiter().put(launched)
+
+
+def _finished(launched: Launched) -> None:
+    duration = time.perf_counter_ns() - launched.begin_ns
+    metrics.metric_add(launched.metric, duration, Unit.DURATION_NS)
+    if launched.event:
+        metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=duration))
+
+
+@cache
+def _waiter() -> queue.SimpleQueue[Launched | None]:
+    """A thread that waits for executions in order, so that their time is the device's and not the queue's."""
+    launched: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        while (item := launched.get()) is not None:
+            try:
+                item.token.block_until_ready()
+            except RuntimeError:
+                metrics.counter_add("ExecuteError")  # the error itself shows where a result is read
+                continue
+            _finished(item)
+
+    thread = threading.Thread(target=run, name="xla-execution-times", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        launched.put(None)
+        thread.join()
+
+    atexit.register(stop)
+    return launched

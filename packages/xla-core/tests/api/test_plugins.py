@@ -1,0 +1,360 @@
+"""Names of other distributions: theirs, or one replica's result, or an error that names the wheel."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla.core.functions as xf
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_core import installation, metrics
+from xla_core.api import lookup
+from xla_core.api.plugins import implementations, refuse_import
+from xla_core.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
+
+Run = Callable[..., str]
+
+
+class _Plugin:
+    """An entry point that is not installed. offered: names and functions, or what loading it raises."""
+
+    def __init__(self, name: str, offered: dict[str, Any] | Exception) -> None:
+        self.name = name
+        self._offered = offered
+
+    def load(self) -> Callable[[], Any]:
+        if isinstance(self._offered, Exception):
+            raise self._offered
+        return lambda: self._offered
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """`plugins(name={...})`: these are what is installed."""
+
+    def install(**offered: dict[str, Any]) -> None:
+        found = [_Plugin(name, names) for name, names in offered.items()]
+        monkeypatch.setattr(installation, "entry_points", lambda group: found if group == "xla_core.plugins" else [])
+        monkeypatch.setattr(installation, "is_installed", lambda distribution: distribution in offered)
+        monkeypatch.setattr(installation, "brought", lambda distribution, module: False)
+        monkeypatch.setattr(installation, "_unfit", {})
+        implementations.cache_clear()
+
+    install()
+    yield install
+    monkeypatch.undo()
+    implementations.cache_clear()
+
+
+pytestmark = pytest.mark.usefixtures("plugins")
+
+
+def marks() -> int:
+    return metrics.counter("MarkStep")
+
+
+def values() -> torch.Tensor:
+    return torch.tensor([1.0, 2.0, 3.0], device="xla")
+
+
+def test_what_a_plugin_offers(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins(one={"torch_xla.core.xla_model.all_reduce": lambda *args: "theirs", "torch_xla.core.xla_model.newer": len})
+    assert xm.newer is len
+    assert xm.all_gather(values()).tolist() == [1.0, 2.0, 3.0]
+    assert xm.all_reduce("sum", values()).tolist() == [1.0, 2.0, 3.0], "one replica's result is the core's"
+    monkeypatch.setattr(xr, "world_size", lambda: 2)
+    assert xm.all_reduce("sum", values()) == "theirs"
+
+
+def test_two_plugins_with_one_name_are_an_error(plugins: Callable[..., None]) -> None:
+    name = "torch_xla.core.xla_model.all_reduce"
+    plugins(one={name: len}, two={name: len})
+    with pytest.raises(RegistrationError, match="one and two both offer"):
+        _ = xm.all_reduce
+
+
+def test_a_sibling_that_does_not_fit_is_left_out_with_one_warning(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    skew = AbiVersionError(
+        "xla-distributed needs ABI 1.9 of xla-core, version 0.2.0 has 1.7: upgrade xla-core (pip install --upgrade xla-core)"
+    )
+    plugins(**{"xla-distributed": skew, "xla-other": {"torch_xla.core.xla_model.newer": len}})
+    with pytest.warns(UserWarning, match="ABI 1.9 of xla-core.*pip install --upgrade xla-core.*xla-distributed is left out") as seen:
+        assert xm.newer is len
+        implementations.cache_clear()
+        assert xm.newer is len
+    assert len(seen) == 1
+    assert xm.all_reduce("sum", values()).tolist() == [1.0, 2.0, 3.0], "one replica needs no plugin"
+    monkeypatch.setattr(xr, "world_size", lambda: 2)
+    with pytest.raises(AbiVersionError, match="all_reduce is in xla-distributed, which is left out: .*pip install --upgrade xla-core"):
+        xm.all_reduce("sum", values())
+
+
+def test_what_an_installed_sibling_lacks_is_told_from_what_it_lost(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins(**{"xla-spmd": {}})
+    with pytest.raises(MissingPackageError, match="not in the xla-spmd that is installed: pip install --upgrade xla-spmd"):
+        refuse_import("torch_xla.distributed.spmd")
+    monkeypatch.setattr(installation, "brought", lambda distribution, module: module == "torch_xla.distributed.spmd")
+    with pytest.raises(InstallationError, match="file is gone: pip install --force-reinstall --no-deps xla-spmd"):
+        refuse_import("torch_xla.distributed.spmd")
+
+
+def test_all_reduce_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = values()
+    result = xm.all_reduce(xm.REDUCE_SUM, tensor, scale=0.5)
+    assert result is not tensor and result.tolist() == [1.0, 2.0, 3.0]
+    listed = [tensor, values()]
+    assert xm.all_reduce("max", listed, scale=0.5, groups=[[0]]) is listed
+    assert tensor.tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="reduce_type"):
+        xm.all_reduce("average", tensor)
+    for groups in ([[0, 1]], [[1]], [[0], [0]]):
+        with pytest.raises(ValueError, match="groups"):
+            xm.all_reduce("sum", tensor, groups=groups)
+    monkeypatch.setenv("XLA_ALWAYS_ALLREDUCE", "1")
+    assert xm.all_reduce("sum", tensor, scale=0.5).tolist() == [0.5, 1.0, 1.5]
+    counts = torch.tensor([2, 4], device="xla")
+    assert xm.all_reduce("sum", [counts], scale=0.5)[0] is counts
+    assert counts.tolist() == [1, 2] and counts.dtype is torch.int64
+
+
+def test_all_gather_of_one_replica() -> None:
+    tensor = values()
+    for gathered in (xm.all_gather(tensor, dim=-1), xm._all_gather_using_all_reduce(tensor), xm.all_gather_bucketized([tensor])[0]):
+        assert gathered is not tensor and gathered.tolist() == [1.0, 2.0, 3.0]
+    output = torch.zeros(3, device="xla")
+    assert xm.all_gather(tensor, output=output, channel_id=1) is output and output.tolist() == [1.0, 2.0, 3.0]
+    outputs = [torch.zeros(3, device="xla")]
+    assert xm.all_gather([tensor], output=outputs, pin_layout=False) is outputs and outputs[0].tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(RuntimeError, match="pin_layout"):
+        xm.all_gather([tensor])
+    with pytest.raises(RuntimeError, match="pin_layout"):
+        xm.all_gather_bucketized([tensor], pin_layout=True)
+    with pytest.raises(TypeError):
+        xm.all_gather("text")
+    with pytest.raises(TypeError):
+        xm.all_gather([tensor], output=tensor, pin_layout=False)
+    with pytest.raises(ValueError, match="2 tensors for 1"):
+        xm.all_gather([tensor], output=[tensor, tensor], pin_layout=False)
+
+
+def test_of_one_replica() -> None:
+    tensor = values()
+    assert xm.all_to_all(tensor, 0, 0, 1).tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="split_count"):
+        xm.all_to_all(tensor, 0, 0, 3)
+    assert xm.collective_permute(tensor, [[0, 0]]).tolist() == [1.0, 2.0, 3.0]
+    assert xm.collective_permute(tensor, []).tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(ValueError):
+        xm.collective_permute(tensor, [[0, 0], [0, 0]])
+    assert xm.collective_broadcast([tensor]) is None and tensor.tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError):
+        xm.collective_broadcast([tensor], root_ordinal=1)
+
+
+def test_scale_applies_to_reduce_scatter() -> None:
+    tensor = values()
+    assert xm.reduce_scatter("sum", tensor, 0.5, 0, 1).tolist() == [0.5, 1.0, 1.5]
+    (listed,) = xm.reduce_scatter_bucketized("sum", [tensor], 2.0, 0, 1)
+    assert listed.tolist() == [2.0, 4.0, 6.0] and tensor.tolist() == [1.0, 2.0, 3.0]
+    output = torch.zeros(3, device="xla")
+    assert xm.reduce_scatter("sum", tensor, 1.0, 0, 1, output=output) is output
+    with pytest.raises(ValueError, match="shard_count"):
+        xm.reduce_scatter("sum", tensor, 1.0, 0, 3)
+    with pytest.raises(TypeError):
+        xm.reduce_scatter("sum", 3.0, 1.0, 0, 1)
+
+
+def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 1).to("xla")
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_gradients() -> None:
+    model, optimizer = model_and_optimizer()
+    assert xm._fetch_gradients(optimizer) == []
+    model(values()).sum().backward()
+    weight, bias = xm._fetch_gradients(optimizer)
+    assert (weight.tolist(), bias.tolist()) == ([[1.0, 2.0, 3.0]], [1.0])
+    assert xm.reduce_gradients(optimizer) is None and weight.tolist() == [[1.0, 2.0, 3.0]]
+    assert xm.all_reduce_bucketized_gradients([weight], 0.5, None, True) is None and weight.tolist() == [[1.0, 2.0, 3.0]]
+
+
+def test_optimizer_step_returns_the_result_and_syncs_if_asked() -> None:
+    model, optimizer = model_and_optimizer()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(values()).sum()
+        loss.backward()
+        return loss
+
+    expected = closure().item()
+    before = marks()
+    assert xm.optimizer_step(optimizer, optimizer_args={"closure": closure}).item() == pytest.approx(expected)
+    assert marks() == before
+    closure()
+    assert xm.optimizer_step(optimizer, barrier=True) is None
+    assert marks() == before + 1
+
+
+def test_reduction_is_looked_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(xm, "reduce_gradients", lambda optimizer, **kwargs: seen.append((optimizer, kwargs)), raising=False)
+    _, optimizer = model_and_optimizer()
+    xm.optimizer_step(optimizer, groups=[[0]], pin_layout=False)
+    assert seen == [(optimizer, {"groups": [[0]], "pin_layout": False})]
+    monkeypatch.undo()
+    assert xm.reduce_gradients(optimizer) is None
+
+
+def test_rendezvous() -> None:
+    before = marks()
+    assert xm.xla_rendezvous(b"here") == [b"here"]
+    assert marks() == before + 2
+    assert xm.rendezvous("tag") == [b""] and xm.rendezvous("other", b"x", replicas=[0]) == [b"x"]
+    with pytest.raises(TypeError):
+        xm.xla_rendezvous("text")
+    with pytest.raises(ValueError, match="ordinals"):
+        xm.xla_rendezvous(b"", ordinals=[0, 1])
+
+
+def test_run_with_cpu_tensors() -> None:
+    def target(data: dict[str, torch.Tensor], factor: float) -> float:
+        assert data["x"].device.type == "cpu"
+        return float(data["x"].sum()) * factor
+
+    assert xm.do_on_ordinals(target, ({"x": values()}, 2.0)) == 12.0
+    assert xm.do_on_ordinals(target, ({"x": values()}, 2.0), ordinals=0) == 12.0
+    assert xm.do_on_ordinals(target, ({"x": values()}, 2.0), ordinals=(1,)) is None
+    with pytest.raises(ZeroDivisionError):
+        xm.do_on_ordinals(lambda: 1 // 0)
+    assert xm.mesh_reduce("tag", {"x": values()}, lambda parts: [part["x"].device.type for part in parts]) == ["cpu"]
+
+
+def test_d21() -> None:
+    model, _ = model_and_optimizer()
+    before = marks()
+    assert xm.broadcast_master_param(model) is None
+    assert marks() == before + 1
+    token, context = xm._get_all_reduce_token()
+    assert context is xm._get_device_context() and xm._get_all_reduce_token()[0] is token
+
+
+def test_save_loads_without_this_package(tmp_path: Path) -> None:
+    state = {"weight": values(), "nested": [torch.ones(2, 2, device="xla"), 3, "text"]}
+    xm.save(state, tmp_path / "state.pt", sync=True)
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu")
+    assert loaded["weight"].device.type == "cpu" and loaded["weight"].tolist() == [1.0, 2.0, 3.0]
+    assert loaded["nested"][0].tolist() == [[1.0, 1.0], [1.0, 1.0]] and loaded["nested"][1:] == [3, "text"]
+
+
+def test_functions_of_one_replica_are_differentiable() -> None:
+    leaf = values().requires_grad_()
+    (xf.all_reduce("sum", leaf, scale=0.5) * xf.all_gather(leaf)).sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [2.0, 4.0, 6.0]
+    weight = torch.eye(3, device="xla")
+    assert xf.distributed_mm(weight, values()[:, None]).tolist() == [[1.0], [2.0], [3.0]]
+
+
+@pytest.mark.parametrize("name", ["CoalescingBuckets", "send", "recv"])
+def test_without_a_result_for_one_replica_the_wheel_is_named(name: str) -> None:
+    with pytest.raises(MissingPackageError, match=rf"xla_model\.{name} .* pip install xla-distributed"):
+        getattr(xm, name)([])
+
+
+def test_with_several_replicas_the_wheel_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(xr, "world_size", lambda: 2)
+    with pytest.raises(ModuleNotFoundError, match="pip install xla-distributed"):
+        xm.all_reduce("sum", values())
+    with pytest.raises(ModuleNotFoundError, match="pip install xla-serialization"):
+        xm.save({}, tmp_path / "state.pt")
+    assert not list(tmp_path.iterdir())
+
+
+MISSING = {
+    "import torch_xla.distributed.parallel_loader": "xla-distributed",
+    "from torch_xla import distributed; distributed.parallel_loader": "xla-distributed",
+    "from torch_xla.distributed import spmd": "xla-spmd",
+    "import torch_xla._internal.pjrt": "xla-distributed",
+    "import torch_xla.experimental.pjrt": "xla-distributed",
+    "import torch_xla.experimental.pjrt_backend": "xla-distributed",
+    "import torch_xla.distributed.spmd": "xla-spmd",
+    "import torch_xla.debug.metrics as met": "xla-debug",
+    "from torch_xla.utils import serialization": "xla-serialization",
+    "import torch_xla.utils.serialization": "xla-serialization",
+    "from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel": "xla-spmd",
+    "import torch_xla.experimental.xla_sharding as xs": "xla-spmd",
+    "from torch_xla.experimental.xla_sharded_tensor import XLAShardedTensor": "xla-spmd",
+    "import torch_xla; torch_xla.distributed.xla_multiprocessing": "xla-distributed",
+    "import torch_xla.runtime; torch_xla.runtime.use_spmd()": "xla-spmd",
+    "import torch_xla, torch.distributed; torch.distributed.init_process_group('xla', init_method='xla://')": "xla-distributed",
+    "import torch_xla, torch.distributed as dist; dist.init_process_group('xla', store=dist.HashStore(), rank=0, world_size=1)": (
+        "xla-distributed"
+    ),
+}
+# The core as if it were installed alone.
+ALONE = """
+        import importlib.metadata, sys
+        sys.path = [entry for entry in sys.path if "xla-core" in entry or "packages/xla-" not in entry]
+        importlib.metadata.entry_points = lambda group: []
+        importlib.metadata.Distribution.discover = lambda **wanted: iter(())
+"""
+
+
+def test_importing_a_missing_module_names_the_wheel(run: Run) -> None:
+    code = f"""{ALONE}
+        for statement in {list(MISSING)!r}:
+            try:
+                exec(statement)
+            except ModuleNotFoundError as error:
+                print(error)
+    """
+    for line, wheel in zip(run(code).splitlines(), MISSING.values(), strict=True):
+        assert f"pip install {wheel}" in line
+
+
+def test_one_sibling_alone_has_its_modules_and_the_others_are_named(tmp_path: Path, run: Run) -> None:
+    package = tmp_path / "torch_xla" / "distributed" / "spmd"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("here = True\n")
+    code = f"""{ALONE}
+        sys.path.append({str(tmp_path)!r})
+        import torch_xla.distributed.spmd as xs
+        print(xs.here)
+        try:
+            import torch_xla.distributed.xla_multiprocessing
+        except ModuleNotFoundError as error:
+            print(error)
+    """
+    here, error = run(code).splitlines()
+    assert here == "True" and "pip install xla-distributed" in error
+
+
+def test_launch_of_one_device(run: Run) -> None:
+    code = f"""{ALONE}
+        import torch_xla
+        torch_xla.launch(lambda index, text: print(index, text), args=("started",))
+    """
+    assert run(code).split() == ["0", "started"]
+    with_two = f"""{ALONE}
+        import torch_xla
+        try:
+            torch_xla.launch(print)
+        except ModuleNotFoundError as error:
+            print(error)
+        torch_xla.launch(print, debug_single_process=True)
+    """
+    error, index = run(with_two, CPU_NUM_DEVICES="2").splitlines()
+    assert "pip install xla-distributed" in error and index == "0"
+
+
+def test_every_name_of_the_table_exists() -> None:
+    for name in lookup.FACADE:
+        module, _, attribute = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), attribute))

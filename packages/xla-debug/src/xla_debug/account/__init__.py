@@ -1,1 +1,0 @@
-"""The account of a run: what was compiled, synced, moved and held, and where the time went."""

@@ -1,0 +1,49 @@
+"""A test's limit on compilations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from xla_debug.core import events, tensors
+from xla_debug.recording.program_differences import KnownPrograms
+from xla_debug.run_report.schema import ProgramDifference
+
+
+class TooManyCompilesError(AssertionError):
+    """More programs were compiled than a test allows; the text explains each."""
+
+
+@contextmanager
+def assert_max_compiles(limit: int) -> Iterator[list[ProgramDifference]]:
+    """Lets the block compile at most `limit` programs; gives the list of why each was, which grows as they are.
+
+    What was pending before is run first, so that it does not count.
+    Raises TooManyCompilesError when the block ends, unless it raised something itself, and ValueError for a negative limit.
+    """
+    if limit < 0:
+        raise ValueError(f"the limit of compilations is {limit}, must be at least 0")
+    tensors.sync()
+    known = KnownPrograms()
+    found: list[tuple[events.CompileEvent, ProgramDifference]] = []
+    reasons: list[ProgramDifference] = []
+
+    def compiled(event: events.CompileEvent) -> None:
+        reasons.append(known.explain(event))
+        found.append((event, reasons[-1]))
+
+    end = events.subscribe(compiled, events.CompileEvent)
+    try:
+        yield reasons
+    finally:
+        end()
+    if len(found) > limit:
+        rows = [_row(number, event, why) for number, (event, why) in enumerate(found, 1)]
+        raise TooManyCompilesError("\n".join([f"{len(found)} programs were compiled, at most {limit} were allowed:", *rows]))
+
+
+def _row(number: int, event: events.CompileEvent, why: ProgramDifference) -> str:
+    line = f" ({why.line})" if why.line and why.line != event.line else ""
+    advice = f"\n     {why.advice}" if why.advice else ""
+    asked = f"{event.num_nodes} operations, {event.duration_ns * 1e-9:.2f} s, at {event.line or 'no line'}"
+    return f"  {number}. {asked}: {why.text}{line}{advice}"

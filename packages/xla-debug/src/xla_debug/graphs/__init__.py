@@ -1,0 +1,1 @@
+"""Graphs as text, read back, drawn and saved."""

@@ -1,0 +1,119 @@
+"""Read back the text of a program (`abi.graph.graph_text`): what it computes, from what, and which of the user's lines asked for it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+
+class GraphTextError(ValueError):
+    """A text that is no program, or only part of one."""
+
+
+class NodeKind(enum.Enum):
+    """The kinds of nodes of a program."""
+
+    INPUT = "input"
+    NUMBER = "number"
+    """A Python number that is given to each execution."""
+    CONSTANT = "constant"
+    """A Python number that is compiled in."""
+    OPERATION = "operation"
+    RESULT = "result"
+    """One of the results of the operation above it, which has several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line of a program.
+
+    name: the overload, such as `aten.add.Tensor`; of anything but an operation, its kind. text: as printed, with arguments.
+    shape: such as `f32[8,4]`, or `2 results`. operands: slots. line: the user's `file:line`, if known.
+    """
+
+    slot: int
+    kind: NodeKind
+    name: str
+    text: str
+    shape: str
+    operands: tuple[int, ...] = ()
+    line: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGraph:
+    """A program. nodes: by slot; results: the slots of what it returns."""
+
+    nodes: tuple[Node, ...]
+    results: tuple[int, ...]
+
+
+_LEAF = re.compile(r"(?P<kind>input|number|constant|result) : (?P<shape>.+)")
+# The call ends at the last ")" that a shape follows; what it quotes may hold anything.
+_OPERATION = re.compile(r"(?P<text>.+\)) : (?P<shape>\w+\[[\d,]*\](?: on each device)?|\d+ results|None)(?:  # (?P<line>.+))?")
+_RETURN = re.compile(r"return(?: %\d+(?:, %\d+)*)?")
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_SLOT = re.compile(r"%(\d+)")
+
+
+def parse(text: str) -> SavedGraph:
+    """The program that a text is of. Raises GraphTextError, naming the line, for anything else."""
+    rows = text.rstrip().split("\n")
+    if rows == [""]:
+        raise GraphTextError("an empty text is no graph: save one with torch_xla.debug.graph_saver.save_tensors_graph")
+    nodes: list[Node] = []
+    for number, row in enumerate(rows[:-1]):
+        nodes.append(_node(number, row, nodes))
+    ending = _RETURN.fullmatch(rows[-1])
+    results = _slots(rows[-1])
+    if ending is None or (nodes and not results):
+        raise GraphTextError(f"a graph ends with 'return', this text with {_shown(rows[-1])}: it is cut off, or no graph")
+    if any(slot >= len(nodes) for slot in results):
+        raise GraphTextError(f"line {len(rows)} returns %{max(results)}, but the graph has only {len(nodes)} entries")
+    return SavedGraph(tuple(nodes), results)
+
+
+def _node(number: int, row: str, before: list[Node]) -> Node:
+    start, _, rest = row.partition(" = ")
+    leaf = _LEAF.fullmatch(rest)
+    found = leaf or _OPERATION.fullmatch(rest)
+    if start != f"%{number}" or found is None:
+        raise GraphTextError(f"line {number + 1} of a graph starts with '%{number} = ' and an operation or input, got {_shown(row)}")
+    if leaf is not None:
+        kind = NodeKind(leaf["kind"])
+        above = (_several(number, before),) if kind is NodeKind.RESULT else ()
+        return Node(number, kind, leaf["kind"], leaf["kind"], leaf["shape"], above)
+    name = _name(found["text"])
+    operands = _slots(_QUOTED.sub("", found["text"][len(name) :]))
+    if any(slot >= number for slot in operands):
+        raise GraphTextError(f"line {number + 1} takes %{max(operands)}, which is not above it: {_shown(row)}")
+    return Node(number, NodeKind.OPERATION, name, found["text"], found["shape"], operands, found["line"])
+
+
+def _name(call: str) -> str:
+    """The name before the arguments; views have brackets in theirs, as in `xla.read.expand[(3,)]`."""
+    depth = 0
+    for index, character in enumerate(call):
+        if character == "(" and not depth:
+            return call[:index]
+        depth += (character == "[") - (character == "]")
+    return call
+
+
+def _several(number: int, before: list[Node]) -> int:
+    """The operation with several results that a result belongs to."""
+    above = before[-1] if before else None
+    if above is not None and above.kind is NodeKind.RESULT:
+        return above.operands[0]
+    if above is None or above.kind is not NodeKind.OPERATION:
+        raise GraphTextError(f"line {number + 1} is a result, but no operation stands above it")
+    return above.slot
+
+
+def _slots(text: str) -> tuple[int, ...]:
+    return tuple(int(slot) for slot in _SLOT.findall(text))
+
+
+def _shown(row: str) -> str:
+    return repr(row if len(row) <= 80 else f"{row[:77]}...")

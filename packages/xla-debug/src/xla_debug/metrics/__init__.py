@@ -1,0 +1,1 @@
+"""Metrics reports: counters and metrics of the runtime as text."""

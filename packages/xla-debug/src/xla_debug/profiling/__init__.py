@@ -1,0 +1,1 @@
+"""Profiles by JAX's profiler, of this process and of others."""

@@ -1,0 +1,111 @@
+"""Profiles of a run (`torch_xla.debug.profiler`), by JAX's profiler; what it writes opens in XProf, TensorBoard or Perfetto."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+
+import torch_xla.core.xla_model as xm
+from xla_debug.core import events, process, tensors
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def start_server(port: int, only_on_master: bool = True) -> object | None:
+    """Serve profiles of this process on `port`, until it ends, to `trace` and to the viewers above.
+
+    only_on_master: on each host in its first replica alone; None in the others. Raises RuntimeError for a port that is none, is taken,
+    or if the server runs already.
+    """
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise RuntimeError(f"port {port!r} is none: give a whole number from 1 to 65535")
+    if only_on_master and not xm.is_master_ordinal():
+        return None
+    try:
+        socket.create_server(("", port)).close()  # JAX's server shares a port that is taken, and says nothing
+    except OSError as error:
+        raise RuntimeError(f"port {port} cannot be served ({error.strerror}): choose another") from error
+    try:
+        server: object = jax.profiler.start_server(port, requires_backend=False)
+    except ValueError as error:
+        raise RuntimeError(f"the profiler server of this process runs already, it cannot start on port {port} too") from error
+    return server
+
+
+def start_trace(log_dir: str | os.PathLike[str]) -> None:
+    """Record what this process and its devices do from now on. Raises RuntimeError if that is being done already."""
+    process.client()  # before JAX starts devices by itself
+    jax.profiler.start_trace(log_dir)
+
+
+def stop_trace() -> None:
+    """Write what was recorded to `<log_dir>/plugins/profile/<time>`. Raises RuntimeError if nothing is being recorded."""
+    jax.profiler.stop_trace()
+
+
+class Trace(jax.profiler.TraceAnnotation):
+    """Names what a block, or each call of a decorated function, does in a profile. kwargs: shown beside the name."""
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self._again = functools.partial(type(self), name, **kwargs)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def traced(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return traced
+
+
+class StepTrace(Trace):
+    """A step of the training loop, ended by a step sync. kwargs: `step_num`, by which viewers count."""
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, **{"_r": 1, **kwargs})  # the mark of a step
+        self._outside = False
+
+    def __enter__(self) -> StepTrace:
+        super().__enter__()
+        self._outside = get_tracer_marked_step()
+        set_tracer_marked_step(True)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        set_tracer_marked_step(self._outside)
+        try:
+            tensors.sync(cause=events.Cause.STEP_TRACE)
+        finally:
+            super().__exit__(*exc)
+
+
+def trace_me(scope: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: each call of the function is named `scope` in profiles."""
+    return Trace(scope)
+
+
+class _Marked(threading.local):
+    """Whether this thread is in a StepTrace."""
+
+    step = False
+
+
+_marked = _Marked()
+
+
+def set_tracer_marked_step(value: bool) -> None:
+    """Say whether a StepTrace makes this thread's step syncs, so that device loaders leave them out."""
+    _marked.step = value
+
+
+def get_tracer_marked_step() -> bool:
+    """Whether a StepTrace makes this thread's step syncs."""
+    return _marked.step

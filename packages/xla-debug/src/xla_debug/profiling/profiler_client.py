@@ -1,0 +1,168 @@
+"""Ask the profiler servers of running processes for a profile: of our own, of JAX's programs, of whatever else XLA's server runs in.
+
+XLA's service speaks gRPC, for which jaxlib has a server but no client. The few fields of its messages that are needed are written
+and read here; the rest of a profile goes to its file as it comes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_METHOD = "/tensorflow.ProfilerService/Profile"
+# Fields of ProfileRequest, of the ProfileOptions in it, and of ProfileResponse.
+_OPTIONS, _EMIT_PROFILE = 4, 9
+_HOST_LEVEL, _DEVICE_LEVEL, _VERSION, _DURATION = 2, 3, 5, 9
+_EMPTY, _PROFILE = 7, 8
+_OPTIONS_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The arguments of `trace`."""
+
+    duration_ms: int
+    attempts: int
+    host_tracer_level: int
+    device_tracer_level: int
+    delay_s: float
+    timeout_s: float
+    interval_s: float
+
+    @property
+    def message(self) -> bytes:
+        """The request, encoded."""
+        fields = (
+            (_HOST_LEVEL, self.host_tracer_level),
+            (_DEVICE_LEVEL, self.device_tracer_level),
+            (_VERSION, _OPTIONS_VERSION),
+            (_DURATION, self.duration_ms),
+        )
+        options = b"".join(_varint(number << 3) + _varint(value) for number, value in fields)
+        return _varint(_OPTIONS << 3 | 2) + _varint(len(options)) + options + _varint(_EMIT_PROFILE << 3) + _varint(1)
+
+
+def trace(
+    service_addr: str,
+    logdir: str,
+    duration_ms: int = 1000,
+    num_tracing_attempts: int = 3,
+    host_tracer_level: int = 2,
+    device_tracer_level: int = 1,
+    delay_ms: int = 0,
+    timeout_s: int = 120,
+    interval_s: int = 5,
+) -> None:
+    """Write what the processes served at `service_addr` (`host:port`, several with commas) do to `<logdir>/plugins/profile/<time>`.
+
+    They are watched for `duration_ms`, from `delay_ms` on, again (`num_tracing_attempts`) while they do nothing. A server that cannot
+    be reached is asked again every `interval_s` until `timeout_s` have passed. Raises RuntimeError if there is no profile in the end,
+    or without the package grpcio; ValueError for an address or number that is none.
+    """
+    addresses = [address.strip().removeprefix("grpc://") for address in service_addr.split(",")]
+    for address in addresses:
+        if not re.fullmatch(r".+:\d+", address):
+            raise ValueError(f"service_addr is {service_addr!r}: give host:port, as in localhost:9012; several with commas")
+    if duration_ms < 1 or num_tracing_attempts < 1 or min(delay_ms, timeout_s, interval_s, host_tracer_level, device_tracer_level) < 0:
+        raise ValueError("duration_ms and num_tracing_attempts must be at least 1, the other numbers at least 0")
+    request = _Request(duration_ms, num_tracing_attempts, host_tracer_level, device_tracer_level, delay_ms / 1000, timeout_s, interval_s)
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        profiles = list(pool.map(_profile, addresses, [request] * len(addresses)))
+    folder = Path(logdir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    for address, profile in zip(addresses, profiles, strict=True):
+        (folder / f"{address.replace(':', '_')}.xplane.pb").write_bytes(profile)
+
+
+def trace_detached(*args: Any, **kwargs: Any) -> None:
+    """As `trace`, in a thread of its own, whose errors go to stderr. A process may watch itself so. Raises RuntimeError without grpcio."""
+    _grpc()
+    threading.Thread(target=trace, args=args, kwargs=kwargs, name="xla-profile", daemon=True).start()
+
+
+def _profile(address: str, request: _Request) -> bytes:
+    """The profile of one process, as XLA encodes it. Raises RuntimeError."""
+    grpc = _grpc()
+    time.sleep(request.delay_s)
+    end = time.monotonic() + request.timeout_s
+    with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
+        call = channel.unary_unary(_METHOD)
+        for _ in range(request.attempts):
+            fields = dict(_fields(_answer(grpc, call, address, request, end)))
+            if not fields.get(_EMPTY):
+                break
+        else:
+            raise RuntimeError(
+                f"{address} did nothing in {request.attempts} × {request.duration_ms} ms: make duration_ms longer than a step"
+            )
+    profile = fields.get(_PROFILE)
+    if not isinstance(profile, bytes):
+        raise RuntimeError(f"{address} answered without a profile: its XLA is older than this client; upgrade its jaxlib")
+    return profile
+
+
+def _answer(grpc: Any, call: Any, address: str, request: _Request, end: float) -> bytes:
+    """Send one request to the server; one that is not there is asked again until `end`."""
+    while True:
+        try:
+            answer: bytes = call(request.message, timeout=max(end - time.monotonic(), 0.0) + request.duration_ms / 1000)
+            return answer
+        except grpc.RpcError as error:
+            again = error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() + request.interval_s < end
+            if not again:
+                raise RuntimeError(
+                    f"no profile came from {address} ({error.code().name}: {error.details()}): is start_server running there?"
+                ) from error
+        time.sleep(request.interval_s)
+
+
+def _grpc() -> Any:
+    try:
+        return importlib.import_module("grpc")
+    except ImportError as error:
+        raise RuntimeError(
+            "trace needs the package grpcio to reach a profiler server: pip install grpcio. "
+            "start_trace and stop_trace profile this process without it"
+        ) from error
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of an encoded message that are numbers or texts: number of the field, value."""
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while position < len(message):
+        key = number()
+        if key & 7 == 0:
+            yield key >> 3, number()
+        elif key & 7 == 2:
+            size = number()
+            yield key >> 3, message[position : position + size]
+            position += size
+        else:
+            raise RuntimeError(f"the profiler server sent a message that this client cannot read (field {key >> 3})")

@@ -1,0 +1,251 @@
+"""Collect the core's events while a program runs, step by step; `replica` gives the sums as of now."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from xla_debug.core import events, graph, process
+from xla_debug.recording.memory import MemoryMonitor
+from xla_debug.recording.program_differences import KnownPrograms
+from xla_debug.recording.sampler import Sampler
+from xla_debug.recording.steps import Restart, Steps, TimedEvent
+from xla_debug.run_report.bottleneck import bottleneck_of
+from xla_debug.run_report.findings import WARM_UP, find_problems
+from xla_debug.run_report.schema import Compile, Fallback, Live, Phase, Replica, Sync, Transfer
+
+_OVER_TIME = 512
+_LONGEST_TEXT = 200_000
+_MOST_COMPILES = 1_000
+_QUIET_STEPS = 16
+"""Steps without a compilation after which operations no longer keep their own lines."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(slots=True)
+class _Total:
+    count: int = 0
+    nbytes: int = 0
+    ns: int = 0
+    steps: int = 0
+    last_step: int = -1
+
+    def add(self, ns: int, nbytes: int = 0, step: int = 0) -> None:
+        self.count += 1
+        self.ns += ns
+        self.nbytes += nbytes
+        self.steps += step != self.last_step
+        self.last_step = step
+
+
+class Collector:
+    """The events of this process. Subscribers run in the thread of the event; `replica` may be called from any."""
+
+    def __init__(self) -> None:
+        self.started_s = time.time()
+        self.sampler = Sampler()
+        self._known = KnownPrograms()
+        self._memory = MemoryMonitor()
+        self._lock = threading.Lock()
+        self._steps = Steps(self.started_s)
+        self._step_thread: int | None = None
+        self._step = 0  # the one that is under way
+        self._next_check = self._last_compile = -1
+        self._compiles: list[Compile] = []
+        self._pending_syncs: deque[tuple[int, events.SyncEvent]] = deque()
+        self._syncs: dict[tuple[str | None, str, str | None], _Total] = {}
+        self._fallbacks: dict[tuple[str, str | None], _Total] = {}
+        self._transfers: dict[tuple[str, str | None], _Total] = {}
+        self._waited: dict[str | None, _Total] = {}
+        self._memory_over_time: deque[tuple[float, int]] = deque(maxlen=_OVER_TIME)
+        self._capturing_lines = False
+        self._unsubscribe: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Subscribe to the events and start the sampler."""
+        allocation_sites = self._memory.allocation_sites
+        self._unsubscribe = [
+            events.subscribe(self._compiled, events.CompileEvent),
+            events.subscribe(self._executed, events.ExecuteEvent),
+            events.subscribe(self._moved, events.TransferEvent),
+            events.subscribe(self._fell_back, events.FallbackEvent),
+            events.subscribe(self._synced, events.SyncEvent),
+            graph.register_wrapper(allocation_sites.wrap),
+        ]
+        self.sampler.start()
+
+    def stop(self) -> None:
+        """Unsubscribe and stop the sampler."""
+        self.sampler.stop()
+        for end in self._unsubscribe:
+            end()
+        self._unsubscribe = []
+        self._capture_lines(False)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has happened yet, perhaps because no device was needed."""
+        return not (self._step or self._compiles or self._transfers or self._syncs or self._pending_syncs)
+
+    def live(self) -> list[Live]:
+        """The buffers on the devices when they were fullest, now included; the largest first."""
+        self._memory.take_snapshot()
+        return self._memory.live
+
+    def _in_step_thread(self) -> bool:
+        return threading.get_ident() == self.sampler.thread
+
+    def _compiled(self, event: events.CompileEvent) -> None:
+        difference = self._known.explain(event)
+        text = graph.graph_text(event.graph) if event.num_nodes < 2_000 else ""
+        with self._lock:
+            if self._in_step_thread():
+                self._steps.notes.append(TimedEvent(Phase.COMPILE, event.start_s, event.duration_ns))
+                self._last_compile = self._next_check = self._step
+            if len(self._compiles) < _MOST_COMPILES:
+                self._compiles.append(
+                    Compile(
+                        start_s=event.start_s,
+                        ms=event.duration_ns * 1e-6,
+                        step=self._step,
+                        line=event.line,
+                        cause=None if event.cause is None else event.cause.value,
+                        name=event.name,
+                        graph_hash=event.graph_hash,
+                        operations=event.num_nodes,
+                        inputs=event.num_inputs,
+                        results=event.num_outputs,
+                        difference=difference,
+                        graph=text if len(text) <= _LONGEST_TEXT else "",
+                        donated=len(event.donated),
+                        donated_bytes=sum(event.graph.operand(slot).nbytes for slot in event.donated),
+                    )
+                )
+
+    def _executed(self, event: events.ExecuteEvent) -> None:
+        self._steps.notes.append(event)
+        if event.blocked_ns and self._in_step_thread():
+            self._steps.notes.append(TimedEvent(Phase.WAITING, event.start_s, event.blocked_ns))
+
+    def _moved(self, event: events.TransferEvent) -> None:
+        self._memory.allocation_sites.add_upload(event)
+        with self._lock:
+            copied_ns = event.duration_ns - event.waited_ns
+            self._add(self._transfers, (event.direction.value, event.line), self._step, copied_ns, event.nbytes)
+            if event.direction is events.Direction.FROM_DEVICE:
+                self._add(self._waited, event.line, self._step, event.waited_ns)
+            if self._in_step_thread():
+                self._steps.notes.append(TimedEvent(Phase.TRANSFER, event.start_s, event.duration_ns, event.waited_ns))
+
+    def _fell_back(self, event: events.FallbackEvent) -> None:
+        with self._lock:
+            self._add(self._fallbacks, (event.operator, event.line), self._step, event.duration_ns, event.nbytes)
+            if self._in_step_thread():
+                self._steps.notes.append(TimedEvent(Phase.FALLBACK, event.start_s, event.duration_ns))
+
+    def _synced(self, event: events.SyncEvent) -> None:
+        self._pending_syncs.append((self._step, event))
+        if event.kind is events.SyncKind.STEP and self._steps_here():
+            self._steps.notes.append(event)
+            self._step += 1
+            if self._step > self._next_check:
+                self._after_step()
+        elif self._in_step_thread():
+            self._steps.notes.append(TimedEvent(Phase.LOOKUP, event.start_s, event.duration_ns, event.waited_ns))
+
+    def _add(self, totals: dict[Key, _Total], key: Key, step: int, ns: int, nbytes: int = 0) -> None:
+        total = totals.get(key)
+        if total is None:
+            total = totals[key] = _Total()
+        total.add(ns, nbytes, step)
+
+    def _steps_here(self) -> bool:
+        """Whether this thread's steps are the recorded ones: it was the first to step, or the first since that thread has ended."""
+        here = threading.get_ident()
+        if self._step_thread != here:
+            if self._step_thread is not None and any(thread.ident == self._step_thread for thread in threading.enumerate()):
+                return False
+            self._step_thread = self.sampler.thread = here
+        return True
+
+    def _after_step(self) -> None:
+        """Check memory and whether programs still change: after a step that compiled, and at the steps that the monitor asks for."""
+        changing = self._last_compile >= WARM_UP and self._step - self._last_compile <= _QUIET_STEPS
+        self._capture_lines(changing)
+        if self._memory.after_step(self._step):
+            self._steps.notes.append(Restart(time.time()))  # the step need not pay for that
+        last_changing = self._last_compile + _QUIET_STEPS
+        self._next_check = min(self._memory.next_step - 1, last_changing) if changing else self._memory.next_step - 1
+
+    def _capture_lines(self, capture: bool) -> None:
+        """Let each recorded operation keep its own line while programs change, to say where they do; it costs time."""
+        if capture is not self._capturing_lines:
+            self._capturing_lines = capture
+            graph.capture_lines(capture)
+
+    def _accumulate(self) -> None:
+        """Add up the events that were only noted while the program ran."""
+        self._steps.accumulate(self.sampler.samples)
+        while self._pending_syncs:
+            step, event = self._pending_syncs.popleft()
+            cause = None if event.cause is None else event.cause.value
+            self._add(self._syncs, (event.line, event.kind.value, cause), step, event.duration_ns)
+
+    def replica(self, finished: bool) -> Replica:
+        """Everything so far."""
+        if finished:
+            self._memory.take_snapshot()
+        memory = self._memory.memory()
+        self._memory_over_time.append((time.time(), sum(device.in_use for device in memory.devices)))
+        memory = replace(memory, over_time=list(self._memory_over_time))
+        with self._lock:
+            self._accumulate()
+            syncs = [
+                Sync(line, kind, cause, total.count, total.steps, total.ns * 1e-6)
+                for (line, kind, cause), total in _costliest(self._syncs)
+            ]  # fmt: skip
+            fallbacks = [
+                Fallback(operator, line, total.count, total.nbytes, total.ns * 1e-6)
+                for (operator, line), total in _costliest(self._fallbacks)
+            ]  # fmt: skip
+            transfers = [
+                Transfer(direction, line, total.count, total.nbytes, total.ns * 1e-6)
+                for (direction, line), total in _costliest(self._transfers)
+            ]  # fmt: skip
+            waits = {line: (total.steps, total.ns * 1e-6) for line, total in self._waited.items() if line is not None}
+            totals = self._steps.measured()
+            phases_ms, device_ms = totals.phases_ms(), totals.device_ns * 1e-6
+            found = Replica(
+                ordinal=process.topology().process_index,
+                pid=os.getpid(),
+                host=platform.node(),
+                hardware=process.client().devices[0].device_kind,
+                started_s=self.started_s,
+                seconds=time.time() - self.started_s,
+                finished=finished,
+                steps=self._steps.count,
+                verdict=bottleneck_of(phases_ms, device_ms),
+                phases_ms=phases_ms,
+                device_ms=device_ms,
+                measured_steps=totals.steps,
+                timeline=self._steps.timeline(),
+                compiles=list(self._compiles),
+                syncs=syncs,
+                fallbacks=fallbacks,
+                transfers=transfers,
+                memory=memory,
+                hot_lines=totals.hot_lines(),
+            )
+        problems = find_problems(found, waits)
+        return replace(found, findings=[*problems, *([self._memory.finding] if self._memory.finding else [])])
+
+
+def _costliest(totals: dict[Key, _Total]) -> list[tuple[Key, _Total]]:
+    return sorted(totals.items(), key=lambda item: -item[1].ns)

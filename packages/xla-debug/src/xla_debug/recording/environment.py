@@ -1,0 +1,50 @@
+"""The environment of an installation, for bug reports: versions, platform, settings. Starts no device."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+
+from xla_debug._version import __version__
+from xla_debug.run_report.schema import Environment
+
+_PACKAGES = ("xla-core", "xla-distributed", "xla-spmd", "xla-serialization", "torch_xla")
+_BELOW = ("torch", "jax", "jaxlib", "numpy", "libtpu")
+_PLUGINS = "jax-"  # such as jax-cuda13-plugin
+# What a name with one of these words holds is nobody's business.
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+
+
+def environment() -> Environment:
+    """This process's Python, platform, the versions of what is installed, and those variables of our packages that are set."""
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        versions=versions(),
+        settings=settings(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """The versions of our packages, and of those below, that are installed. Does not need a core that works."""
+    found = {"xla-debug": __version__}
+    plugins = sorted({name for each in metadata.distributions() if (name := each.name or "").startswith(_PLUGINS)})
+    for name in (*_PACKAGES, *_BELOW, *plugins):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # is not installed
+    return found
+
+
+def settings() -> dict[str, str]:
+    """The variables of all installed packages that are set. Raises ImportError where the core cannot be used."""
+    from xla_debug.core import process
+
+    names = {setting.name for rows in process.installed_settings().values() for setting in rows if setting.is_set()}
+    return {name: _shown(name) for name in sorted(names)}
+
+
+def _shown(name: str) -> str:
+    return "(hidden)" if any(word in name.split("_") for word in _SECRET) else os.environ[name]

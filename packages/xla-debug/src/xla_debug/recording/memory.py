@@ -1,0 +1,224 @@
+"""Device memory: which line allocated each buffer, what holds it, and what grows from step to step."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from xla_debug.core import events, process
+from xla_debug.core import graph as graph_abi
+from xla_debug.core import metrics as metrics_abi
+from xla_debug.run_report.schema import DeviceMemory, Finding, Live, Memory, Problem
+
+_SHOWN = 20
+_NAMED = 5
+"""Of how many of the largest groups of live buffers the holder is looked for."""
+_GROWTH = 0.1
+"""More tensors per step, from which memory counts as growing. A turn of a loop may be several steps."""
+
+_SNAPSHOT_SHARE = 0.005
+"""Share of the run that snapshots may take."""
+
+Refs = list["weakref.ref[jax.Array]"]
+
+
+class AllocationSites:
+    """The line that made each buffer: results of programs, and what was uploaded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._new: deque[tuple[Sequence[str | None], Refs]] = deque()
+        self._sites: dict[int, tuple[str | None, weakref.ref[jax.Array]]] = {}
+        self._live_counts: list[tuple[int, Counter[str]]] = []
+
+    def wrap(self, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
+        """For `abi.graph.register_wrapper`: notes the buffers that each execution returns."""
+        lines = [None if operation is None else operation.line for operation in graph.results()]
+        note = self._new.append
+
+        def run(*arguments: Any) -> Any:
+            results = executable(*arguments)
+            note((lines, list(map(weakref.ref, results))))
+            return results
+
+        return run
+
+    def add_upload(self, event: events.TransferEvent) -> None:
+        """Note a buffer that was put on a device."""
+        if event.buffer is not None and event.direction is events.Direction.TO_DEVICE:
+            self._new.append(([event.line], [weakref.ref(event.buffer)]))
+
+    def update(self) -> None:
+        """Sort the buffers that were noted: most of them are gone already."""
+        with self._lock:
+            while self._new:
+                lines, references = self._new.popleft()
+                for line, reference in zip(lines, references, strict=False):  # the last result of a program is no tensor
+                    array = reference()
+                    if array is not None:
+                        self._sites[id(array)] = (line, reference)
+            self._sites = {key: made for key, made in self._sites.items() if made[1]() is not None}
+
+    def line(self, array: jax.Array) -> str | None:
+        """The line that allocated it, if known."""
+        line, reference = self._sites.get(id(array), (None, None))
+        return line if reference is not None and reference() is array else None
+
+    def count(self, step: int) -> None:
+        """Note how many buffers of each line are alive at the end of `step`."""
+        self.update()
+        alive = Counter(line for line, _ in self._sites.values() if line is not None)
+        self._live_counts.append((step, alive))
+
+    def growing(self) -> dict[str, float]:
+        """Lines whose buffers have become more at each of the last three counts, and by how many a step."""
+        if len(self._live_counts) < 3:
+            return {}
+        (start, first), (_, second), (end, last) = self._live_counts[-3:]
+        per_step = {line: (last[line] - first[line]) / (end - start) for line in last}
+        return {line: rate for line, rate in per_step.items() if first[line] < second[line] < last[line] and rate >= _GROWTH}
+
+
+class MemoryMonitor:
+    """Counts live buffers at steps 4, 8, 16, …, and takes a snapshot when they grow, or when one costs little."""
+
+    def __init__(self) -> None:
+        self.allocation_sites = AllocationSites()
+        self.live: list[Live] = []
+        self.finding: Finding | None = None
+        self.next_step = 4
+        """The step after which to count again."""
+        self._largest_total = -1
+        self._peaks: Counter[str] = Counter()
+        self._started = time.perf_counter()
+        self._snapshot_s = 0.0
+
+    def after_step(self, step: int) -> bool:
+        """Call after each step, in its thread: the frames are still there, to name what holds tensors. True if that took time."""
+        if step < self.next_step:
+            return False
+        self.next_step = 2 * step
+        self.allocation_sites.count(step)
+        cheap = self._snapshot_s <= _SNAPSHOT_SHARE * (time.perf_counter() - self._started)
+        if cheap or self.finding is None and self.allocation_sites.growing():
+            self.take_snapshot()
+        return True
+
+    def take_snapshot(self) -> None:
+        """Ask the garbage collector for the live buffers and what holds them."""
+        begin = time.perf_counter()
+        self.allocation_sites.update()
+        found = metrics_abi.live_buffers()
+        total = sum(buffer.array.nbytes for buffer in found)
+        if total > self._largest_total:
+            self._largest_total = total
+            self.live = self._group(found)
+        growing = self.allocation_sites.growing()
+        if growing:
+            self.finding = self._explain(growing, found) or self.finding
+        self._snapshot_s += time.perf_counter() - begin
+
+    def _group(self, found: list[metrics_abi.LiveBuffer]) -> list[Live]:
+        groups: dict[tuple[str | None, str, str], list[metrics_abi.LiveBuffer]] = {}
+        for buffer in found:
+            key = (self.allocation_sites.line(buffer.array), buffer.device, f"{buffer.array.dtype}{list(buffer.array.shape)}")
+            groups.setdefault(key, []).append(buffer)
+        largest = sorted(groups.items(), key=lambda group: -sum(buffer.array.nbytes for buffer in group[1]))[:_SHOWN]
+        return [
+            Live(*key, len(group), sum(buffer.array.nbytes for buffer in group), holder_of(group) if number < _NAMED else None)
+            for number, (key, group) in enumerate(largest)
+        ]
+
+    def _explain(self, growing: dict[str, float], found: list[metrics_abi.LiveBuffer]) -> Finding | None:
+        """Of lines that grow together, the one whose tensors a container of the user's holds keeps the others alive.
+
+        None where the buffers are held by nothing that a tensor shows.
+        """
+        of_line: dict[str, list[metrics_abi.LiveBuffer]] = {}
+        for buffer in found:
+            line = self.allocation_sites.line(buffer.array)
+            if line in growing:
+                of_line.setdefault(line, []).append(buffer)
+        if not of_line:
+            return None
+        bytes_of = {line: sum(buffer.array.nbytes for buffer in group) for line, group in of_line.items()}
+        held = {line: holder for line, group in of_line.items() if (holder := holder_of(group)) is not None}
+        line = max(held or of_line, key=bytes_of.__getitem__)
+        count, total = len(of_line[line]), sum(bytes_of.values())
+        others = f"; what they were computed from stays with them, {total:,} bytes in all" if len(of_line) > 1 else ""
+        by = f" by {held[line]}" if line in held else ""
+        return Finding(
+            Problem.MEMORY,
+            line,
+            f"tensors made here pile up, {growing[line]:.2g} more in each step: {count} are held{by}{others}",
+            "keep numbers, not tensors: store loss.detach() and read all in one go, or add up on the device; drop what is not needed",
+        )
+
+    def memory(self) -> Memory:
+        """The memory of devices now, and when they were fullest."""
+        self.allocation_sites.update()
+        return Memory([self._device(device) for device in process.client().devices], live=self.live)
+
+    def _device(self, device: jax.Device) -> DeviceMemory:
+        stats = device.memory_stats() or {}
+        used = int(stats["bytes_in_use"]) if "bytes_in_use" in stats else bytes_on(device)
+        self._peaks[str(device)] = peak = max(self._peaks[str(device)], used, int(stats.get("peak_bytes_in_use", 0)))
+        return DeviceMemory(str(device), used, peak, int(stats.get("bytes_limit", 0)))
+
+
+def bytes_on(device: jax.Device) -> int:
+    """Bytes of the buffers that live on a device, which does not count them itself."""
+    shards = (shard for array in jax.live_arrays(device.platform) if not array.is_deleted() for shard in array.addressable_shards)
+    return sum(shard.data.nbytes for shard in shards if shard.device == device)
+
+
+def holder_of(buffers: list[metrics_abi.LiveBuffer]) -> str | None:
+    """The container that has most of the tensors of these buffers, by name where it has one: `list 'losses' (40 items)`."""
+    tensors = tuple([tensor for buffer in buffers for tensor in buffer.tensors])  # passed on as it is: no other container of them is made
+    if len(tensors) < 2:
+        return None
+    wanted = {id(tensor) for tensor in tensors}
+    ours = {id(tensors), *(id(buffer.tensors) for buffer in buffers)}
+    containers: dict[int, Any] = {}
+    counts: Counter[int] = Counter()
+    for referrer in gc.get_referrers(*tensors):
+        if isinstance(referrer, (list, dict, set, tuple)) and id(referrer) not in ours:
+            items = referrer.values() if isinstance(referrer, dict) else referrer
+            containers[id(referrer)] = referrer
+            counts[id(referrer)] = sum(id(item) in wanted for item in tuple(items))
+    if not counts:
+        return None
+    most, count = counts.most_common(1)[0]
+    if count < len(tensors) // 2:
+        return None
+    holder = containers[most]
+    name = name_of(holder)
+    return f"{type(holder).__name__}{f' {name!r}' if name else ''} ({len(holder)} items)"
+
+
+def name_of(thing: Any) -> str | None:
+    """The name of a global of the script, of an attribute of an object, or of a local variable of a running function."""
+    scopes: list[dict[str, Any]] = [vars(sys.modules["__main__"])]
+    frame = sys._current_frames().get(threading.get_ident())
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(__file__):
+            scopes.append(frame.f_locals)
+        frame = frame.f_back
+    for scope in scopes:
+        for name, value in list(scope.items()):
+            if value is thing:
+                return name
+    for scope in scopes:
+        for name, value in list(scope.items()):
+            for attribute, held in list(getattr(value, "__dict__", {}).items()) if not isinstance(value, type) else []:
+                if held is thing:
+                    return f"{name}.{attribute}"
+    return None

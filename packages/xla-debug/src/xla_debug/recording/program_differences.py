@@ -1,0 +1,226 @@
+"""Explain why a program was compiled: how it differs from the nearest one that was known."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from xla_debug.core import events
+from xla_debug.core import graph as graph_abi
+from xla_debug.run_report.schema import Change, ProgramDifference
+
+_COMPARED = 64
+"""The newest programs, with which a new one is compared."""
+_SIMILAR = 0.5
+"""Share of its operations that the nearest program must have for the two to be compared."""
+
+_NUMBER = re.compile(r"-?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf|nan)|True|False", re.IGNORECASE)
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A compiled program, as far as it is kept. operations: without the slots of their operands; users: of each input, its first."""
+
+    line: str | None
+    operations: tuple[graph_abi.Operation, ...]
+    names: Counter[str]
+    inputs: tuple[str, ...]
+    users: tuple[graph_abi.Operation | None, ...]
+    constants: tuple[float, ...]
+    constant_users: tuple[graph_abi.Operation | None, ...]
+    results: tuple[graph_abi.Operation | None, ...]
+    dead: tuple[int, ...]
+
+    @classmethod
+    def of(cls, event: events.CompileEvent) -> _Program:
+        """Read once: the graph itself is not kept."""
+        graph: graph_abi.Graph = event.graph
+        operations = tuple(graph.operations())
+        first: dict[int, graph_abi.Operation] = {}
+        for operation in reversed(operations):
+            first.update(dict.fromkeys(operation.operands, operation))
+        inputs = tuple(graph.inputs())
+        return cls(
+            event.line,
+            operations,
+            Counter(map(_kind, operations)),
+            tuple(taken.text for taken in inputs),
+            tuple(first.get(taken.slot) for taken in inputs),
+            event.constants,
+            tuple(first.get(slot) for slot in graph.numbers()),
+            tuple(graph.results()),
+            graph.dead,
+        )
+
+
+class KnownPrograms:
+    """The programs that a process has compiled; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._programs: deque[_Program] = deque(maxlen=_COMPARED)
+
+    def explain(self, event: events.CompileEvent) -> ProgramDifference:
+        """Compare the program of `event` with the nearest known one; it is known from now on."""
+        program = _Program.of(event)
+        with self._lock:
+            nearest = max(reversed(self._programs), key=lambda known: _similarity(known, program), default=None)
+            self._programs.append(program)
+        if nearest is None or _similarity(nearest, program)[0] < _SIMILAR:
+            return ProgramDifference(Change.FIRST, "no program like this one was known", program.line)
+        return _difference(nearest, program)
+
+
+def _similarity(known: _Program, program: _Program) -> tuple[float, bool, bool]:
+    """Share of operations that two programs have in common; of equal ones, that with the same inputs, at the same line, is nearer."""
+    common = (known.names & program.names).total()
+    return common / max(known.names.total(), program.names.total(), 1), known.inputs == program.inputs, known.line == program.line
+
+
+def _difference(old: _Program, new: _Program) -> ProgramDifference:
+    found = _of_operations(old, new)
+    if found is None and len(old.inputs) == len(new.inputs):
+        found = _of_inputs(old, new) or _of_arguments(old, new)
+    found = found or _of_input_count(old, new) or _of_constants(old, new) or _of_results(old, new)
+    if found is not None:
+        return found
+    if old.dead != new.dead:
+        return ProgramDifference(
+            Change.MEMORY,
+            f"the same program, but {len(new.dead)} of its inputs may be overwritten, {len(old.dead)} before",
+            new.line,
+            "something keeps (or no longer keeps) tensors of an earlier step: once steady, nothing is compiled for it again",
+        )
+    return ProgramDifference(
+        Change.SETTINGS,
+        "the same program under other settings, precision or shardings, or forgotten since",
+        new.line,
+        "leave precision and shardings as they are after the first step; raise XLA_COMPILATION_CACHE_SIZE if programs are forgotten",
+    )
+
+
+def _kind(operation: graph_abi.Operation) -> str:
+    """Its name without the numbers that views have in theirs: `xla.read.select.int[0, 6]`."""
+    return _NUMBER.sub("#", operation.name) if operation.name.startswith("xla.") else operation.name
+
+
+def _name(operation: graph_abi.Operation | None) -> str:
+    return "nothing" if operation is None else operation.name.partition("[")[0]
+
+
+def _of_operations(old: _Program, new: _Program) -> ProgramDifference | None:
+    """The first operation that only one of them has."""
+    pairs = zip_longest(map(_kind, old.operations), map(_kind, new.operations))
+    index = next((index for index, (before, now) in enumerate(pairs) if before != now), None)
+    if index is None:
+        return None
+    before, now = old.operations[index:], new.operations[index:]
+    more = len(now) - len(before)
+    keep_same = "keep Python branches and loop counts the same in each step, or let torch.where decide on the device"
+    if more > 0 and [*map(_kind, now[more:])] == [*map(_kind, before)]:
+        count = f"{more} operations added, the first" if more > 1 else "operation added:"
+        return ProgramDifference(Change.OPERATION_ADDED, f"{count} {_name(now[0])}", now[0].line, keep_same)
+    if more < 0 and [*map(_kind, before[-more:])] == [*map(_kind, now)]:
+        count = f"{-more} operations gone, the first" if more < -1 else "operation gone:"
+        return ProgramDifference(Change.OPERATION_REMOVED, f"{count} {_name(before[0])}", before[0].line, keep_same)
+    gone, come = next(iter(before), None), next(iter(now), None)
+    text = f"{_name(gone)} became {_name(come)}"
+    return ProgramDifference(Change.OPERATION_CHANGED, text, (come or gone or new.operations[-1]).line, keep_same)
+
+
+def _of_inputs(old: _Program, new: _Program) -> ProgramDifference | None:
+    """The first input of another shape or dtype."""
+    for number, (before, now) in enumerate(zip(old.inputs, new.inputs, strict=True)):
+        if before != now:
+            user = new.users[number]
+            line = new.line if user is None else user.line
+            text = f"input {number} is {now}, was {before}" + (f", first used by {user.name}" if user else "")
+            (kind, shape), (kind_before, shape_before) = _parsed(now), _parsed(before)
+            if kind != kind_before:
+                return ProgramDifference(Change.INPUT_DTYPE, text, line, "give this input one dtype before it goes to the device")
+            return ProgramDifference(Change.INPUT_SHAPE, text, line, _advice_on_shape(shape_before, shape))
+    return None
+
+
+def _parsed(text: str) -> tuple[str, list[int]]:
+    found = _SHAPE.match(text)
+    if found is None:
+        return text, []
+    return found[1], [int(size) for size in found[2].split(",") if size]
+
+
+def _advice_on_shape(before: list[int], now: list[int]) -> str:
+    if len(before) != len(now):
+        return "give this input the same number of dimensions in each step"
+    changed = [index for index, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
+    if changed == [0] and now[0] < before[0]:
+        return "if this is the smaller last batch, use drop_last=True in the loader, or pad it"
+    return f"pad dimension {', '.join(map(str, changed))} to one size, or to a few fixed ones (buckets)"
+
+
+def _of_arguments(old: _Program, new: _Program) -> ProgramDifference | None:
+    """The first operation whose own arguments differ."""
+    for before, now in zip(old.operations, new.operations, strict=True):
+        asked_before, asked = before.text.partition("->")[0], now.text.partition("->")[0]
+        if asked_before != asked:
+            numbers = zip_longest(_NUMBER.findall(asked_before), _NUMBER.findall(asked), fillvalue="nothing")
+            changed = next((f"{one} became {other}" for one, other in numbers if one != other), f"{asked_before} became {asked}")
+            return ProgramDifference(
+                Change.ARGUMENT,
+                f"{changed} in {_name(now)}",
+                now.line,
+                "this Python value shapes the program: keep it the same in each step, or put it into a tensor "
+                "(torch.tensor(n, device='xla')) and select with masks or index operations",
+            )
+        if before.operands != now.operands:
+            return ProgramDifference(
+                Change.OPERATION_CHANGED, f"{_name(now)} takes other operands", now.line, "keep Python branches the same in each step"
+            )
+    return None
+
+
+def _of_input_count(old: _Program, new: _Program) -> ProgramDifference | None:
+    if len(old.inputs) == len(new.inputs):
+        return None
+    count = f"{len(new.inputs)} inputs, {len(old.inputs)} before"
+    return ProgramDifference(
+        Change.INPUT_COUNT,
+        count,
+        new.line,
+        "an optimizer's state, made in the first step, is an input of later ones; after that keep the same tensors in each step",
+    )
+
+
+def _of_constants(old: _Program, new: _Program) -> ProgramDifference | None:
+    for number, (before, now) in enumerate(zip(old.constants, new.constants, strict=False)):
+        if before != now:
+            user = new.constant_users[number]
+            return ProgramDifference(
+                Change.CONSTANT,
+                f"a constant became an input: {before!r}, now {now!r}, in {_name(user) if user else 'the program'}",
+                new.line if user is None else user.line,
+                "nothing: programs that are compiled from now on take it as an input",
+            )
+    return None
+
+
+def _made(result: graph_abi.Operation | None) -> tuple[str, str | None]:
+    return _name(result), None if result is None else result.line
+
+
+def _of_results(old: _Program, new: _Program) -> ProgramDifference | None:
+    before, now = Counter(map(_made, old.results)), Counter(map(_made, new.results))
+    kept, gone = list((now - before).elements()), list((before - now).elements())
+    if not kept and not gone:
+        return None
+    name, line = kept[0] if kept else gone[0]
+    return ProgramDifference(
+        Change.RESULTS,
+        f"another result is kept, of {name}" if kept else f"a result is no longer kept, of {name}",
+        line or new.line,
+        "hold the same tensors across every step: detach() and store, or drop, what is only logged",
+    )

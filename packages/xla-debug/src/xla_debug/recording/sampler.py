@@ -1,0 +1,120 @@
+"""Sample the host's time between syncs: the stack of the thread that steps, fifty times a second.
+
+Nothing is added to what runs for each recorded operation, so the cost does not depend on how much is recorded.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+import sysconfig
+import threading
+import time
+from collections import deque
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import jax
+import torch
+
+from xla_debug.core import abi
+from xla_debug.run_report.schema import Phase
+
+INTERVAL_S = 0.02  # each sample takes the interpreter lock from the thread that steps
+_MOST_FRAMES = 80
+_MOST_SAMPLES = 100_000
+"""Kept where nobody reads them: a program without steps."""
+
+_CORE = f"{Path(abi.__file__).parents[1]}/"
+_TORCH, _JAX = (f"{Path(module.__file__ or '').parent}/" for module in (torch, jax))
+# Events time exactly what runs in these.
+_TIMED = tuple(
+    _CORE + part
+    for part in ("runtime/sync.py", "runtime/executor.py", "runtime/timing.py", "runtime/transfer.py", "compile/", "frontend/fallback.py")
+)
+_LOADERS = (f"{_TORCH}utils/data/", "/xla_distributed/loader.py")
+_RECORDING = (_CORE, _TORCH, _JAX)
+_INSTALLED = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+_OURS = ("/torch_xla/", "/xla_distributed/", "/xla_spmd/", "/xla_serialization/", "/xla_debug/")
+
+
+class _Code(enum.Enum):
+    """The owner of the code in a file."""
+
+    TIMED = enum.auto()
+    LOADER = enum.auto()
+    RECORDING = enum.auto()
+    USERS = enum.auto()
+    OTHER = enum.auto()
+
+
+@cache
+def _code(path: str) -> _Code:
+    if path.startswith(_TIMED):
+        return _Code.TIMED
+    if path.startswith(_LOADERS[0]) or path.endswith(_LOADERS[1]):
+        return _Code.LOADER
+    if path.startswith(_RECORDING):
+        return _Code.RECORDING
+    return _Code.OTHER if path.startswith(_INSTALLED) or any(part in path for part in _OURS) else _Code.USERS
+
+
+def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
+    """Classify a thread by its innermost frame, with the user's line; None for what events time, or nothing of the user's."""
+    tracing = loading = False
+    user: FrameType | None = None
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        code = _code(frame.f_code.co_filename)
+        if code is _Code.TIMED:
+            return None
+        if code is _Code.LOADER:
+            loading = True
+        elif code is _Code.RECORDING:
+            tracing = tracing or user is None
+        elif code is _Code.USERS and user is None:
+            user = frame
+            # A generator that somebody iterates over makes batches, in a script without a DataLoader.
+            loading = loading or (not tracing and bool(frame.f_code.co_flags & inspect.CO_GENERATOR))
+        frame = frame.f_back
+    if user is None:
+        return None
+    line = f"{user.f_code.co_filename}:{user.f_lineno}"
+    return Phase.LOADER if loading else Phase.TRACING if tracing else Phase.PYTHON, line
+
+
+class Sample(NamedTuple):
+    """A sample of a thread, in its own time."""
+
+    time_s: float
+    phase: Phase
+    line: str
+
+
+class Sampler:
+    """Samples one thread. samples: oldest first; whoever reads them takes them away."""
+
+    def __init__(self) -> None:
+        self.thread = threading.main_thread().ident
+        self.samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
+        self._end = threading.Event()
+        self._runner = threading.Thread(target=self._run, name="xla-debug-sampler", daemon=True)
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._runner.start()
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        self._end.set()
+        self._runner.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(INTERVAL_S):
+            found = classify(sys._current_frames().get(self.thread or 0))
+            if found is not None:
+                self.samples.append(Sample(time.time(), *found))

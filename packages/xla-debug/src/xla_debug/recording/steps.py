@@ -1,0 +1,192 @@
+"""Divide the time of the thread that runs the steps: by timed events, and by samples between them.
+
+Each step only takes notes; they are added up when a report is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from xla_debug.core import events as events_abi
+from xla_debug.core import metrics
+from xla_debug.recording.sampler import Sample
+from xla_debug.run_report.findings import WARM_UP
+from xla_debug.run_report.schema import HotLine, Phase, Step
+
+TIMELINE = 512
+"""Steps kept one by one; of a longer run every second, fourth, … one."""
+_LONGER = 8
+"""Steps of a run from which those of the warm-up do not count: imports, first compilations."""
+_SPLIT_FROM = 3
+"""Samples in a step from which they divide its host time; with fewer, those of the run do."""
+_HOST = (Phase.TRACING, Phase.LOADER, Phase.PYTHON)
+_HOT_LINES = 20
+_SLACK_S = 1e-6
+"""Events that started this much earlier are still inside: clocks of float seconds are not finer."""
+
+
+class TimedEvent(NamedTuple):
+    """An event of that thread with its duration. waited_ns: the part of it that is waiting."""
+
+    phase: Phase
+    start_s: float
+    duration_ns: int
+    waited_ns: int = 0
+
+
+class Restart(NamedTuple):
+    """A new start of this step: what was done until `time_s` is none of it."""
+
+    time_s: float
+
+
+Note = TimedEvent | Restart | events_abi.ExecuteEvent | events_abi.SyncEvent
+
+
+@dataclass(slots=True)
+class _StepNotes:
+    """A step. events: in the order of their ends. samples: those taken in it."""
+
+    start_s: float
+    end_s: float = 0.0
+    events: list[TimedEvent] = field(default_factory=list)
+    device_ns: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TimeTotals:
+    """Time of steps: of the host by phase, of the device, and the samples of the host's own time, by phase and line."""
+
+    steps: int = 0
+    ns: Counter[Phase] = field(default_factory=Counter)
+    samples: Counter[tuple[Phase, str]] = field(default_factory=Counter)
+    device_ns: int = 0
+
+    def copy(self) -> TimeTotals:
+        """As of now."""
+        return TimeTotals(self.steps, self.ns.copy(), self.samples.copy(), self.device_ns)
+
+    def since(self, start: TimeTotals) -> TimeTotals:
+        """The part after `start`."""
+        return TimeTotals(self.steps - start.steps, self.ns - start.ns, self.samples - start.samples, self.device_ns - start.device_ns)
+
+    def phases_ms(self) -> dict[str, float]:
+        """By `Phase.value`."""
+        return {phase.value: ns * 1e-6 for phase, ns in self.ns.items() if ns}
+
+    def hot_lines(self) -> list[HotLine]:
+        """Shares of the samples, as milliseconds of the host's own time."""
+        total = max(self.samples.total(), 1)
+        work_ms = sum(self.ns[phase] for phase in _HOST) * 1e-6
+        return [HotLine(line, phase.value, work_ms * count / total) for (phase, line), count in self.samples.most_common(_HOT_LINES)]
+
+
+class Steps:
+    """The steps of one thread, made of notes. Only `notes` may be added to from any thread."""
+
+    def __init__(self, start_s: float) -> None:
+        self.notes: deque[Note] = deque()
+        """In the order of their ends; a SyncEvent ends a step."""
+        self._running = _StepNotes(start_s)
+        self._phase_samples: Counter[Phase] = Counter()
+        self._totals = TimeTotals()
+        self._warm_up = TimeTotals()
+        self._stride = 1
+        self._timeline: deque[Step] = deque()
+        self._device_until_s = 0.0
+
+    def accumulate(self, samples: deque[Sample]) -> None:
+        """Add up the notes, and what was seen in the steps that have ended, oldest first; takes that from `samples`."""
+        ended = list(self._ended(samples))
+        for step in ended[max(WARM_UP - self._totals.steps, 0) :]:
+            self._phase_samples.update(sample.phase for sample in step.samples)
+        for step in ended:
+            self._add_step(step)
+
+    def _ended(self, samples: deque[Sample]) -> Iterator[_StepNotes]:
+        notes, running = self.notes, self._running
+        while notes:
+            note = notes.popleft()
+            if isinstance(note, TimedEvent):
+                running.events.append(note)
+            elif isinstance(note, events_abi.ExecuteEvent):
+                running.device_ns += self._busy(note.start_s, note.duration_ns)
+            elif isinstance(note, events_abi.SyncEvent):
+                running.events.append(TimedEvent(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
+                running.end_s = note.start_s + note.duration_ns * 1e-9
+                while samples and samples[0].time_s <= running.end_s:
+                    running.samples.append(samples.popleft())
+                yield running
+                running = self._running = _StepNotes(running.end_s)
+            else:
+                running.start_s = note.time_s
+
+    def _add_step(self, step: _StepNotes) -> None:
+        """Divide the time outside events as the samples say: those of the step, or of the run if they are few."""
+        totals, samples = self._totals, step.samples
+        totals.samples.update((sample.phase, sample.line) for sample in samples)
+        ns, events_ns = self_times(step.events)
+        few = len(samples) < _SPLIT_FROM and self._phase_samples
+        split = self._phase_samples if few else Counter(sample.phase for sample in samples)
+        total = split.total()
+        rest_ns = max(int((step.end_s - step.start_s) * 1e9) - events_ns, 0)
+        for phase in _HOST:
+            part = rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
+            if part:
+                ns[phase] = ns.get(phase, 0) + part
+        metrics.metric_add("LazyTracing", ns.get(Phase.TRACING, 0), metrics.Unit.DURATION_NS)
+        for phase, value in ns.items():
+            totals.ns[phase] += value
+        totals.device_ns += step.device_ns
+        if totals.steps % self._stride == 0:
+            self._add_to_timeline(step, ns)
+        totals.steps += 1
+        if totals.steps == WARM_UP:
+            self._warm_up = totals.copy()
+
+    def _busy(self, start_s: float, duration_ns: int) -> int:
+        """The device time of a program, in ns, without that in which it waited for earlier programs."""
+        end_s = start_s + duration_ns * 1e-9
+        busy_s = max(end_s - max(start_s, self._device_until_s), 0.0)
+        self._device_until_s = max(end_s, self._device_until_s)
+        return int(busy_s * 1e9)
+
+    def _add_to_timeline(self, step: _StepNotes, ns: Mapping[Phase, int]) -> None:
+        compiles = sum(event.phase is Phase.COMPILE for event in step.events)
+        ms = {phase.value: value * 1e-6 for phase, value in ns.items()}
+        self._timeline.append(Step(step.start_s, ms, step.device_ns * 1e-6, compiles))
+        if len(self._timeline) > TIMELINE:
+            self._timeline = deque(list(self._timeline)[::2])
+            self._stride *= 2
+
+    @property
+    def count(self) -> int:
+        """The number of steps that are added up."""
+        return self._totals.steps
+
+    def measured(self) -> TimeTotals:
+        """The sums: without the warm-up, if the run is long enough."""
+        return self._totals.since(self._warm_up) if self._totals.steps >= _LONGER else self._totals.copy()
+
+    def timeline(self) -> list[Step]:
+        """The steps, or evenly chosen ones of a long run, oldest first."""
+        return list(self._timeline)
+
+
+def self_times(events: Iterable[TimedEvent]) -> tuple[dict[Phase, int], int]:
+    """Nanoseconds by phase, each event's without that of the events inside it; and of all together, in the order of their ends."""
+    ns: dict[Phase, int] = {}
+    outermost: list[tuple[float, int]] = []
+    for phase, start_s, duration_ns, waited_ns in events:
+        inside = 0
+        while outermost and outermost[-1][0] >= start_s - _SLACK_S:
+            inside += outermost.pop()[1]
+        outermost.append((start_s, duration_ns))
+        ns[phase] = ns.get(phase, 0) + max(duration_ns - inside - waited_ns, 0)
+        if waited_ns:
+            ns[Phase.WAITING] = ns.get(Phase.WAITING, 0) + waited_ns
+    return ns, sum(duration_ns for _, duration_ns in outermost)

@@ -1,0 +1,23 @@
+"""Run reports as a self-contained page of HTML: styles, script and data are in it."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+from xla_debug.run_report import files
+from xla_debug.run_report.schema import RunReport
+
+_PART = re.compile(r"<!--([\w.]+)-->")
+
+
+def html_page(report: RunReport) -> str:
+    """A run report as HTML."""
+    folder = resources.files("xla_debug.rendering")
+    parts = {"report": _embedded(report)} | {name: folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    return _PART.sub(lambda match: parts[match[1]], folder.joinpath("page.html").read_text(encoding="utf-8"))
+
+
+def _embedded(report: RunReport) -> str:
+    """JSON that cannot end the element it is in, whatever its texts are."""
+    return files.to_json(report).decode().translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&"})

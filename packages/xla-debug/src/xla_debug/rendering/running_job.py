@@ -1,0 +1,105 @@
+"""Show a running job from the recordings that its processes write, one file each, in one folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from xla_debug import recording_folder
+from xla_debug.rendering.terminal import overview
+from xla_debug.run_report import files
+from xla_debug.run_report.errors import RunReportFileError
+from xla_debug.run_report.merging import merge
+from xla_debug.run_report.schema import Replica, RunReport
+
+_EVERY = 1.0
+"""Seconds between refreshes; jobs write every other second."""
+_PID = re.compile("[0-9]{1,10}")
+
+
+def folder_of(target: str) -> Path:
+    """The folder of a job: `target` itself, or that of the process with this number. Raises RunReportFileError if there is none."""
+    if os.path.isdir(target):
+        return Path(target)
+    if not _PID.fullmatch(target):
+        raise RunReportFileError(f"{target}: there is no such folder; give the folder of a job's recordings, or the number of its process")
+    folder = recording_folder.folder_of(int(target))  # of `xla-debug run`, or else of a process that it started
+    folder = next((job for job in folder.parent.glob("*") if recording_folder.file_of(job, int(target)).exists()), folder)
+    if not os.path.isdir(folder):
+        raise RunReportFileError(f"process {target} is not recorded ({folder} is missing); start it with `xla-debug run SCRIPT`")
+    if not _is_running(int(target)) and report_of(folder) is None:
+        raise RunReportFileError(
+            f"process {target} has ended and left no recording in {folder}; start it again with `xla-debug run SCRIPT`"
+        )
+    return folder
+
+
+def report_of(folder: Path) -> RunReport | None:
+    """The run report of a job as it is now; None before its processes have written any. Raises RunReportFileError."""
+    found = [report for path in recording_folder.files_in(folder) if (report := _read(path))]
+    return merge(found) if found else None
+
+
+def _read(path: Path) -> RunReport | None:
+    """The run report of one process; None if it has just taken it away."""
+    try:
+        return files.read(path)
+    except RunReportFileError:
+        if path.exists():
+            raise
+        return None
+
+
+def has_ended(report: RunReport) -> bool:
+    """Whether all processes have finished, or are gone without having said so."""
+    return all(replica.finished or _has_exited(replica) for replica in report.replicas)
+
+
+def _has_exited(replica: Replica) -> bool:
+    """Whether a process of this host has ended; those of other hosts cannot be asked."""
+    return replica.host == platform.node() and not _is_running(replica.pid)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
+
+
+def show_once(folder: Path, console: Console) -> None:
+    """Print how a job is now. Raises RunReportFileError if it has not written yet."""
+    report = report_of(folder)
+    if report is None:
+        raise RunReportFileError(f"{folder}: nothing is recorded yet; look again when the job has run for a second")
+    console.print(_view(report))
+
+
+def follow(folder: Path, console: Console) -> None:
+    """Show a job until it is over, or has taken its recordings away. Raises RunReportFileError."""
+    with Live(Text(f"waiting for the first recording in {folder}"), console=console, auto_refresh=False) as live:
+        seen = False
+        while True:
+            report = report_of(folder)
+            if report is not None:
+                seen = True
+                live.update(_view(report), refresh=True)
+            if seen and (report is None or has_ended(report)):
+                return
+            time.sleep(_EVERY)
+
+
+def _view(report: RunReport) -> RenderableType:
+    lost = [replica for replica in report.replicas if not replica.finished and _has_exited(replica)]
+    ends = [f"process {replica.pid} of replica {replica.ordinal} ended without a last recording: it was killed" for replica in lost]
+    return Group(overview(report), *(Text(end, "bold red") for end in ends))

@@ -1,0 +1,164 @@
+"""Run reports in the terminal: what is wrong first, then the numbers behind it. Sections that would be empty are left out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from xla_debug.rendering.formatting import counted, duration, milliseconds, percent, ranges, size
+from xla_debug.rendering.sections import SECTIONS
+from xla_debug.rendering.source_lines import SourceLines
+from xla_debug.rendering.tables import Cell, indented, plain, section
+from xla_debug.run_report.aggregates import (
+    bottleneck_share,
+    busy,
+    device_step_ms,
+    phase_ms,
+    share,
+    slowest,
+    step_ms,
+    typical_step_ms,
+    work_ms,
+)
+from xla_debug.run_report.schema import Bottleneck, Finding, Phase, Replica, RunReport
+
+_BAR = 24
+"""Characters of the bar of a whole step."""
+_NEWEST = 50
+"""Steps that are the present of a running job."""
+_COLUMNS = 8
+"""Replicas beside each other: as many as fit."""
+_MARKED = 0.1
+"""Of a replica's own work: a phase that takes so much longer than with the others is marked."""
+
+
+def full_view(report: RunReport) -> Group:
+    """Render all of a run report."""
+    source_lines = SourceLines.of([report])
+    parts = [*_head(report, source_lines), *_findings(report, source_lines), *_steps(report)]
+    for part in SECTIONS:
+        parts += part(report.replicas, source_lines)
+    return Group(*parts, *_environment(report))
+
+
+def overview(report: RunReport) -> Group:
+    """Render the overview of a running job: how fast it is now, where the time goes, what is wrong."""
+    source_lines = SourceLines.of([report])
+    now = [typical_step_ms(replica, newest=_NEWEST) for replica in report.replicas if replica.timeline]
+    held = sum(device.in_use for replica in report.replicas for device in replica.memory.devices)
+    parts = [f"now {duration(max(now))} per step"] if now else []
+    parts += [counted(max((len(replica.compiles) for replica in report.replicas), default=0), "compile")]
+    parts += [f"{size(held)} on devices"] if held else []
+    return Group(*_head(report, source_lines), Text(", ".join(parts)), *_steps(report), *_findings(report, source_lines))
+
+
+def _head(report: RunReport, source_lines: SourceLines) -> Iterator[RenderableType]:
+    """The bottlenecks, the command and its pace."""
+    bottlenecks = {replica.verdict for replica in report.replicas}
+    for bottleneck in sorted(bottlenecks, key=lambda one: one.value):
+        of = [replica for replica in report.replicas if replica.verdict is bottleneck]
+        who = f"  replica {ranges([replica.ordinal for replica in of])}" if len(bottlenecks) > 1 else ""
+        yield Text.assemble((_bottleneck(of), "bold"), who)
+    yield plain(" ".join(report.command))
+    slow = slowest(report)
+    if slow is not None:
+        many = f", {counted(len(report.replicas), 'replica')}" if len(report.replicas) > 1 else ""
+        state = {None: "still running", 0: "finished"}.get(report.exit_code, f"ended with exit code {report.exit_code}")
+        pace = f"{duration(step_ms(slow))} per step (median {duration(typical_step_ms(slow))}), " if slow.steps else ""
+        when = datetime.fromtimestamp(report.started_s).strftime("%Y-%m-%d %H:%M")
+        yield plain(f"{pace}{counted(slow.steps, 'step')} in {duration(1000 * report.seconds)}{many} on {slow.hardware}, {state}, {when}")
+    if source_lines.common_folder:
+        yield plain(f"lines are below {source_lines.common_folder}", "dim")
+
+
+def _bottleneck(replicas: Sequence[Replica]) -> str:
+    """The bottleneck of these replicas, with its share of the step."""
+    bottleneck = replicas[0].verdict
+    if bottleneck is Bottleneck.NOTHING:
+        return Bottleneck.NOTHING.value
+    part = percent(sum(map(bottleneck_share, replicas)) / len(replicas))
+    return f"{bottleneck.value}: " + (f"the device works {part} of the time" if bottleneck is Bottleneck.DEVICE else f"{part} of the step")
+
+
+def _findings(report: RunReport, source_lines: SourceLines) -> Iterator[RenderableType]:
+    if not report.findings:
+        yield Text("\nNo problem found.", "green")
+        return
+    yield Text(f"\n{counted(len(report.findings), 'finding')}", "bold")
+    for rank, finding in enumerate(report.findings, 1):
+        yield _finding(rank, finding, source_lines)
+
+
+def _finding(rank: int, finding: Finding, source_lines: SourceLines) -> RenderableType:
+    """A finding in three parts: where, what, and what to do."""
+    where = Text.assemble((f"{rank}. {finding.problem.value}", "bold red"))
+    if finding.line:
+        where.append_text(plain(f"  {source_lines.shorten(finding.line)}", "bold"))
+    if finding.replica is not None:
+        where.append(f"  replica {finding.replica}", "yellow")
+    if finding.cost_ms:
+        where.append(f"  cost {duration(finding.cost_ms)}", "dim")
+    return Group(
+        where,
+        indented(plain(finding.text)),
+        indented(plain(f"→ {finding.advice}", "green")),
+    )
+
+
+def _steps(report: RunReport) -> list[RenderableType]:
+    """Render the phases of the step: below each other for one replica, side by side for several."""
+    measured = [replica for replica in report.replicas if replica.measured_steps]
+    phases = [phase for phase in Phase if any(phase_ms(replica, phase) for replica in measured)]
+    if len(measured) > 1:
+        return _side_by_side(measured, phases)
+    rows: list[list[Cell]] = []
+    for replica in measured:
+        for phase in phases:
+            part = share(phase_ms(replica, phase), step_ms(replica))
+            rows.append([phase.value, milliseconds(phase_ms(replica, phase)), percent(part), _bar(part, "cyan")])
+        rows.append([Text("step", "bold"), Text(milliseconds(step_ms(replica)), "bold"), "", ""])
+        rows.append(
+            [
+                "device at work",
+                milliseconds(device_step_ms(replica)),
+                percent(busy(replica)),
+                _bar(busy(replica), "green"),
+            ]
+        )
+    return section("Where the step goes", "", ["phase", ">ms/step", ">share", ""], rows)
+
+
+def _bar(part: float, style: str) -> Text:
+    return Text("█" * round(_BAR * min(part, 1.0)), style)
+
+
+def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[RenderableType]:
+    """A column for each replica, in milliseconds per step; work that takes far longer than with the others is marked."""
+    slow = sorted(replicas, key=work_ms, reverse=True)[:_COLUMNS]
+    shown = sorted(slow, key=lambda replica: replica.ordinal)
+    cut = len(replicas) > _COLUMNS
+    note = f"ms per step of the {_COLUMNS} slowest of {len(replicas)} replicas" if cut else "ms per step of each replica"
+
+    def row(name: str, measure: Callable[[Replica], float], text: Callable[[float], str] = milliseconds, work: bool = False) -> list[Cell]:
+        usual = statistics.median(map(measure, replicas))
+        marks = [work and measure(replica) - usual > _MARKED * work_ms(replica) for replica in shown]
+        cells = [Text(text(measure(replica)), "bold yellow" if mark else "") for replica, mark in zip(shown, marks, strict=True)]
+        return [name, *cells, *([text(usual)] if cut else [])]
+
+    rows = [row(phase.value, partial(phase_ms, phase=phase), work=phase is not Phase.WAITING) for phase in phases]
+    rows += [row("step", step_ms), row("device at work", busy, percent)]
+    columns = ["replica", *(f">{replica.ordinal}" for replica in shown), *([">median"] if cut else [])]
+    return section("Where the step goes", note, columns, rows)
+
+
+def _environment(report: RunReport) -> list[RenderableType]:
+    """One paragraph of what a bug report needs."""
+    environment = report.environment
+    versions = [f"Python {environment.python}", *(f"{name} {version}" for name, version in environment.versions.items())]
+    settings = [f"{name}={value}" for name, value in environment.settings.items()]
+    return [plain("\n" + "; ".join(filter(None, [", ".join(versions), environment.platform, " ".join(settings)])), "dim")]

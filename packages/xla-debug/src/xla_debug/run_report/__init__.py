@@ -1,0 +1,1 @@
+"""The report of a run as data: its JSON schema, the files, and what is computed from it."""

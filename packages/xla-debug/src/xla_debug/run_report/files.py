@@ -1,0 +1,75 @@
+"""Run reports as files: compact JSON, replaced atomically, and read back with errors of one line."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from xla_debug.core import files as files_abi
+from xla_debug.run_report.errors import RunReportFileError
+from xla_debug.run_report.schema import FORMAT, VERSION, RunReport
+
+_PREFIX = f'{{"format":"{FORMAT}"'.encode()
+_HOW_TO_WRITE = "write a new one with `xla-debug run --json FILE SCRIPT`"
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[RunReport]:
+    return TypeAdapter(RunReport)
+
+
+def to_json(report: RunReport) -> bytes:
+    """A run report as compact JSON."""
+    try:
+        return _adapter().dump_json(report)
+    except PydanticSerializationError:  # file names need not be Unicode: what is not becomes `?`
+        plain = _adapter().dump_python(report, mode="json")
+        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
+def write(report: RunReport, path: str | os.PathLike[str]) -> None:
+    """Write a run report as JSON. Readers see the old file or the new one, never a part. Raises OSError."""
+    files_abi.atomic_write_bytes(path, to_json(report))
+
+
+def read(path: str | os.PathLike[str]) -> RunReport:
+    """The run report in a file. Raises RunReportFileError if it is missing, cut off, something else, or of a newer version."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise RunReportFileError(f"{path}: there is no such file; {_HOW_TO_WRITE}") from None
+    except OSError as error:
+        raise RunReportFileError(f"{path}: cannot be read ({error.strerror}); give the JSON file of a run report") from error
+    found = _parsed(data, path)
+    version = found.get("version")
+    if type(version) is not int or version < 1:
+        raise RunReportFileError(f"{path}: a run report of version {version!r}, which never was; {_HOW_TO_WRITE}")
+    if version > VERSION:
+        raise RunReportFileError(
+            f"{path}: a run report of version {version}, this xla-debug reads up to {VERSION}; upgrade it: pip install -U xla-debug"
+        )
+    try:
+        return _adapter().validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise RunReportFileError(f"{path}: a run report that is damaged at {field} ({first['msg'].lower()}); {_HOW_TO_WRITE}") from error
+
+
+def _parsed(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON object of a file that says it is a run report."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if _PREFIX.startswith(data) or data.startswith(_PREFIX):
+            raise RunReportFileError(f"{path}: cut off after {len(data)} bytes; copy it again, or {_HOW_TO_WRITE}") from error
+        raise RunReportFileError(f"{path}: not JSON ({error}); give the JSON file of a run report") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise RunReportFileError(f"{path}: JSON, but no run report; {_HOW_TO_WRITE}")
+    return found

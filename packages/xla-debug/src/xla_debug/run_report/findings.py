@@ -1,0 +1,108 @@
+"""Find what is worth changing in a replica's part of a run report. Each rule has a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from xla_debug.run_report.schema import Bottleneck, Change, Compile, Finding, HotLine, Phase, Problem, Replica
+
+WARM_UP = 3
+"""Steps in which compilations are expected: parameters, then optimizer state, then numbers that change become inputs."""
+_RECOMPILES = 3
+_FEWEST_STEPS = 5
+_FALLBACKS = 3
+_WAIT_SHARE = 0.05
+"""Of the run without compilations, spent waiting for values that one line reads."""
+_LOADER_SHARE = 0.2
+"""Of the run without compilations, in loaders."""
+
+_KINDS: Mapping[Change, Problem] = {
+    Change.INPUT_SHAPE: Problem.SHAPES,
+    Change.INPUT_DTYPE: Problem.SHAPES,
+    Change.CONSTANT: Problem.NUMBERS,
+    Change.ARGUMENT: Problem.NUMBERS,
+}
+
+
+def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> list[Finding]:
+    """The findings of one replica, the costliest first. waits: line → steps in which it waited for a value, and how long in ms."""
+    rules = (_recompiles(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica))
+    return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
+
+
+def _without_compilations(replica: Replica) -> float:
+    """Milliseconds of the measured steps, in which compilations may have taken any time."""
+    return sum(replica.phases_ms.values()) - replica.phases_ms.get(Phase.COMPILE.value, 0.0)
+
+
+def _recompiles(replica: Replica) -> Iterator[Finding]:
+    """One program after the other, for the same reason at the same line."""
+    groups: dict[tuple[Problem, str | None], list[Compile]] = {}
+    for compiled in replica.compiles:
+        if compiled.difference.change is not Change.FIRST and compiled.step >= WARM_UP:
+            kind = _KINDS.get(compiled.difference.change, Problem.PROGRAMS)
+            groups.setdefault((kind, compiled.difference.line), []).append(compiled)
+    for (kind, line), group in groups.items():
+        if len(group) >= _RECOMPILES:
+            last = group[-1].difference
+            text = (
+                f"{len(group)} compilations after the first steps, {sum(one.ms for one in group) / 1e3:.1f} s; the last because {last.text}"
+            )
+            yield Finding(kind, line, text, last.advice, sum(one.ms for one in group))
+
+
+def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
+    """A value that is read in most turns of a loop: each read runs what is pending for it, or waits for the step."""
+    turns = max((sync.count for sync in replica.syncs if sync.kind == "step"), default=0)
+    if turns < _FEWEST_STEPS:
+        return
+    run_ms = _without_compilations(replica)
+    fallback_lines = {fallback.line for fallback in replica.fallbacks}
+    blocked = {sync.line: (sync.steps, sync.blocked_ms) for sync in replica.syncs if sync.kind == "read" and sync.line is not None}
+    for line in dict.fromkeys((*blocked, *waits)):
+        if line in fallback_lines:
+            continue  # the operator on the CPU is the finding
+        steps, ms = blocked.get(line, (0, 0.0))
+        wait_steps, wait_ms = waits.get(line, (0, 0.0))
+        often = 2 * steps >= turns
+        waiting = 2 * wait_steps >= turns and wait_ms >= _WAIT_SHARE * run_ms
+        if often or waiting:
+            cost = max(ms, wait_ms)
+            what = "runs what is pending" if often else "waits for the step"
+            yield Finding(
+                Problem.READS,
+                line,
+                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {what}, {cost:.0f} ms in all",
+                "read every N steps, or some steps later: keep loss.detach(), or read it in a step closure (xm.add_step_closure)",
+                cost,
+            )
+
+
+def _fallbacks(replica: Replica) -> Iterator[Finding]:
+    for fallback in replica.fallbacks:
+        if fallback.count >= _FALLBACKS:
+            yield Finding(
+                Problem.FALLBACK,
+                fallback.line,
+                f"{fallback.operator} has no XLA lowering: it ran on the CPU {fallback.count} times, moving {fallback.nbytes:,} bytes",
+                "use operators that have one, or register a lowering (docs/extending.md)",
+                fallback.ms,
+            )
+
+
+def _loaders(replica: Replica) -> Iterator[Finding]:
+    """The devices wait for batches."""
+    run_ms = _without_compilations(replica)
+    loading_ms = replica.phases_ms.get(Phase.LOADER.value, 0.0)
+    hidden = replica.verdict is Bottleneck.DEVICE
+    if replica.measured_steps >= _FEWEST_STEPS and loading_ms >= _LOADER_SHARE * run_ms and not hidden:
+        lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == Phase.LOADER.value]
+        line = lines[0].line if lines else None
+        yield Finding(
+            Problem.LOADER,
+            line,
+            f"{loading_ms / run_ms:.0%} of the time without compilations goes into batches, "
+            f"{loading_ms / replica.measured_steps:.1f} ms a step, most of it here",
+            "load in the background: DataLoader(num_workers=...), wrapped in MpDeviceLoader, or make batches cheaper",
+            loading_ms,
+        )

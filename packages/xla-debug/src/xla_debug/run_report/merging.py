@@ -1,0 +1,102 @@
+"""Merge the run reports of a job's processes, and find what only shows among several: a straggler."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Sequence
+
+from xla_debug.run_report.aggregates import RowGroup, group_rows, phase_ms, work_ms
+from xla_debug.run_report.schema import FORMAT, VERSION, Finding, Phase, Problem, Replica, RunReport
+
+_TOO_MUCH = 1.2
+"""Times the others' work per step, from which a replica is a straggler."""
+_STEPS = 20
+"""Fewer say nothing: the first ones compile."""
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+_ADVICE = {
+    Phase.TRACING: "see that it records no more than the others, and that its host has as fast a processor that nothing else uses",
+    Phase.LOOKUP: "see that its host has as fast a processor as the others', and that nothing else uses it",
+    Phase.COMPILE: "give all replicas the same shapes, and share the cache of compiled programs between them",
+    Phase.TRANSFER: "see that its batches are no larger than the others', and move its copies out of the step",
+    Phase.FALLBACK: "see why operators run on the CPU there, and on the other replicas not as long",
+    Phase.LOADER: "see that its share of the data is no larger and its disk no slower, or give its loader more workers",
+    Phase.PYTHON: "move what only this replica does, such as logging and checkpoints, out of the step",
+}
+
+
+def merge(reports: Sequence[RunReport]) -> RunReport:
+    """One run report of all processes: replicas by ordinal, findings that all share once.
+
+    Of two processes with one ordinal the one that started later counts: it took the other's place. Raises ValueError for no reports.
+    """
+    if not reports:
+        raise ValueError("there is nothing to merge: give at least one run report")
+    newest: dict[int, Replica] = {}
+    for replica in sorted((one for report in reports for one in report.replicas), key=lambda one: (one.ordinal, one.started_s)):
+        newest[replica.ordinal] = replica
+    replicas = list(newest.values())
+    first = min(reports, key=lambda report: min((replica.ordinal for replica in report.replicas), default=0))
+    start = min(report.started_s for report in reports)
+    codes = [report.exit_code for report in reports]
+    return RunReport(
+        format=FORMAT,
+        version=VERSION,
+        command=first.command,
+        started_s=start,
+        seconds=max(report.started_s + report.seconds for report in reports) - start,
+        exit_code=None if None in codes else next(filter(None, codes), 0),
+        environment=first.environment,
+        replicas=replicas,
+        findings=sorted(_stragglers(replicas) + _shared(replicas), key=lambda finding: -finding.cost_ms),
+    )
+
+
+def _shared(replicas: list[Replica]) -> list[Finding]:
+    """The replicas' findings; one that all have, for all. It costs what it costs where it costs most: they work side by side."""
+    found = []
+    for group in group_rows(replicas, lambda replica: [_of(replica, finding) for finding in replica.findings], _same):
+        if len(group.ordinals) == len(replicas):
+            found.append(_costliest(group))
+        else:
+            found += group.rows
+    return found
+
+
+def _of(replica: Replica, finding: Finding) -> Finding:
+    return dataclasses.replace(finding, replica=replica.ordinal)
+
+
+def _same(finding: Finding) -> tuple[object, ...]:
+    """The key by which findings of different replicas are the same: all but the numbers in their text."""
+    return finding.problem, finding.line, _NUMBER.sub("#", finding.text)
+
+
+def _costliest(group: RowGroup[Finding]) -> Finding:
+    return dataclasses.replace(max(group.rows, key=lambda finding: finding.cost_ms), replica=None)
+
+
+def _stragglers(replicas: list[Replica]) -> list[Finding]:
+    measured = [replica for replica in replicas if replica.steps >= _STEPS]
+    found = []
+    for replica in measured:
+        others = [other for other in measured if other is not replica]
+        if others and work_ms(replica) > _TOO_MUCH * statistics.median(map(work_ms, others)):
+            found.append(_straggler(replica, others))
+    return found
+
+
+def _straggler(replica: Replica, others: list[Replica]) -> Finding:
+    """A finding with the phase that takes the replica longer than the others, and the line."""
+    usual = statistics.median(map(work_ms, others))
+    more = work_ms(replica) - usual
+    excess = {phase: phase_ms(replica, phase) - statistics.median(phase_ms(other, phase) for other in others) for phase in _ADVICE}
+    phase = max(excess, key=lambda one: excess[one])
+    hot = max((line for line in replica.hot_lines if line.phase == phase.value), key=lambda line: line.ms, default=None)
+    text = (
+        f"replica {replica.ordinal} on {replica.host} works {work_ms(replica):.1f} ms per step, the others {usual:.1f} ms "
+        f"and wait for it: {phase.value} alone takes {excess[phase]:.1f} ms more"
+    )
+    return Finding(Problem.STRAGGLER, hot.line if hot else None, text, _ADVICE[phase], more * replica.steps, replica.ordinal)

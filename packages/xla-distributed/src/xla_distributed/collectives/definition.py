@@ -1,0 +1,71 @@
+"""Define the operations behind the collectives, `torch.ops.xla_distributed`: schemas, shapes of results, rows of the op table.
+
+Each takes and gives the token that keeps collectives in order (`lowering.py`). Groups are two lists: members in line, and sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from xla_core.abi.operators import OpSpec, register_op
+from xla_distributed.job import flight_recorder
+
+NAMESPACE = "xla_distributed"
+GROUPS = "int[] members, int[] sizes"
+_LIBRARY: Any = torch.library.Library(NAMESPACE, "DEF")
+Tensors = Sequence[torch.Tensor]
+Results = tuple[list[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveOp:
+    """A collective as replicas issue it.
+
+    operation: records it in a graph, called as `operation(inputs, token, *rest)`, and gives results and the next token.
+    among_threads: its results where the replicas are threads of one process, called as `among_threads(name, inputs, *rest)`.
+    """
+
+    name: str
+    operation: Any
+    among_threads: Callable[..., Any]
+
+
+def define(
+    name: str,
+    arguments: str,
+    shapes: Callable[..., Any],
+    lower: Callable[..., Any],
+    among_threads: Callable[..., Any],
+    scalars: Sequence[str] = (),
+) -> CollectiveOp:
+    """Define the operation `name`, which flight recorders record.
+
+    arguments: of the schema, and its results; shapes: of the results, as a meta kernel; lower: called with a `Context`, the arrays, the
+    token and the rest; scalars: arguments that are values only, so that another one is no other program.
+    """
+    _LIBRARY.define(f"{name}{arguments}")
+    _LIBRARY.impl(name, shapes, "Meta")
+    register_op(OpSpec(f"{NAMESPACE}::{name}", lower, frozenset(scalars), has_side_effects=True))
+    flight_recorder.record_operation(f"{NAMESPACE}.{name}", name)
+    return CollectiveOp(name, getattr(getattr(torch.ops, NAMESPACE), name).default, among_threads)
+
+
+def shapes_of_inputs(inputs: Tensors, token: torch.Tensor, *_: Any) -> Results:
+    """Results of the shapes of the inputs."""
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs], torch.empty_like(token)
+
+
+def shape_of_input(value: torch.Tensor, token: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A result of the shape of the input."""
+    return torch.empty_like(value, memory_format=torch.contiguous_format), torch.empty_like(token)
+
+
+def resized(x: torch.Tensor, dim: int, times: int, parts: int) -> torch.Tensor:
+    """An empty tensor as `x`, of which one dimension has `times / parts` as many elements."""
+    shape = list(x.shape)
+    shape[dim] = shape[dim] * times // parts
+    return x.new_empty(shape)

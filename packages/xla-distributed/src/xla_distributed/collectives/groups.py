@@ -1,0 +1,51 @@
+"""Groups of replicas as users give them: lists of lists of ordinals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch_xla.runtime as xr
+from xla_core.abi.collectives import check_groups
+
+ReplicaGroups = Sequence[Sequence[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Disjoint groups of ordinals. `members` in line, `sizes` of each; all replicas in one group have neither.
+
+    size: of the group that this replica is in; place: its position there.
+    """
+
+    members: tuple[int, ...]
+    sizes: tuple[int, ...]
+    size: int
+    place: int
+
+
+def groups_of(given: ReplicaGroups) -> Groups:
+    """Check what a user gave; None and [] mean one group of all. In SPMD mode, numbers are those of devices, and `place` says nothing.
+
+    Raises ValueError if an ordinal repeats or is out of range, or one is in no group: the same on all replicas.
+    """
+    if xr.is_spmd():  # one program: its devices are meant, of which none is this process's
+        count, mine = int(xr.global_runtime_device_count()), 0
+    else:
+        count, mine = int(xr.world_size()), int(xr.global_ordinal())
+    if not given:
+        return Groups((), (), count, mine)
+    listed = check_groups(given, count)
+    members = tuple(ordinal for group in listed for ordinal in group)
+    own = next(group for group in listed if mine in group)
+    if members == tuple(range(count)) and len(listed) == 1:
+        return Groups((), (), count, mine)
+    return Groups(members, tuple(len(group) for group in listed), len(own), own.index(mine))
+
+
+def even_groups_of(given: ReplicaGroups, what: str) -> Groups:
+    """As `groups_of`, of one size. Raises AssertionError if they are not."""
+    groups = groups_of(given)
+    if len(set(groups.sizes)) > 1:
+        raise AssertionError(f"{what} needs groups of one size, got sizes {list(groups.sizes)}")
+    return groups

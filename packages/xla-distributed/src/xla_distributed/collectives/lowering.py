@@ -1,0 +1,155 @@
+"""Lower collectives to `jax.lax`, inside a program that runs over the mesh of all replicas: order, flat arrays, groups.
+
+Collectives keep their order by data: each takes a token from the one before and makes a token for the next. Replicas may run
+different operations between equal collectives, and XLA orders what does not depend on each other as it likes, so that without
+it two replicas could wait for each other in different collectives. The token is zero, but XLA cannot know: all operands depend
+on it, because XLA would drop a collective over a constant, which it takes to be the same on all replicas.
+
+Tensors of one dtype travel together in one flat array: a collective costs the same for one as for a hundred small ones.
+On CPU a large array travels in parts (`_by_parts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from xla_core.abi.operators import REPLICA_AXIS
+
+Ints = Sequence[int]
+IndexGroups = list[list[int]] | None
+# On CPU, up to how many bytes a collective takes at once, and of how many the parts of a larger one are.
+_WHOLE_BYTES, _PART_BYTES = 24 << 20, 8 << 20
+
+
+def index_groups(members: Ints, sizes: Ints) -> IndexGroups:
+    """Groups as jax takes them; None for one of all."""
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(list(members[start : start + size]))
+        start += size
+    return groups or None
+
+
+def _tied(flat: jax.Array, token: jax.Array) -> jax.Array:
+    """The same values, of which XLA knows nothing, and which are there only after the token."""
+    bits = to_bits(flat)
+    mask = lax.broadcast(lax.convert_element_type(token, bits.dtype), bits.shape)
+    held = from_bits(lax.bitwise_xor(bits, mask), flat.dtype)
+    apart: jax.Array = lax.optimization_barrier(held)
+    return apart
+
+
+def _token_after(flat: jax.Array, token: jax.Array) -> jax.Array:
+    first = lax.squeeze(lax.slice(flat, (0,), (1,)), (0,))
+    return lax.bitwise_and(token, lax.convert_element_type(first != 0, token.dtype))
+
+
+def flatten(x: jax.Array) -> jax.Array:
+    """The array in one dimension."""
+    return lax.reshape(x, (x.size,))
+
+
+# From a flat array and its token to what a collective makes of it.
+Step = Callable[[jax.Array], jax.Array]
+
+
+def in_order(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    """One collective over a flat array that is not empty; its result, flat, and the next token."""
+    result = step(_tied(flat, token))
+    return result, _token_after(flatten(result), token)
+
+
+def elementwise(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    """As `in_order`, of a step whose result has an element for each one of its operand, made of that one on all replicas."""
+    whole = partial(in_order, step=step)
+    if flat.size * flat.dtype.itemsize <= _WHOLE_BYTES:
+        return whole(flat, token)
+    made: tuple[jax.Array, jax.Array] = lax.platform_dependent(flat, token, cpu=partial(_by_parts, step=step), default=whole)
+    return made
+
+
+def _by_parts(flat: jax.Array, token: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    """As `in_order`, one part after the other and in place.
+
+    On CPU a collective makes a copy of its operand. The allocator gives memory of more than 32 MiB back to the system after each run,
+    and touching it anew costs as much as sending it; that for a part stays with the process.
+    """
+    size = _PART_BYTES // flat.dtype.itemsize
+
+    def turn(number: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        flat, token = state
+        start = (number * size,)
+        result, token = in_order(lax.dynamic_slice(flat, start, (size,)), token, step)
+        return lax.dynamic_update_slice(flat, result, start), token
+
+    count, rest = divmod(flat.size, size)
+    flat, token = lax.fori_loop(0, count, turn, (flat, token))
+    if rest:
+        result, token = in_order(lax.slice(flat, (count * size,), (flat.size,)), token, step)
+        flat = lax.dynamic_update_slice(flat, result, (count * size,))
+    return flat, token
+
+
+def together(inputs: Sequence[jax.Array], token: jax.Array, step: Callable[[Sequence[jax.Array], jax.Array], Any]) -> Any:
+    """Apply `step(tensors, token) -> (results, token)` to the tensors of each dtype; results in the order of the inputs."""
+    results: list[Any] = [None] * len(inputs)
+    kinds: dict[np.dtype, list[int]] = {}
+    for place, x in enumerate(inputs):
+        kinds.setdefault(x.dtype, []).append(place)
+    for places in kinds.values():
+        made, token = step([inputs[place] for place in places], token)
+        for place, result in zip(places, made, strict=True):
+            results[place] = result
+    return results, token
+
+
+def join(inputs: Sequence[jax.Array]) -> jax.Array:
+    """One flat array of all elements, for arrays of one dtype."""
+    return lax.concatenate([flatten(x) for x in inputs], 0) if len(inputs) > 1 else flatten(inputs[0])
+
+
+def split_as(flat: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+    """A flat array cut into pieces shaped as `like`."""
+    parts, start = [], 0
+    for x in like:
+        parts.append(lax.reshape(lax.slice(flat, (start,), (start + x.size,)), x.shape))
+        start += x.size
+    return parts
+
+
+def place_in_group(groups: IndexGroups) -> jax.Array:
+    """This replica's position in its group."""
+    ordinal = lax.axis_index(REPLICA_AXIS)
+    if groups is None:
+        return ordinal
+    table = np.zeros(1 + max(map(max, groups)), np.int32)
+    for group in groups:
+        for place, member in enumerate(group):
+            table[member] = place
+    return jax.numpy.asarray(table)[ordinal]
+
+
+def to_bits(x: jax.Array) -> jax.Array:
+    """The bits of the elements, as unsigned integers; real parts before imaginary ones."""
+    if jax.numpy.issubdtype(x.dtype, np.complexfloating):
+        return lax.concatenate([to_bits(lax.real(x)), to_bits(lax.imag(x))], 0)
+    if x.dtype == np.bool_:
+        return lax.convert_element_type(x, np.uint8)
+    return lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}"))
+
+
+def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The array of which `to_bits` gave the bits."""
+    if jax.numpy.issubdtype(dtype, np.complexfloating):
+        half = bits.shape[0] // 2
+        part = np.dtype(f"float{4 * dtype.itemsize}")
+        return lax.complex(from_bits(bits[:half], part), from_bits(bits[half:], part))
+    if dtype == np.bool_:
+        return bits != 0
+    return lax.bitcast_convert_type(bits, dtype)

@@ -1,0 +1,81 @@
+"""Exchange parts of a tensor among the replicas of a group: `xm.all_to_all`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+
+from xla_core.abi.operators import REPLICA_AXIS, Context
+from xla_distributed.collectives.arguments import check_on_device, dimension
+from xla_distributed.collectives.definition import GROUPS, define, resized
+from xla_distributed.collectives.groups import ReplicaGroups, even_groups_of
+from xla_distributed.collectives.lowering import Ints, flatten, in_order, index_groups
+from xla_distributed.collectives.recording import record
+from xla_distributed.collectives.threads import gathered
+
+
+def _shapes(value: torch.Tensor, token: torch.Tensor, split_dim: int, concat_dim: int, count: int, *_: Any) -> Any:
+    return resized(resized(value, split_dim, 1, count), concat_dim, count, 1), torch.empty_like(token)
+
+
+def _lower(
+    context: Context, value: jax.Array, token: jax.Array, split_dim: int, concat_dim: int, count: int, members: Ints, sizes: Ints
+) -> list[jax.Array]:
+    if not value.size:
+        return [lax.full(context.shape, 0, value.dtype), token]
+
+    def step(flat: jax.Array) -> jax.Array:
+        shaped = lax.reshape(flat, value.shape)
+        groups = index_groups(members, sizes)
+        made: jax.Array = lax.all_to_all(shaped, REPLICA_AXIS, split_dim, concat_dim, axis_index_groups=groups, tiled=True)
+        return made
+
+    result, token = in_order(flatten(value), token, step)
+    return [result, token]
+
+
+def _among_threads(name: str, value: torch.Tensor, split: int, concat: int, count: int, members: Any, sizes: Any) -> torch.Tensor:
+    everyone, place = gathered(name, [value], (split, concat), members, sizes)
+    return torch.cat([tensor.chunk(count, split)[place] for (tensor,) in everyone], concat)
+
+
+ALL_TO_ALL = define(
+    "all_to_all",
+    f"(Tensor value, Tensor token, int split_dim, int concat_dim, int count, {GROUPS}) -> (Tensor, Tensor)",
+    _shapes,
+    _lower,
+    _among_threads,
+)
+
+
+def all_to_all(
+    value: torch.Tensor,
+    split_dimension: int,
+    concat_dimension: int,
+    split_count: int,
+    groups: ReplicaGroups = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Send part j of a tensor to replica j of the group, and concatenate what arrives, in the order of the senders.
+
+    split_dimension: is cut into parts; concat_dimension: grows. split_count: the size of the group. groups: as of `all_gather`.
+    Raises ValueError for another split_count and for a dimension that it does not divide.
+    """
+    check_on_device("all_to_all", [value])
+    found = even_groups_of(groups, "all_to_all")
+    if split_count != found.size:
+        raise ValueError(f"all_to_all: split_count is {split_count}, must be the group's size, {found.size}")
+    split, concat = dimension(value, split_dimension), dimension(value, concat_dimension)
+    if value.size(split) % split_count:
+        raise ValueError(f"all_to_all: dimension {split} of {tuple(value.shape)} is not divisible by {split_count} members")
+    result: torch.Tensor = record(ALL_TO_ALL, value, split, concat, split_count, found.members, found.sizes)
+    return result
+
+
+OFFERED: dict[str, Callable[..., Any]] = {
+    "torch_xla.core.xla_model.all_to_all": all_to_all,
+}

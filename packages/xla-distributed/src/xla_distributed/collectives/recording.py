@@ -1,0 +1,52 @@
+"""Record collectives in order: behind those before, by a token that each takes and gives, or among the threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import torch_xla.runtime as xr
+from xla_core.abi.collectives import device_context
+from xla_core.abi.sharding import is_manual
+from xla_distributed.collectives.definition import CollectiveOp
+from xla_distributed.errors import ModeError
+from xla_distributed.job import connection, thread_replicas
+
+
+def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
+    """The token that orders the next collective after those before it, and the device's context, which keeps it."""
+    context = device_context()
+    if context.all_reduce_token is None:
+        with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
+            context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
+    return context.all_reduce_token, context
+
+
+def record(collective: CollectiveOp, inputs: Any, *rest: Any) -> Any:
+    """Record a collective behind those before it; its results. Raises JobError without other replicas, ModeError as the message says."""
+    if thread_replicas.is_thread_replica():
+        with torch.no_grad():
+            return collective.among_threads(collective.name, inputs, *rest)
+    if xr.is_spmd():
+        _check_in_region(collective.name, [inputs] if isinstance(inputs, torch.Tensor) else inputs)
+    else:
+        connection.job_client()  # raises if there are no others
+    token, context = get_all_reduce_token()
+    with torch.no_grad():
+        results, context.all_reduce_token = collective.operation(inputs, token, *rest)
+    return results
+
+
+def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise ModeError unless all tensors are local shards, in a manual region."""
+    whole = next((tensor for tensor in tensors if not is_manual(tensor)), None)
+    if whole is not None:
+        raise ModeError(
+            f"{name} of a tensor of shape {tuple(whole.shape)}: in SPMD mode there is one replica and the compiler places collectives. "
+            "Call it on parts, between enable_manual_sharding and disable_manual_sharding, or leave it out"
+        )
+
+
+OFFERED: dict[str, Callable[..., Any]] = {"torch_xla.core.xla_model._get_all_reduce_token": get_all_reduce_token}

@@ -1,0 +1,67 @@
+"""Objects and bytes between replicas: processes of a job, through its store, or threads of a process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_core.abi.tensors import to_cpu
+from xla_distributed.job import connection, flight_recorder, thread_replicas
+from xla_distributed.job.exit_status import describe_error
+
+
+def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
+    if thread_replicas.is_thread_replica():
+        return thread_replicas.exchange("rendezvous", payload)
+    what = f"rendezvous {tag!r} of replica {xr.global_ordinal()}"
+    return connection.job_client().exchange("rendezvous", payload, connection.timeout(), what)
+
+
+def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
+    """The payloads of all replicas, in order of their ordinals."""
+    if not isinstance(payload, bytes):
+        raise TypeError(f"the payload of a rendezvous is bytes, got {type(payload).__name__}")
+    if ordinals and len(ordinals) != xr.global_device_count():
+        raise ValueError(f"a rendezvous takes all {xr.global_device_count()} replicas, got ordinals {list(ordinals)}")
+    torch_xla.sync()
+    parts = _exchange(payload, tag)
+    torch_xla.sync()
+    return parts
+
+
+def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+    """`reduce_fn` of the data of all replicas, on every one. Only processes of this job can have sent what is unpickled here."""
+    cpu = to_cpu(data)
+    parts = xm.rendezvous(tag, pickle.dumps(cpu))
+    return reduce_fn([pickle.loads(part) for part in parts])  # noqa: S301
+
+
+def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] | int = (0,)) -> Any:
+    """`target(*data)` with CPU tensors on the replicas `ordinals`, None on others; then a rendezvous of all.
+
+    An exception of `target` propagates there; the others get an error that names this replica.
+    """
+    chosen = [ordinals] if isinstance(ordinals, int) else list(ordinals)
+    running = xr.global_ordinal() in chosen
+    cpu = to_cpu(data, convert=running)
+    result = None
+    try:
+        if running:
+            result = target(*cpu)
+    except BaseException as error:
+        if not thread_replicas.is_thread_replica():  # a thread that raises is missed as it is
+            connection.job_client().leave(f"{describe_error(error)}, in do_on_ordinals", flight_recorder.count())
+        raise
+    xm.rendezvous("torch_xla.core.xla_model.do_on_ordinals")
+    return result
+
+
+OFFERED: dict[str, Callable[..., Any]] = {
+    "torch_xla.core.xla_model.do_on_ordinals": do_on_ordinals,
+    "torch_xla.core.xla_model.mesh_reduce": mesh_reduce,
+    "torch_xla.core.xla_model.xla_rendezvous": xla_rendezvous,
+}

@@ -1,0 +1,282 @@
+"""The client of a job's server, one for each process: rendezvous with all others, and what is known of those that died or disagree."""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
+from xla_distributed.job import protocol
+from xla_distributed.job.exit_status import ExitStatus, describe_exits
+from xla_distributed.job.process_state import host_id
+
+# How long a process looks for the job's server at its address: it listens before anybody learns of it.
+_JOIN_SECONDS = 10.0
+_HEARTBEATS = 4  # in the time after which silence means a loss
+
+
+class ProgramStatus(enum.Enum):
+    """The state of a program, in which another process hangs, on this one."""
+
+    SAME = enum.auto()  # it runs or ran here, too
+    NOT_REACHED = enum.auto()  # has not come to it
+
+
+class JobClient:
+    """Process `rank` of `size`, joined. Thread-safe.
+
+    runtime: where JAX's service listens; heartbeat: seconds of silence after which the other side is lost; exits: of processes that have
+    left, the first first; on_inquiry: the status of a program on this process, or what it runs in its place.
+    """
+
+    def __init__(self, connection: Connection, rank: int, size: int, runtime: str, heartbeat: float) -> None:
+        self.rank = rank
+        self.size = size
+        self.runtime = runtime
+        self.exits: dict[int, ExitStatus] = {}
+        self.disagreements: dict[str, dict[int, str]] = {}
+        self.on_disagreement: Callable[[str, str], None] = lambda name, text: None
+        self.on_inquiry: Callable[[str, str], str | ProgramStatus] = lambda name, digest: ProgramStatus.NOT_REACHED
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._news = threading.Condition()
+        self._results: dict[str, Any] = {}
+        self._statuses: dict[str, Any] = {}
+        self._wanted: set[str] = set()
+        self._messages: dict[str, deque[bytes]] = {}
+        self._counts: dict[str, int] = {}
+        self._ended: set[int] = set()
+        self._left = False
+        self._lost: str | None = None
+        self._heartbeat = heartbeat
+        self._heard = time.monotonic()
+        threading.Thread(target=self._read, name="xla-job-client", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, name="xla-job-heartbeat", daemon=True).start()
+
+    def exchange(self, kind: str, payload: bytes, timeout: float, what: str = "") -> list[bytes]:
+        """The payloads of all processes, by number; returns when all have called this as often with this kind.
+
+        timeout: seconds; what: said in errors. Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.
+        """
+        with self._news:
+            count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        return self.exchange_once(f"{kind} {count}", payload, timeout, what or kind)
+
+    def exchange_once(self, name: str, payload: bytes, timeout: float, what: str) -> list[bytes]:
+        """As `exchange`, under a name that is used once in a job."""
+        deadline = time.monotonic() + timeout
+        with self._news:
+            self._wanted.add(name)
+        try:
+            self._send({"do": "exchange", "name": name, "what": what}, payload)
+            with self._news:
+                while name not in self._results:
+                    self._check(name, what)
+                    if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
+                        raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name)}.\n{what}")
+                found: list[bytes] | None = self._results.pop(name)
+                if found is not None:
+                    return found
+                self._check(name, what)  # those that disagreed with this process may have gone since
+                raise ReplicaLostError(f"{describe_exits(self.exits)}.\n{what}")
+        except JobError:
+            self._send({"do": "withdraw", "name": name})  # this process waits there no longer
+            raise
+        finally:
+            with self._news:
+                self._wanted.discard(name)
+
+    def _check(self, name: str, what: str) -> None:
+        if self._left:
+            raise ReplicaLostError(f"this process has left the job.\n{what}")
+        if self._lost is not None:
+            raise ReplicaLostError(f"{self.losses()}.\n{what}")
+        others = self.disagreements.get(name)
+        if others:
+            texts = "\n".join(others.values())
+            raise CollectiveMismatchError(f"replicas disagree on what they do.\n{what}\n{texts}")
+
+    def _missing(self, name: str) -> str:
+        """The replicas that have not arrived in an exchange, in words; called with the lock held."""
+        status = self._status(name)
+        if status is None:
+            return "replicas that the job's coordinator cannot name, because it does not answer"
+        absent = [rank for rank in range(self.size) if rank not in status["arrived"]]
+        never = status["never_joined"]
+        return f"ordinals {absent}, which did not arrive" + (f" ({never} never joined the job)" if never else "")
+
+    def not_in(self, name: str) -> str:
+        """The replicas that do not hang in the program `name`, as this process does, in words."""
+        with self._news:
+            status = self._status(name)
+        if status is None:
+            return "The job's coordinator does not answer"
+        absent = set(range(self.size)) - {self.rank, *status["stuck"]}
+        return f"ordinals {sorted(absent)} did not arrive"
+
+    def _status(self, name: str) -> dict[str, Any] | None:
+        self._statuses.pop(name, None)
+        self._send({"do": "status", "name": name})
+        self._news.wait_for(lambda: name in self._statuses or self._lost is not None, timeout=5.0)
+        found: dict[str, Any] | None = self._statuses.pop(name, None)
+        return found
+
+    def post(self, rank: int, name: str, payload: bytes) -> None:
+        """Send bytes to one process, which takes them under `name`."""
+        self._send({"do": "message", "name": name, "to": rank}, payload)
+
+    def take(self, sender: int, name: str, timeout: float) -> bytes:
+        """The next bytes that a process posted to this one under `name`. Raises ReplicaLostError, ReplicaTimeoutError."""
+        with self._news:
+            messages = self._messages.setdefault(name, deque())
+            self._news.wait_for(lambda: messages or sender in self.exits or self._lost is not None, timeout)
+            if messages:
+                return messages.popleft()
+            self._check(name, name)
+            if sender in self.exits:
+                raise ReplicaLostError(f"{describe_exits({sender: self.exits[sender]})}.\n{name}")
+            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {name}")
+
+    def report_stuck(self, name: str, digest: str, text: str) -> None:
+        """Report that this process hangs in a program; those that run another one under its name answer."""
+        self._send({"do": "stuck", "name": name, "digest": digest, "text": text})
+
+    def losses(self) -> str:
+        """The losses of this process's job, in words; "" if there are none."""
+        if self._lost is not None and not self.exits:
+            return f"the job's coordinator is gone ({self._lost})"
+        return describe_exits(self.exits)
+
+    def cannot_run(self, number: int) -> bool:
+        """True if the program with collectives of this number waits for a replica that is lost."""
+        return self._lost is not None or any(one.runs is None or one.runs < number for one in tuple(self.exits.values()))
+
+    def failed(self) -> bool:
+        """True if something went wrong: a process has failed, or the coordinator is lost."""
+        return self._lost is not None or any(status.reason for status in tuple(self.exits.values()))
+
+    def all_exited_have_ended(self) -> bool:
+        """True if the processes of all replicas that have left have ended, too."""
+        return self.exits.keys() <= self._ended
+
+    def wait_for_losses(self) -> None:
+        """Return when another process has left, or the coordinator is lost."""
+        with self._news:
+            self._news.wait_for(lambda: bool(self.exits) or self._lost is not None)
+
+    def leave(self, reason: str, runs: int) -> None:
+        """Take part no more. reason: what went wrong, "" if nothing did; runs: how many programs with collectives this process has run."""
+        with self._news:
+            if self._left:
+                return
+            self._left = True
+        self._send({"do": "leave", "reason": reason, "runs": runs})
+
+    def wait_for_others_to_leave(self, timeout: float) -> None:
+        """Return when all others are gone, or after `timeout` seconds."""
+        with self._news:
+            self._news.wait_for(lambda: len(self.exits) == self.size - 1 or self._lost is not None, timeout)
+
+    def wait_for_the_failed_to_end(self, timeout: float) -> None:
+        """Return when the processes of all who have failed have ended, or after `timeout` seconds."""
+        with self._news:
+            failed = {rank for rank, status in self.exits.items() if status.reason}
+            self._news.wait_for(lambda: failed <= self._ended or self._lost is not None, timeout)
+
+    def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        try:
+            with self._sending:
+                protocol.send(self._connection, header, body)
+        except OSError as error:
+            self._lose(str(error))
+
+    def _send_heartbeats(self) -> None:
+        """Say that this process lives, and find out whether the other side does, as long as both do."""
+        while self._lost is None:
+            self._send({"do": "heartbeat"})
+            time.sleep(self._heartbeat / _HEARTBEATS)
+            if time.monotonic() - self._heard > self._heartbeat:
+                self._lose(f"it sent no heartbeat for {self._heartbeat:g} s (XLA_HEARTBEAT_TIMEOUT_SECONDS)")
+
+    def _read(self) -> None:
+        try:
+            while True:
+                header, body = protocol.receive(self._connection)
+                self._heard = time.monotonic()
+                with self._news:
+                    self._take(header, body)
+                    self._news.notify_all()
+        except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
+            self._lose(str(error) or "it closed the connection")
+
+    def _lose(self, reason: str) -> None:
+        with self._news:
+            self._lost = self._lost or reason
+            self._news.notify_all()
+
+    def _take(self, header: dict[str, Any], body: bytes) -> None:
+        if "exits" in header:
+            exits = {int(rank): ExitStatus(str(reason), runs) for rank, (reason, runs) in header["exits"].items()}
+            self.exits.update({rank: status for rank, status in exits.items() if rank not in {self.rank, *self.exits}})
+        if "ended" in header:
+            self._ended.add(int(header["ended"]))
+        if "exchange" in header and header["exchange"] in self._wanted:
+            self._results[header["exchange"]] = protocol.unpack(header["lengths"], body) if "lengths" in header else None
+        if "message" in header:
+            self._messages.setdefault(str(header["message"]), deque()).append(body)
+        if "status" in header:
+            self._statuses[header["status"]] = header
+        if "disagree" in header:
+            self._disagree(header["disagree"], int(header["rank"]), str(header["text"]))
+        if "inquiry" in header:
+            self._answer(str(header["inquiry"]), int(header["rank"]), str(header["digest"]), str(header["text"]))
+
+    def _answer(self, name: str, rank: int, digest: str, text: str) -> None:
+        mine = self.on_inquiry(name, digest)
+        if mine is ProgramStatus.NOT_REACHED:
+            self._send({"do": "not reached", "name": name, "rank": rank})
+        elif isinstance(mine, str):
+            self._send({"do": "differ", "name": name, "rank": rank, "text": mine})
+            self._disagree(name, rank, text)
+
+    def _disagree(self, name: str, rank: int, text: str) -> None:
+        self.disagreements.setdefault(name, {})[rank] = text
+        self.on_disagreement(name, text)
+
+
+def join(address: protocol.Address, key: bytes, rank: int, size: int, timeout: float) -> JobClient:
+    """Join the job that is served at an address. Raises JobError if it does not let this process in, ReplicaLostError, ReplicaTimeoutError.
+
+    timeout: seconds.
+    """
+    deadline = time.monotonic() + min(timeout, _JOIN_SECONDS)
+    pause = 0.02
+    while True:
+        try:
+            connection = protocol.connect(address, key)
+            break
+        except protocol.AuthenticationError as error:
+            raise JobError(
+                f"process {rank} could not join the job at {address[0]}:{address[1]}: {error}. Give all its processes one XLA_JOB_KEY"
+            ) from error
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ReplicaTimeoutError(
+                    f"process {rank} found nobody at {address[0]}:{address[1]}, where the job was ({error}): its other processes have ended"
+                ) from error
+            time.sleep(pause)
+            pause = min(1.0, pause * 2)
+    try:
+        protocol.send(connection, {"rank": rank, "size": size, "pid": os.getpid(), "host": host_id()})
+        answer, _ = protocol.receive(connection)
+    except (EOFError, OSError, ValueError) as error:
+        raise JobError(f"the job at {address[0]}:{address[1]} closed the connection: {error}") from error
+    if "refused" in answer:
+        raise JobError(f"process {rank} is not let in: {answer['refused']}")
+    return JobClient(connection, rank, size, str(answer["runtime"]), float(answer["heartbeat"]))

@@ -1,0 +1,156 @@
+"""Connect this process to its job before its devices start: the job's store, JAX's distributed runtime, the core's topology."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import jax
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
+import torch_xla.runtime as xr
+from xla_core.abi.events import explain_failures
+from xla_core.abi.process import Topology, before_start, client, set_topology
+from xla_distributed import settings
+from xla_distributed._compat import join_runtime
+from xla_distributed.errors import JobError, ReplicaLostError
+from xla_distributed.job import bootstrap, flight_recorder, hardware, watchdog
+from xla_distributed.job.client import JobClient, join
+from xla_distributed.job.exit_status import describe_error
+from xla_distributed.job.shutdown import exit_with_error
+
+_TIMEOUT_FLAG = "xla_cpu_collective_timeout_seconds"
+# How long a process that fails because another one did lets that one end first, and their launcher see it, so that it names that one.
+_FIRST_SECONDS, _SEEN_SECONDS = 5.0, 3.0
+
+
+class _State:
+    job_client: JobClient | None = None
+
+
+_lock = threading.Lock()
+
+
+def timeout() -> float:
+    """Seconds that replicas wait for each other."""
+    return settings.COLLECTIVE_TIMEOUT_SECONDS.get()
+
+
+def job_client() -> JobClient:
+    """The client by which this process is connected to its job. Raises JobError if it belongs to none."""
+    client()  # all replicas start theirs together
+    if _State.job_client is None:
+        raise JobError("this process belongs to no job: start it with torch_xla.launch, xmp.spawn or torchrun")
+    return _State.job_client
+
+
+def _connect() -> None:
+    """Join the job that this process belongs to, if there is one and it has not joined yet. Raises JobError."""
+    with _lock:
+        if _State.job_client is not None:
+            return
+        job = bootstrap.current(timeout())
+        if job is None:
+            return
+        joined = join(job.address, job.key, job.rank, job.size, timeout())
+        watchdog.start(joined)
+        try:
+            local_size = _exchange_hosts(job, joined)
+            _start_jax(job, joined.runtime)
+        except Exception as error:
+            joined.leave("" if joined.failed() else describe_error(error), 0)
+            raise
+        spmd = xr.is_spmd()
+        set_topology(Topology(job.rank, job.size, job.local_rank, local_size, replicas=not spmd, spmd=spmd))
+        _State.job_client = joined
+        flight_recorder.start(joined, timeout)
+        explain_failures(_explanation)
+        atexit.register(leave)
+
+
+before_start(_connect)
+
+
+def _exchange_hosts(job: bootstrap.Job, joined: JobClient) -> int:
+    """Wait for all processes; the number of those on this host."""
+    name = socket.gethostname()
+    names = joined.exchange("hosts", name.encode(), timeout(), "waiting for all replicas to start")
+    return job.local_size or max(job.local_rank + 1, sum(other.decode() == name for other in names))
+
+
+def _start_jax(job: bootstrap.Job, runtime: str) -> None:
+    """Connect JAX's processes."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _TIMEOUT_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
+    if not xr.is_spmd():
+        settings.CPU_NUM_DEVICES.set(1)  # each replica has one
+    if xr.device_type() in hardware.GPUS:
+        jax.config.update("jax_cuda_visible_devices", str(job.local_rank))
+        jax.config.update("jax_rocm_visible_devices", str(job.local_rank))
+    join_runtime(runtime, job.size, job.rank, max(1, round(timeout())))
+
+
+def torch_store(wait: timedelta) -> Store:
+    """A store of torch's between all processes of the job: process 0 serves it, on the job's address."""
+    joined = job_client()
+    host = bootstrap.address_of_host()
+    offer = ""
+    serving = None
+    if joined.rank == 0:
+        serving = TCPStore(host, 0, is_master=True, timeout=wait, wait_for_workers=False, master_listen_fd=bootstrap.listening(host, 0))
+        offer = f"{host} {serving.port}"
+    address, port = joined.exchange("torch store", offer.encode(), timeout(), "init_process_group")[0].decode().split(" ")
+    store = serving if serving is not None else TCPStore(address, int(port), is_master=False, timeout=wait, wait_for_workers=False)
+    joined.exchange("torch store found", b"", timeout(), "init_process_group")  # process 0 may drop its store as soon as this returns
+    return store
+
+
+def _explanation(error: BaseException) -> str | None:
+    """The reason of a failed execution, as far as the job knows it."""
+    joined = _State.job_client
+    return flight_recorder.explanation(joined, error) if joined is not None else None
+
+
+def leave(reason: str = "", launched: bool = False) -> None:
+    """Leave the job, at exit or when this process has failed; the others get the reason first. Process 0 is the last to go if all is well.
+
+    launched: by something that ends all processes when one fails; torchrun's variables say the same.
+    """
+    with _lock:
+        joined, _State.job_client = _State.job_client, None
+    if joined is None:
+        return
+    reason = reason or _uncaught()
+    error = flight_recorder.finish() if not reason else None
+    if error is not None:
+        joined.leave("" if joined.failed() else describe_error(error), flight_recorder.count())
+        exit_with_error(ReplicaLostError(flight_recorder.explanation(joined, error) or str(error)))
+    second = bool(reason) and joined.failed()  # it fails because another one did
+    joined.leave("" if second else reason, flight_recorder.count())
+    jax.distributed.shutdown()
+    if second and (launched or settings.RUN_ID.get() is not None):
+        joined.wait_for_the_failed_to_end(_FIRST_SECONDS)
+        time.sleep(_SEEN_SECONDS)
+    elif joined.rank == 0 and not reason:  # where its end is that of a container, the coordinator ends with it
+        joined.wait_for_others_to_leave(timeout())
+
+
+def _uncaught() -> str:
+    """The uncaught exception with which this process ends, in words; "" if there is none."""
+    error = getattr(sys, "last_value", None)
+    return describe_error(error) if isinstance(error, BaseException) and not hasattr(sys, "ps1") else ""
+
+
+def _forget() -> None:
+    """In a child of `os.fork`: the job is its parent's."""
+    global _lock
+    _lock, _State.job_client = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)

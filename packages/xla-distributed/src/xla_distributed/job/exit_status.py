@@ -1,0 +1,27 @@
+"""The exit status of processes of a job, and its text for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """The exit of one process. reason: what went wrong, "" if nothing did; runs: programs with collectives so far, None if unknown."""
+
+    reason: str
+    runs: int | None = None
+
+
+def describe_exits(exits: Mapping[int, ExitStatus]) -> str:
+    """The replicas that have exited and why, in one line, the first first."""
+    return ", ".join(
+        f"replica {rank} {f'was lost: {status.reason}' if status.reason else 'has left the job'}" for rank, status in exits.items()
+    )
+
+
+def describe_error(error: BaseException) -> str:
+    """The error with which a process ends, in words for the others."""
+    text = str(error)[:500]
+    return f"it failed with {type(error).__name__}{f': {text}' if text else ''}"

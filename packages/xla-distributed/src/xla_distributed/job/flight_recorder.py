@@ -1,0 +1,277 @@
+"""The flight recorder: collective programs that this process runs, compared with the other replicas before a first run, watched later.
+
+Every program with collectives has a number, counted alike on all replicas. Before one whose collectives are new runs, the
+replicas exchange what they are about to do under that number. Later runs cost nothing but an entry in the recorder: a thread looks once a
+second whether the oldest unfinished one still hangs, or is still compiled, and reports it to the job, which knows whether others run
+something else or are lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from xla_core.abi.graph import Graph, Operation, register_build_scope, register_wrapper
+from xla_distributed.errors import CollectiveMismatchError, ReplicaLostError
+from xla_distributed.job.client import JobClient, ProgramStatus
+from xla_distributed.job.shutdown import exit_with_error
+
+_CHECK_SECONDS = 1.0
+_STUCK_AFTER = 1.0
+_GRACE = 5.0  # seconds in which a process that cannot go on may still fail by itself
+_SHOWN = 6  # collectives of each side in an error
+_REMEMBERED = 1024  # runs that a replica can be asked about
+
+
+@dataclass(frozen=True, slots=True)
+class _Collectives:
+    """The collectives of a program in order: a digest of what all replicas must share, and lines for people."""
+
+    digest: str
+    lines: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """An execution of a program with collectives. token: is ready when it is done; None while it is being launched, or compiled.
+
+    failed: it was not launched, whatever the reason.
+    """
+
+    number: int
+    collectives: _Collectives
+    start: float
+    token: jax.Array | None = None
+    failed: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"run {self.number}"
+
+    @property
+    def over(self) -> bool:
+        return self.failed or (self.token is not None and self.token.is_ready())  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True, eq=False)
+class _FlightRecorder:
+    """The programs that this process has run in a job, the latest last."""
+
+    job_client: JobClient
+    timeout: Callable[[], float]
+    count: int = 0
+    failed: int | None = None  # the first that failed before it was launched
+    error_raised: bool = False  # the user's program has had an error of an execution
+    building: _Run | None = None  # the next, while its program is compiled
+    known: set[str] = field(default_factory=set)
+    runs: deque[_Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def run(self, collectives: _Collectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Run a program that all replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
+        self.count += 1
+        run = _Run(self.count, collectives, time.monotonic())
+        self.runs.append(run)
+        try:
+            if self.job_client.exits and self.job_client.cannot_run(run.number):
+                raise ReplicaLostError(f"{self.job_client.losses()}; {self.shown(run)}")
+            if collectives.digest not in self.known:
+                self._agree(run)
+                self.known.add(collectives.digest)
+            results = executable(*arguments)
+        except BaseException:
+            run.failed = True
+            self.failed = self.failed or run.number
+            raise
+        run.token = results[-1]
+        return results
+
+    def _agree(self, run: _Run) -> None:
+        """Raise unless all replicas are about to run the same collectives."""
+        mine = run.collectives
+        ours = json.dumps({"digest": mine.digest, "lines": mine.lines}).encode()
+        parts = [json.loads(part) for part in self.job_client.exchange_once(run.name, ours, self.timeout(), self.shown(run))]
+        different = [rank for rank, part in enumerate(parts) if part["digest"] != mine.digest]
+        if not different:
+            return
+        theirs = tuple(map(str, parts[different[0]]["lines"]))
+        start = next((place for place, (one, other) in enumerate(zip(mine.lines, theirs, strict=False)) if one != other), 0)
+        raise CollectiveMismatchError(
+            "replicas disagree on their collectives: each must issue the same ones in the same order.\n"
+            f"{self.shown(run, start)}\nreplica {different[0]} runs{_shown(theirs, start)}"
+        )
+
+    @contextmanager
+    def build(self, collectives: _Collectives) -> Iterator[None]:
+        """While the program of the next run is compiled."""
+        run = self.building = _Run(self.count + 1, collectives, time.monotonic())
+        try:
+            yield
+        finally:
+            self.building = None
+            run.failed = True  # another entry is made for its execution
+
+    def oldest(self) -> _Run | None:
+        """The first run that is not over, be it compiled yet or not."""
+        return next((run for run in tuple(self.runs) if not run.over), self.building)
+
+    def watch(self) -> None:
+        """Report a run that hangs to the job, in a loop."""
+        while True:
+            time.sleep(_CHECK_SECONDS)
+            run = self.oldest()
+            if run is not None and time.monotonic() - run.start > _STUCK_AFTER:
+                self.job_client.report_stuck(run.name, run.collectives.digest, self.shown(run))
+
+    def _named(self, name: str) -> _Run | None:
+        building = self.building
+        if building is not None and building.name == name:
+            return building
+        return next((run for run in tuple(self.runs) if run.name == name), None)
+
+    def shown(self, run: _Run, start: int = 0) -> str:
+        """A run in words."""
+        return f"replica {self.job_client.rank} runs{_shown(run.collectives.lines, start)}"
+
+    def status(self, name: str, digest: str) -> str | ProgramStatus:
+        """The status of a program on this process; if another one ran or runs under its name here, that one in words."""
+        run = self._named(name)
+        if run is None:
+            return ProgramStatus.NOT_REACHED if int(name.removeprefix("run ")) > self.count else ProgramStatus.SAME
+        return ProgramStatus.SAME if run.collectives.digest == digest else self.shown(run)
+
+    def disagreed(self, name: str, text: str) -> None:
+        """End the process if it waits in a collective that another replica does not run, or compiles one: nothing else can wake it."""
+        run = self._named(name)
+        if run is not None:
+            threading.Thread(target=self._end, args=(run, text), name="xla-job-mismatch", daemon=True).start()
+
+    def _end(self, run: _Run, text: str) -> None:
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline:
+            if run.failed:
+                return  # whoever runs it gets the error
+            time.sleep(0.1)
+        exit_with_error(CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}"))
+
+    def blocked(self) -> str | None:
+        """The program in which this process waits, or would, for replicas that are lost, in words; None if there is none."""
+        run = self.oldest()
+        return self.shown(run) if run is not None and self.job_client.cannot_run(run.number) else None
+
+
+_recorder: _FlightRecorder | None = None
+_operations: dict[str, str] = {}  # name of an operation in graphs → that of its collective
+
+
+def record_operation(name: str, collective: str) -> None:
+    """Take the operation `name` of graphs for a collective, which all replicas must run alike."""
+    _operations[name] = collective
+
+
+def start(job_client: JobClient, timeout: Callable[[], float]) -> None:
+    """Record the collective programs of this process from now on."""
+    global _recorder
+    _recorder = _FlightRecorder(job_client, timeout)
+    job_client.on_disagreement = _recorder.disagreed
+    job_client.on_inquiry = _recorder.status
+    register_wrapper(_wrapped)
+    register_build_scope(_building)
+    threading.Thread(target=_recorder.watch, name="xla-job-watch", daemon=True).start()
+
+
+def count() -> int:
+    """The number of programs with collectives that this process has run, up to one that failed."""
+    if _recorder is None:
+        return 0
+    return _recorder.count if _recorder.failed is None else _recorder.failed - 1
+
+
+def finish() -> Exception | None:
+    """Wait for what this process has launched; why it failed, if it did and nobody knows, because nobody has read what it gives."""
+    recorder = _recorder
+    if recorder is None or recorder.error_raised:
+        return None
+    token = next((run.token for run in reversed(tuple(recorder.runs)) if run.token is not None), None)
+    if token is None:
+        return None
+    while not token.is_ready():  # type: ignore[attr-defined]
+        time.sleep(0.01)  # Ctrl-C may come, and the watchdog if others do not
+    try:
+        token.block_until_ready()
+    except RuntimeError as error:
+        return error
+    return None
+
+
+def blocked() -> str | None:
+    """`_FlightRecorder.blocked` of this process."""
+    return _recorder.blocked() if _recorder is not None else None
+
+
+def _building(graph: Graph) -> AbstractContextManager[None]:
+    """While a program is compiled, which others wait for if it holds collectives."""
+    collectives = _collectives(graph) if _recorder is not None else None
+    return nullcontext() if _recorder is None or collectives is None else _recorder.build(collectives)
+
+
+def _wrapped(graph: Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
+    """The executable, with an entry in the recorder if it holds collectives."""
+    recorder = _recorder
+    collectives = _collectives(graph)
+    if recorder is None or collectives is None:
+        return executable
+
+    def run(*arguments: Any) -> Any:
+        return recorder.run(collectives, executable, arguments)
+
+    return run
+
+
+def _collectives(graph: Graph) -> _Collectives | None:
+    found = [operation for operation in graph.operations() if operation.name in _operations]
+    if not found:
+        return None
+    digest = hashlib.sha256("\n".join(operation.text for operation in found).encode()).hexdigest()
+    return _Collectives(digest, tuple(_line(operation) for operation in found))
+
+
+def _line(operation: Operation) -> str:
+    text = f"{_operations[operation.name]}{operation.text.removeprefix(operation.name)}".partition(";")[0]
+    return f"{text}{f'  # {operation.line}' if operation.line else ''}"
+
+
+def _shown(lines: tuple[str, ...], start: int = 0) -> str:
+    """Some collectives, one a line, from one on."""
+    chosen = lines[start : start + _SHOWN]
+    more = len(lines) - start - len(chosen)
+    numbered = [f"  {start + place + 1}. {line}" for place, line in enumerate(chosen)]
+    return "\n".join(["", *numbered, *([f"  and {more} more"] if more > 0 else [])])
+
+
+def explanation(job_client: JobClient, error: BaseException) -> str | None:
+    """Explain a failed execution of this process; None if nothing is known."""
+    recorder = _recorder
+    if recorder is None or not recorder.runs:
+        return None
+    recorder.error_raised = True
+    run = recorder.oldest() or recorder.runs[-1]
+    deadline = time.monotonic() + 2.0
+    while not job_client.exits and "Timed out" not in str(error) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the news of a death may be slower than the broken connection
+    if job_client.exits:
+        return f"{job_client.losses()}; {recorder.shown(run)}"
+    others = job_client.disagreements.get(run.name)
+    if others:
+        return "\n".join([recorder.shown(run), *others.values()])
+    if "Timed out" in str(error):
+        return f"{recorder.shown(run)}\n{job_client.not_in(run.name)}"
+    return None

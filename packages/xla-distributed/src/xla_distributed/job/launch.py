@@ -1,0 +1,215 @@
+"""Start the replicas of a job on this host."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from typing import Any
+
+from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
+
+import torch_xla.runtime as xr
+from xla_core.abi import process as process_abi
+from xla_distributed import settings
+from xla_distributed.errors import JobError
+from xla_distributed.job import bootstrap, connection, hardware
+from xla_distributed.job.coordinator import Coordinator
+from xla_distributed.job.exit_status import describe_error
+
+_HOST = "127.0.0.1"
+_END_SECONDS = 5.0
+Target = Callable[..., Any]
+
+
+class Launched:
+    """Replicas that were started: `processes`, and `join` as `torch.multiprocessing` has it."""
+
+    def __init__(self, context: Any, coordinator: Coordinator) -> None:
+        self._context = context
+        self._coordinator = coordinator
+        self.processes: list[multiprocessing.process.BaseProcess] = context.processes
+
+    def pids(self) -> list[int]:
+        """Process numbers, in order of the replicas."""
+        return [int(pid) for pid in self._context.pids()]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for all replicas, at most `timeout` seconds; whether all have ended.
+
+        Raises torch's ProcessRaisedException with the traceback of the replica that failed first, or ProcessExitedException; the
+        others are ended then, and also if this is interrupted. grace_period: seconds that they have for it, 5 unless given.
+        """
+        try:
+            ended = bool(self._context.join(timeout, _END_SECONDS if grace_period is None else grace_period))
+        except BaseException:
+            self._end()
+            raise
+        if ended:
+            self._coordinator.close()
+        return ended
+
+    def _end(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        deadline = time.monotonic() + _END_SECONDS
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._coordinator.close()
+
+
+def spawn(
+    fn: Target,
+    args: tuple[Any, ...] = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Launched | None:
+    """Run `fn(index, *args)` in one process for each device of this host, `index` being its ordinal.
+
+    nprocs: how many, at most the devices; None: all devices; 1: call in this process.
+    join: wait for them; without it, what was started is returned.
+    Raises ValueError for an impossible `nprocs`, RuntimeError if this process already used its devices (but on the
+    CPU, unless it forks) or is itself a replica, and
+    torch's ProcessRaisedException or ProcessExitedException if a replica fails.
+    """
+    if nprocs == 1:
+        fn(0, *args)
+        return None
+    if xr.is_spmd():
+        raise RuntimeError("SPMD mode has one process for all devices: call the function directly instead of spawning replicas")
+    if bootstrap.is_one_of_several():
+        raise RuntimeError(
+            "this process is already one of a job's (says WORLD_SIZE, or a cluster's manager): use torch_xla.launch, which runs there too"
+        )
+    count = hardware.device_count()
+    size = count if nprocs is None else nprocs
+    if not 1 <= size <= count:
+        raise ValueError(f"nprocs is {nprocs}, must be from 1 to the number of devices, {count}, or None for all")
+    if size == 1:
+        fn(0, *args)
+        return None
+    if process_abi.started() and (start_method == "fork" or xr.device_type() != "CPU"):
+        raise RuntimeError(
+            "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"
+            " (on the CPU, start_method='spawn' works)"
+        )
+    started = _start(fn, args, size, daemon, start_method)
+    if not join:
+        return started
+    while not started.join():
+        pass
+    return None
+
+
+def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Launched:
+    key = secrets.token_bytes(32)
+    coordinator = bootstrap.start_coordinator([_HOST], size, key)
+    try:
+        context = start_processes(
+            _replica, (fn, args, size, coordinator.address, key), nprocs=size, join=False, daemon=daemon, start_method=start_method
+        )
+    except BaseException:
+        coordinator.close()
+        raise
+    return Launched(context, coordinator)
+
+
+def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
+    """Run a replica in a child process."""
+    _end_with_parent()
+    settings.RANK.set(index)
+    settings.WORLD_SIZE.set(size)
+    _take_place(index, size)
+    settings.MASTER_ADDR.set(address[0])
+    bootstrap.set_job(bootstrap.Job(index, size, index, size, address, key))
+    hardware.restrict(index, size)
+    connection.job_client()
+    try:
+        fn(index, *args)
+    except (Exception, KeyboardInterrupt) as error:
+        connection.leave(describe_error(error), launched=True)
+        raise
+
+
+def _take_place(local_rank: int, local_size: int) -> None:
+    """Set the variables that say which of this host's processes this one is."""
+    settings.LOCAL_RANK.set(local_rank)
+    settings.LOCAL_WORLD_SIZE.set(local_size)
+    settings.PJRT_LOCAL_PROCESS_RANK.set(local_rank)
+    settings.PJRT_LOCAL_PROCESS_COUNT.set(local_size)
+
+
+def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
+    """Make this process, which somebody else started, one replica of this host's, and connect it to the others.
+
+    They find each other as under torchrun, at MASTER_ADDR and MASTER_PORT. RANK and WORLD_SIZE place it among several hosts; without
+    them this host is all. Raises ValueError for a rank outside the count, RuntimeError if the process already used its devices.
+    """
+    _check_place(local_rank, local_world_size)
+    if not settings.WORLD_SIZE.is_set():
+        settings.RANK.set(local_rank)
+        settings.WORLD_SIZE.set(local_world_size)
+    _take_place(local_rank, local_world_size)
+    hardware.restrict(local_rank, local_world_size)
+    if settings.WORLD_SIZE.get() != 1:
+        connection.job_client()
+
+
+def initialize_singleprocess(local_rank: int, local_world_size: int) -> None:
+    """Say which of this host's processes this one is, which drives all devices that it sees on its own; see `spawn_threads`.
+
+    Raises ValueError for a rank outside the count, RuntimeError if the process already used its devices.
+    """
+    _check_place(local_rank, local_world_size)
+    settings.PJRT_LOCAL_PROCESS_RANK.set(local_rank)
+    settings.PJRT_LOCAL_PROCESS_COUNT.set(local_world_size)
+
+
+def _check_place(local_rank: int, local_size: int) -> None:
+    if not 0 <= local_rank < local_size:
+        raise ValueError(f"local_rank is {local_rank}, must be from 0 to local_world_size - 1, {local_size - 1}")
+    if process_abi.started():
+        raise RuntimeError("this process has already used its xla devices, too late to give it a place among others: do so at its start")
+
+
+def _end_with_parent() -> None:
+    """End this process when the launching one is gone, however that went."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise JobError("replicas are started by spawn, in processes of their own")
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="xla-launcher-watch", daemon=True).start()
+
+
+def launch(fn: Target, args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False) -> None:
+    """Run `fn(index, *args)` as each replica: in this process, with its local rank, if it is one of a job's already; else as `spawn` does.
+
+    debug_single_process: call it once, in this process. Raises NotImplementedError in SPMD mode.
+    """
+    if xr.is_spmd():
+        raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
+    if bootstrap.is_one_of_several():
+        fn(settings.LOCAL_RANK.get() or 0, *args)
+        return
+    spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)
+
+
+OFFERED: dict[str, Callable[..., Any]] = {
+    "torch_xla.launch": launch,
+}

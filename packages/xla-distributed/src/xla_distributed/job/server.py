@@ -1,0 +1,286 @@
+"""The server of a job's processes: rendezvous of all of them, which exchange bytes, and news of those that die or disagree.
+
+It runs as threads of the job's coordinator (`coordinator.py`). Each number of the job joins once; when all have joined, nobody
+else is let in.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from xla_distributed.job import protocol
+from xla_distributed.job.exit_status import ExitStatus
+from xla_distributed.job.process_state import LocalProcess, ProcessState, local_process
+
+# All processes that wait at different places for so long will not reach a rendezvous any more.
+_SETTLED_SECONDS = 2.0
+# Nor will one that waits for so long for another, which hangs in a program that the first has not come to.
+_CROSSED_SECONDS = 3.0
+_CHECK_SECONDS = 1.0
+# A process that is stopped for so long, while others run, is lost.
+_STOPPED_SECONDS = 2.0
+# For so long a process that comes late still finds a server, from which it learns that the others have exited.
+_LINGER_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """A process that has joined.
+
+    process: on this host, None on another; heard: when its last message came; stopped: since when it is; lost: why it was given up;
+    stuck: the program in which it hangs, and how it says so; waits: exchanges that it waits in, and what it says of them;
+    crossed: where it waits and what others hang in meanwhile, and since when.
+    """
+
+    rank: int
+    connection: Connection
+    process: LocalProcess | None
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    heard: float = field(default_factory=time.monotonic)
+    stopped: float | None = None
+    lost: str = ""
+    stuck: tuple[str, str] = ("", "")
+    waits: dict[str, str] = field(default_factory=dict)
+    crossed: tuple[tuple[str, ...], float] = ((), 0.0)
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        with self.sending:
+            try:
+                protocol.send(self.connection, header, body)
+            except OSError:
+                return  # it has ended: its own thread sends the news
+
+    def give_up(self, reason: str) -> None:
+        """End the connection of a process that is lost, from any thread, also while another one sends to it."""
+        self.lost = reason
+        try:
+            with socket.socket(fileno=os.dup(self.connection.fileno())) as shared:
+                shared.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended by itself
+
+
+class Server:
+    """Serves a job of `size` processes that know `key`, on one address of this host.
+
+    heartbeat: seconds without a heartbeat after which a process of another host is lost; runtime: where JAX's service listens.
+    """
+
+    def __init__(self, host: str, size: int, key: bytes, heartbeat: float, runtime: str) -> None:
+        self._size = size
+        self._key = key
+        self._heartbeat = heartbeat
+        self._runtime = runtime
+        self._lock = threading.RLock()
+        self._joined: set[int] = set()
+        self._peers: dict[int, _Peer] = {}  # by number, of processes that have not ended
+        self._exits: dict[int, ExitStatus] = {}
+        self._ended = threading.Condition(self._lock)
+        self._exchanges: dict[str, dict[int, bytes]] = {}
+        self._listener: socket.socket | None = protocol.listen(host)
+        self.address: protocol.Address = (host, int(self._listener.getsockname()[1]))
+        threading.Thread(target=self._accept, args=(self._listener,), name="xla-job-server", daemon=True).start()
+        threading.Thread(target=self._watch_peers, name="xla-job-heartbeats", daemon=True).start()
+
+    def wait_until_over(self) -> None:
+        """Return when all processes of the job have ended, or some have and nobody else has come for a while."""
+        with self._ended:
+            while len(self._exits) < self._size or self._peers:
+                self._ended.wait_for(lambda: not self._peers)
+                if len(self._exits) == self._size or not self._ended.wait_for(lambda: bool(self._peers), _LINGER_SECONDS):
+                    return
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection = protocol.accept(listener)
+            except OSError:
+                if self._listener is None:
+                    return  # closed: all are here
+                time.sleep(0.1)  # a connection that broke, or no descriptor left
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="xla-job-server", daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        peer: _Peer | None = None
+        reason = "its process has died"
+        try:
+            protocol.authenticate(connection, self._key)
+            peer = self._join(connection)
+            while peer is not None:
+                header, body = protocol.receive(connection)
+                peer.heard = time.monotonic()
+                if header["do"] == "leave":
+                    self._left(peer, ExitStatus(str(header["reason"]), int(header["runs"])))
+                elif peer.rank not in self._exits:
+                    self._handle(peer, header, body)
+        except (EOFError, OSError, ValueError, KeyError, TypeError, protocol.AuthenticationError) as error:
+            reason = f"{reason} ({error})" if str(error) else reason
+        finally:
+            if peer is not None:
+                self._left(peer, ExitStatus(peer.lost or reason))
+                self._end(peer)
+            connection.close()
+
+    def _join(self, connection: Connection) -> _Peer | None:
+        header, _ = protocol.receive(connection)
+        rank, size = int(header["rank"]), int(header["size"])
+        process = local_process(int(header["pid"]), str(header["host"]))
+        with self._lock:
+            if size != self._size or not 0 <= rank < size:
+                protocol.send(connection, {"refused": f"this job has {self._size} processes, the caller is {rank} of {size}"})
+            elif rank in self._joined:
+                protocol.send(connection, {"refused": f"process {rank} has already joined this job"})
+            else:
+                peer = self._peers[rank] = _Peer(rank, connection, process)
+                self._joined.add(rank)
+                if len(self._joined) == self._size:
+                    self._stop_listening()  # before the last one knows that it has joined
+                peer.send({"joined": rank, "heartbeat": self._heartbeat, "runtime": self._runtime})
+                self._ended.notify_all()
+                return peer
+        return None
+
+    def _handle(self, peer: _Peer, header: dict[str, Any], body: bytes) -> None:
+        with self._lock:
+            if header["do"] == "heartbeat":
+                peer.send({"heartbeat": True})
+                return
+            name = str(header["name"])
+            if header["do"] == "exchange":
+                self._exchange(peer, name, str(header["what"]), body)
+            elif header["do"] == "withdraw":
+                peer.waits.pop(name, None)
+                self._exchanges.get(name, {}).pop(peer.rank, None)
+            elif header["do"] == "stuck":  # the others know whether they run the same
+                peer.stuck = name, str(header["text"])
+                question = {"inquiry": name, "rank": peer.rank, "digest": header["digest"], "text": header["text"]}
+                for other in self._peers.values():
+                    if other is not peer:
+                        other.send(question)
+            elif header["do"] == "differ":
+                asking = self._peers.get(int(header["rank"]))
+                if asking is not None:
+                    asking.send({"disagree": name, "rank": peer.rank, "text": header["text"]})
+            elif header["do"] == "not reached":
+                self._not_reached(peer, name, int(header["rank"]))
+            elif header["do"] == "message":
+                receiver = self._peers.get(int(header["to"]))
+                if receiver is not None:
+                    receiver.send({"message": name}, body)
+            elif header["do"] == "status":
+                arrived = sorted(self._exchanges.get(name, ()))
+                absent = [rank for rank in range(self._size) if rank not in self._joined]
+                stuck = [other.rank for other in self._peers.values() if other.stuck[0] == name]
+                peer.send({"status": name, "arrived": arrived, "never_joined": absent, "stuck": stuck})
+
+    def _exchange(self, peer: _Peer, name: str, what: str, body: bytes) -> None:
+        parts = self._exchanges.setdefault(name, {})
+        parts[peer.rank] = body
+        peer.waits[name] = what
+        if self._exits:
+            peer.send({"exchange": name, **self._news()})
+        elif len(parts) == self._size:
+            lengths, joined = protocol.pack([parts[rank] for rank in range(self._size)])
+            del self._exchanges[name]
+            for other in self._peers.values():
+                del other.waits[name]
+                other.send({"exchange": name, "lengths": lengths}, joined)
+        elif all(other.waits for other in self._peers.values()) and len(self._peers) == self._size:
+            threading.Timer(_SETTLED_SECONDS, self._fail_if_all_wait, (self._waits(),)).start()
+
+    def _waits(self) -> dict[int, dict[str, str]]:
+        return {rank: dict(peer.waits) for rank, peer in self._peers.items()}
+
+    def _fail_if_all_wait(self, before: dict[int, dict[str, str]]) -> None:
+        """Send all processes the mismatch, if each waits for the others at another place, as a while ago: none would ever come."""
+        with self._lock:
+            if self._waits() != before:
+                return
+            for peer in self._peers.values():
+                for name in peer.waits:
+                    for rank, waits in before.items():
+                        if name not in waits:
+                            peer.send({"disagree": name, "rank": rank, "text": "; ".join(waits.values())})
+
+    def _not_reached(self, peer: _Peer, name: str, rank: int) -> None:
+        """A process has not reached a program in which another hangs: send both the mismatch, if it waits for that one elsewhere."""
+        other = self._peers.get(rank)
+        if other is None or other.stuck[0] != name:
+            return
+        elsewhere = {place: what for place, what in peer.waits.items() if place not in other.waits}
+        crossing = (name, *elsewhere)
+        if not elsewhere or peer.crossed[0] != crossing:
+            peer.crossed = crossing, time.monotonic()
+        elif time.monotonic() - peer.crossed[1] > _CROSSED_SECONDS:
+            other.send(
+                {"disagree": name, "rank": peer.rank, "text": f"replica {peer.rank} waits elsewhere: {'; '.join(elsewhere.values())}"}
+            )
+            for place in elsewhere:
+                peer.send({"disagree": place, "rank": rank, "text": other.stuck[1]})
+
+    def _watch_peers(self) -> None:
+        """Give up processes that cannot go on while others can, in a loop."""
+        last = time.monotonic()
+        while True:
+            time.sleep(_CHECK_SECONDS)
+            now = time.monotonic()
+            late, last = now - last > 3 * _CHECK_SECONDS, now
+            peers = [peer for peer in tuple(self._peers.values()) if not peer.lost]
+            if late:  # this process was stopped itself: what others did meanwhile is not known
+                for peer in peers:
+                    peer.heard, peer.stopped = now, None
+                continue
+            doubtful = {peer: reason for peer in peers if (reason := self._loss(peer, now))}
+            for peer, reason in doubtful.items():
+                if peer.stopped is not None and (len(doubtful) == len(peers) or now - peer.stopped < _STOPPED_SECONDS):
+                    continue  # if all are, it was Ctrl-Z, say
+                peer.give_up(reason)
+
+    def _loss(self, peer: _Peer, now: float) -> str:
+        """The reason why a process does not go on; "" if it does, as far as is known."""
+        state = None if peer.process is None else peer.process.state()
+        peer.stopped = (peer.stopped or now) if state is ProcessState.STOPPED else None
+        if state is ProcessState.ENDED:
+            return "its process has died"
+        if state is ProcessState.STOPPED:
+            return "its process is stopped, by SIGSTOP or the like"
+        if state is None and now - peer.heard > self._heartbeat:
+            return f"it sent no heartbeat for {self._heartbeat:g} s (XLA_HEARTBEAT_TIMEOUT_SECONDS)"
+        return ""
+
+    def _news(self) -> dict[str, Any]:
+        """The exits so far, for a message."""
+        return {"exits": {rank: [status.reason, status.runs] for rank, status in self._exits.items()}}
+
+    def _left(self, peer: _Peer, status: ExitStatus) -> None:
+        """A process takes part no more, though it may still be ending."""
+        with self._lock:
+            if peer.rank in self._exits:
+                return
+            self._exits[peer.rank] = status
+            for other in self._peers.values():
+                other.send(self._news())
+                for name, parts in self._exchanges.items():
+                    if other.rank in parts and other is not peer:
+                        other.send({"exchange": name, **self._news()})
+
+    def _end(self, peer: _Peer) -> None:
+        """A process has ended."""
+        with self._lock:
+            del self._peers[peer.rank]
+            for other in self._peers.values():
+                other.send({"ended": peer.rank})
+            self._ended.notify_all()

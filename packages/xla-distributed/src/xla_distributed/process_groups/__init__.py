@@ -1,0 +1,1 @@
+"""Backend `xla` of `torch.distributed`: process groups, functional collectives, groups of a mesh."""

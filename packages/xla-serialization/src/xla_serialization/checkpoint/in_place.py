@@ -1,0 +1,59 @@
+"""Load into tensors that exist, on any device and with any sharding: each device's shard is read, and no more."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from xla_serialization.checkpoint.loading import Checkpoint
+from xla_serialization.checkpoint.local_shards import local_spans, write_local_shards
+from xla_serialization.checkpoint.saving import flatten, unwrapped
+from xla_serialization.core import sharding
+from xla_serialization.errors import MismatchError
+from xla_serialization.format.dtypes import DTYPES
+from xla_serialization.format.manifest import INDEX
+from xla_serialization.format.matching import matched
+from xla_serialization.format.tree import decode
+from xla_serialization.progress import Meter, Progress, no_progress
+
+
+def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, progress: Progress = no_progress) -> Any:
+    """Write a checkpoint's tensors into the tensors of `state`, in the same nesting; gives what was saved, with those tensors in it.
+
+    Of sharded tensors, what each device of this process holds is read from the files: the mesh, and the number of devices
+    and processes, may be others than when saving. verify: compare checksums of what is read whole. progress: called after each tensor.
+    Raises MismatchError, which says where, for other keys, shapes or dtypes, before anything is written; else as `load`.
+    """
+    checkpoint = Checkpoint(path, verify)
+    flat = flatten(state)
+    names: dict[str, str] = {}
+    for mine, theirs in matched(flat.tree, checkpoint.manifest.tree):
+        if names.setdefault(mine, theirs) != theirs:
+            raise MismatchError(f"{mine}: one tensor, which stands where the checkpoint has two, {names[mine]} and {theirs}")
+        _check(mine, flat.tensors[mine], checkpoint, theirs)
+    meter = Meter(progress, sum(checkpoint.manifest.tensors[theirs].nbytes for theirs in names.values()))
+    for mine, theirs in names.items():
+        fill(flat.tensors[mine], checkpoint, theirs)
+        meter.add(checkpoint.manifest.tensors[theirs].nbytes)
+    there = {theirs: flat.tensors[mine] for mine, theirs in names.items()}
+    return decode(checkpoint.manifest.tree, lambda name: there[name] if name in there else checkpoint[name], str(checkpoint.path / INDEX))
+
+
+def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str) -> None:
+    entry = checkpoint.manifest.tensors[theirs]
+    if tuple(tensor.shape) != entry.shape or tensor.dtype is not DTYPES[entry.dtype]:
+        wanted = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        raise MismatchError(f"{mine}: the checkpoint has {entry.dtype}{list(entry.shape)}, the tensor is {wanted}")
+
+
+def fill(tensor: torch.Tensor, checkpoint: Checkpoint, name: str) -> None:
+    """Write a checkpoint's tensor into `tensor`, of its shape and dtype."""
+    inner = unwrapped(tensor)
+    if inner.device.type == "xla" and sharding.sharding_of(inner) is not None:
+        wanted = set(local_spans(inner))
+        write_local_shards(inner, {spans: checkpoint.part(name, tuple(slice(*span) for span in spans)) for spans in wanted})
+        return
+    with torch.no_grad():
+        inner.copy_(checkpoint.read(name, inner.device))

@@ -1,0 +1,115 @@
+"""The processes that save one checkpoint together: exchange of JSON between them, and errors that all of them raise."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from jax.experimental import multihost_utils
+
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from xla_serialization.core import process
+from xla_serialization.errors import CheckpointError
+
+Gather = Callable[[str], list[str]]
+"""Gathers the texts of all processes, by number. All must call it equally often."""
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The processes that save together: this one's number, and how many they are. By default a process, or a replica, on its own."""
+
+    index: int = 0
+    count: int = 1
+    gather: Gather = lambda text: [text]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """The JSON values of all processes, by number."""
+        return [value] if self.count == 1 else [json.loads(text) for text in self.gather(json.dumps(value))]
+
+    @contextmanager
+    def raise_together(self, consequence: str = "nothing was saved") -> Iterator[None]:
+        """A block that each process runs. If it raised in one, all raise: that one its error, others CheckpointError with what it was."""
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+        failures = self.all_gather(None if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
+        failed = [f"process {number}: {text}" for number, text in enumerate(failures) if text is not None]
+        if failed:
+            raise CheckpointError(f"{consequence}, because of {'; '.join(failed)}")
+
+
+def spmd_participants() -> Participants:
+    """The processes of an SPMD program, which exchange data on its devices: for where programs run in the same order in all of them."""
+    return Participants(xr.process_index(), xr.process_count(), _on_devices) if spans_processes() else Participants()
+
+
+def spans_processes() -> bool:
+    """Whether tensors on `xla` are sharded over the devices of several processes."""
+    return xr.is_spmd() and xr.process_count() > 1
+
+
+def _on_devices(text: str) -> list[str]:
+    process.client()  # jax, which is asked below, knows the job once the core has started it
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.ravel(multihost_utils.process_allgather(np.array([mine.size], np.int32)))
+    padded = np.zeros(int(lengths.max()), np.uint8)
+    padded[: mine.size] = mine
+    rows = multihost_utils.process_allgather(padded)
+    return [row[:length].tobytes().decode() for row, length in zip(np.reshape(rows, (len(lengths), -1)), lengths, strict=True)]
+
+
+def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Participants]:
+    """The processes of a process group, `number` times: each of these may be used in a thread of its own, whatever the devices do.
+
+    group: of CPU processes; None for all of torch.distributed, or for a process on its own. All its processes must call.
+    Raises ValueError for a group of other devices, one that leaves out processes of an SPMD program, and none where there are several.
+    """
+    if group is not None and "cpu:" not in dist.get_backend_config(group):
+        raise ValueError(
+            f"the process group is for {dist.get_backend_config(group)!r}; checkpoints need one of CPU processes: "
+            "pass torch.distributed.new_group(backend='gloo')"
+        )
+    count = xr.process_count()
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        if count > 1:
+            raise ValueError(
+                f"{count} processes save together through torch.distributed: call torch.distributed.init_process_group('gloo') before"
+            )
+        return [Participants()] * number
+    ranks = dist.get_process_group_ranks(group or dist.GroupMember.WORLD)
+    if xr.is_spmd() and len(ranks) != count:
+        raise ValueError(
+            f"the process group has {len(ranks)} of {count} processes of this SPMD program, and tensors are sharded over all of them"
+        )
+    if len(ranks) == 1:
+        return [Participants()] * number
+    made = [dist.new_group(ranks, backend="gloo", use_local_synchronization=True) for _ in range(number)]
+    return [Participants(ranks.index(dist.get_rank()), len(ranks), functools.partial(_in_group, one, len(ranks))) for one in made]
+
+
+def _in_group(group: dist.ProcessGroup, count: int, text: str) -> list[str]:
+    texts: list[str] = [""] * count
+    dist.all_gather_object(texts, text, group=group)
+    return texts
+
+
+def any_of(participants: Participants, flags: Sequence[bool]) -> list[bool]:
+    """For each flag, whether it is set in any process."""
+    return [any(column) for column in zip(*participants.all_gather(list(flags)), strict=True)]
+
+
+def is_writer(master_only: bool, global_master: bool) -> bool:
+    """Whether this replica writes: each host's master, the job's only if `global_master`, all unless `master_only`."""
+    return not master_only or bool(xm.is_master_ordinal(local=not global_master))

@@ -1,0 +1,1 @@
+"""What the command does: open a path of any known format, convert it, verify it."""

@@ -1,0 +1,182 @@
+"""Describe what a path holds, whoever wrote it, without reading the tensors: our folder, others' safetensors, files of torch.save."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xla_serialization.checkpoint import saving
+from xla_serialization.checkpoint.loading import Checkpoint
+from xla_serialization.errors import DamagedCheckpointError
+from xla_serialization.format.dtypes import DTYPES
+from xla_serialization.format.files import open_file
+from xla_serialization.format.leaves import Leaf, leaves
+from xla_serialization.format.limits import LARGEST_TEXT, is_file_name, parsed, shown
+from xla_serialization.format.manifest import INDEX, MANIFEST_KEY, Shape, Tree
+from xla_serialization.format.shards import ShardReader
+from xla_serialization.torch_formats import xser
+
+_SINGLE = "model.safetensors"
+
+
+class Kind(Enum):
+    """The kinds of sources, by who wrote them."""
+
+    CHECKPOINT = "checkpoint of xla_serialization"
+    FOLDER = "folder of safetensors files"
+    FILE = "safetensors file"
+    TORCH = "file of torch.save"
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """A tensor of a source. files: with its pieces. read: gives it on the CPU; what is one piece is mapped."""
+
+    dtype: torch.dtype
+    shape: Shape
+    files: tuple[str, ...]
+    pieces: int
+    nbytes: int
+    read: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The contents of a path: a nesting, and its tensors by name."""
+
+    path: Path
+    kind: Kind
+    tree: Tree
+    tensors: Mapping[str, SourceTensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def leaves(self) -> list[Leaf]:
+        """The leaves of the nesting. Raises DamagedCheckpointError."""
+        return leaves(self.tree, str(self.path))
+
+
+def open_source(path: Path) -> Source:
+    """Tell what it is and look into it.
+
+    Raises CheckpointError, OSError. No code from the files is run.
+    """
+    if path.is_dir():
+        weights = _weights(path)
+        if weights is not None:
+            return _flat(path, Kind.FOLDER, _in_folder(path, weights))
+        if not (path / INDEX).exists() and (path / _SINGLE).exists():
+            return _flat(path, Kind.FOLDER, _in_file(path / _SINGLE))
+        return _checkpoint(path)
+    if path.suffix == ".safetensors":
+        return _flat(path, Kind.FILE, _in_file(path))
+    return _torch(path)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether it is a file, or a folder of safetensors files that another program wrote."""
+    return path.is_file() or path.is_dir() and (_weights(path) is not None or not (path / INDEX).exists() and (path / _SINGLE).exists())
+
+
+def flat_tree(names: Mapping[str, object]) -> Tree:
+    """Of a dict from these names to their tensors."""
+    return {"dict": [[name, {"tensor": name}] for name in names]}
+
+
+def _flat(path: Path, kind: Kind, tensors: Mapping[str, SourceTensor]) -> Source:
+    return Source(path, kind, flat_tree(tensors), tensors)
+
+
+def _checkpoint(path: Path) -> Source:
+    checkpoint = Checkpoint(path)
+    tensors = {
+        name: SourceTensor(
+            DTYPES[entry.dtype],
+            entry.shape,
+            tuple(dict.fromkeys(piece.file for piece in entry.pieces)),
+            len(entry.pieces),
+            entry.nbytes,
+            partial(checkpoint.mapped, name),
+        )
+        for name, entry in checkpoint.manifest.tensors.items()
+    }
+    return Source(path, Kind.CHECKPOINT, checkpoint.manifest.tree, tensors)
+
+
+def _weights(folder: Path) -> dict[str, str] | None:
+    """Name → file, of an index that another program wrote; None where there is none."""
+    index = folder / INDEX
+    try:
+        with open_file(index) as file:
+            data = file.read(LARGEST_TEXT + 1)
+        whole = parsed(data) if len(data) <= LARGEST_TEXT else None
+    except (FileNotFoundError, DamagedCheckpointError, ValueError, RecursionError):
+        return None  # then it is a checkpoint of ours, or none: who opens it says what is wrong
+    if not isinstance(whole, dict) or MANIFEST_KEY in whole:
+        return None
+    weights = whole.get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(file, str) for file in weights.values()):
+        raise DamagedCheckpointError(f"{index}: no index of safetensors files: it has no 'weight_map' from names to files")
+    return weights
+
+
+def _in_folder(folder: Path, weights: Mapping[str, str]) -> dict[str, SourceTensor]:
+    shards: dict[str, dict[str, SourceTensor]] = {}
+    found = {}
+    for name, file in weights.items():
+        if not is_file_name(file):
+            raise DamagedCheckpointError(f"{folder / INDEX}: {shown(file)}, of {len(file)} characters, is no plain file name")
+        if file not in shards:
+            shards[file] = _in_file(folder / file)
+        if name not in shards[file]:
+            raise DamagedCheckpointError(f"{folder / file}: tensor {shown(name)} is not in this file")
+        found[name] = shards[file][name]
+    return found
+
+
+def _in_file(path: Path) -> dict[str, SourceTensor]:
+    reader = ShardReader(path, os.stat(path).st_size)
+    return {
+        block.name: SourceTensor(block.dtype, block.shape, (path.name,), 1, block.nbytes, partial(reader.mapped, block, None))
+        for block in reader.blocks()
+    }
+
+
+def _torch(path: Path) -> Source:
+    """Of torch.save, mapped where the file's format allows; with the files of `xser` beside it if it refers to them."""
+    with open_file(path):  # what is no file is not waited for
+        pass
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError):
+        data = _xser_or_refused(path)
+    state = saving.flatten(data)
+    tensors = {
+        name: SourceTensor(tensor.dtype, tuple(tensor.shape), (path.name,), 1, tensor.nbytes, partial(_given, tensor))
+        for name, tensor in state.tensors.items()
+    }
+    return Source(path, Kind.TORCH, state.tree, tensors)
+
+
+def _xser_or_refused(path: Path) -> Any:
+    try:
+        return xser.load(path)
+    except DamagedCheckpointError as error:
+        if isinstance(error.__cause__, pickle.UnpicklingError):  # torch's text is long, and advises to run the file's code
+            raise DamagedCheckpointError(f"{path}: no file of torch.save, or one with more than containers, scalars and tensors") from error
+        raise
+
+
+def _given(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,129 @@
+"""Planners of `torch.distributed.checkpoint`: of tensors on `xla`, each process saves and loads what its devices hold.
+
+All else is saved and loaded as by torch's default planners.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from xla_serialization.checkpoint.local_shards import Spans, local_spans, write_local_shards
+from xla_serialization.checkpoint.saving import unwrapped
+from xla_serialization.core import sharding
+
+
+class SPMDSavePlanner(DefaultSavePlanner):
+    """For `torch.distributed.checkpoint.save(state_dict, …, planner=SPMDSavePlanner())`."""
+
+    def create_local_plan(self) -> SavePlan:
+        """Plan what this process saves: of tensors on `xla` the shards that it owns, else what the default planner saves."""
+        everything = self.state_dict
+        tensors = {name: tensor for name, value in everything.items() if (tensor := _on_device(value)) is not None}
+        self.state_dict = {name: value for name, value in everything.items() if name not in tensors}
+        try:
+            plan = super().create_local_plan()
+        finally:
+            self.state_dict = everything
+        self._reads: dict[MetadataIndex, Callable[[], torch.Tensor]] = {}
+        owned = [item for name, tensor in tensors.items() for item in self._owned(name, tensor)]
+        self.plan = dataclasses.replace(plan, items=[*plan.items, *owned])
+        return self.plan
+
+    def _owned(self, name: str, tensor: torch.Tensor) -> list[WriteItem]:
+        found = []
+        for shard in sharding.owned_shards(tensor):
+            offsets = torch.Size([one.start for one in shard.index])
+            chunk = ChunkStorageMetadata(offsets, torch.Size([one.stop - one.start for one in shard.index]))
+            properties = TensorProperties(tensor.dtype, requires_grad=tensor.requires_grad)
+            index = MetadataIndex(name, offsets)
+            found.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, tensor.size())))
+            self._reads[index] = shard.read
+        return found
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        """The data of an item: a CPU tensor of the shard, read from its device now."""
+        read = self._reads.get(write_item.index)
+        return super().resolve_data(write_item) if read is None else read()
+
+
+class SPMDLoadPlanner(DefaultLoadPlanner):
+    """For `torch.distributed.checkpoint.load(state_dict, …, planner=SPMDLoadPlanner())`: the mesh may be another than when saving.
+
+    A tensor on `xla` is written when all of it that this process needs has been read: until then that is on the host.
+    """
+
+    def create_local_plan(self) -> LoadPlan:
+        """Plan what this process reads: of tensors on `xla` what its devices hold, else what the default planner reads."""
+        plan = super().create_local_plan()
+        saved: Any = self.metadata and self.metadata.state_dict_metadata
+        self._loading = {
+            name: _Loading(name, tensor, saved[name])
+            for name in dict.fromkeys(item.dest_index.fqn for item in plan.items)
+            if (tensor := _on_device(self.state_dict[name])) is not None and isinstance(saved[name], TensorStorageMetadata)
+        }
+        items = [item for item in plan.items if item.dest_index.fqn not in self._loading]
+        return dataclasses.replace(plan, items=[*items, *(item for loading in self._loading.values() for item in loading.items)])
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        """The tensor into which the data of an item goes."""
+        loading = self._loading.get(read_item.dest_index.fqn)
+        if loading is None:
+            found: torch.Tensor = super().resolve_tensor(read_item)
+            return found
+        return loading.target(read_item)
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        """An item's data has been written where it goes."""
+        loading = self._loading.get(read_item.dest_index.fqn)
+        if loading is None:
+            super().commit_tensor(read_item, tensor)
+        else:
+            loading.commit()
+
+
+class _Loading:
+    """A tensor that is being loaded."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, saved: TensorStorageMetadata) -> None:
+        self._tensor = tensor
+        self._spans = list(dict.fromkeys(local_spans(tensor)))
+        self._shards: dict[Spans, torch.Tensor] = {}
+        chunks = [ChunkStorageMetadata(_offsets(spans), _sizes(spans)) for spans in self._spans]
+        self.items = create_read_items_for_chunk_list(name, saved, chunks)
+        self._missing = len(self.items)
+
+    def target(self, item: ReadItem) -> torch.Tensor:
+        """The tensor into which the data of an item goes."""
+        if not self._shards:
+            self._shards = {spans: torch.empty(_sizes(spans), dtype=self._tensor.dtype, device="cpu") for spans in self._spans}
+        (shard,) = (shard for spans, shard in self._shards.items() if _offsets(spans) == item.dest_index.offset)
+        return shard[tuple(slice(start, start + size) for start, size in zip(item.dest_offsets, item.lengths, strict=True))]
+
+    def commit(self) -> None:
+        """One more item is there; the last one lets the tensor be written."""
+        self._missing -= 1
+        if not self._missing:
+            write_local_shards(self._tensor, self._shards)
+            self._shards.clear()
+
+
+def _offsets(spans: Spans) -> torch.Size:
+    return torch.Size([start for start, _ in spans])
+
+
+def _sizes(spans: Spans) -> torch.Size:
+    return torch.Size([stop - start for start, stop in spans])
+
+
+def _on_device(value: Any) -> torch.Tensor | None:
+    """The tensor on `xla` that a value is, or wraps."""
+    return unwrapped(value) if isinstance(value, torch.Tensor) and value.device.type == "xla" else None

@@ -1,0 +1,269 @@
+"""`torch_xla.utils.serialization`: a structure in one file, its XLA tensors in files of a folder beside it.
+
+`path` is written by `torch.save`: the nesting, with a `TensorReference` in place of each XLA tensor. `path.tensors/tensor_<i>.pt` is
+tensor number i. `path.tensors/structure` has the checksum of `path`: a save that is interrupted between moving the folder and the file
+leaves the earlier folder under another name, where `load` finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+import xxhash
+
+import torch_xla.core.xla_model as xm
+from xla_serialization.checkpoint import loading
+from xla_serialization.checkpoint.participants import is_writer
+from xla_serialization.checkpoint.saving import unwrapped
+from xla_serialization.core import files
+from xla_serialization.core import tensors as tensors_abi
+from xla_serialization.errors import CheckpointError, DamagedCheckpointError
+from xla_serialization.format.files import is_stale, locked, open_file, remove_leftover, rename_lock
+from xla_serialization.format.folder import new_id
+from xla_serialization.format.manifest import INDEX
+from xla_serialization.torch_formats.torch_save import write_torch
+
+_DIGEST = "structure"
+_TRIES = 100
+_UNREADABLE = (RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
+"""What torch.load raises for files that torch.save did not write."""
+
+
+class TensorReference:
+    """Stands for tensor number `tid` in a structure file."""
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+
+
+TensorReference.__module__ = "torch_xla.utils.serialization"  # as structure files call it
+
+
+def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, global_master: bool = False) -> None:
+    """Write a nesting with its XLA tensors going to the CPU and to disk one at a time; one that appears twice is stored once.
+
+    Writes `path` and the folder `path` + `.tensors`, in place of what was there. master_only: each host's master writes
+    (global_master: the job's only); other replicas compute the tensors and write nothing. Raises OSError; what was there is then as it was.
+    `xla_serialization.save` writes safetensors.
+    """
+    tensors_abi.to_cpu(data, convert=False)
+    if is_writer(master_only, global_master):
+        _write(data, Path(path))
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Load what `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
+
+    Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing, do not belong together, or hold more than builtin
+    containers, scalars and tensors.
+    """
+    place = Path(path)
+    if (place / INDEX).exists():
+        return loading.load(place)
+    for _ in range(_TRIES):
+        with open_file(place) as file:
+            digest = _digest_of(file)
+            try:
+                return _load(place, file, digest)
+            except DamagedCheckpointError:
+                if _digest_now(place) == digest:
+                    raise  # else another save has come between
+    raise CheckpointError(f"{place}: is saved to faster than it can be read")
+
+
+def _load(place: Path, file: BinaryIO, digest: str) -> Any:
+    structure = _unpickled(place, file)
+    known: dict[int, torch.Tensor] = {}
+    with ExitStack() as stack:
+        folder: int | None = None
+
+        def convert(references: list[TensorReference]) -> list[torch.Tensor]:
+            nonlocal folder
+            if folder is None:
+                folder = _folder_of(place, digest)
+                stack.callback(os.close, folder)
+            for reference in references:
+                number = getattr(reference, "tid", None)
+                if type(number) is not int:
+                    raise DamagedCheckpointError(f"{place}: refers to a tensor by {number!r}, not by its number")
+                if number not in known:
+                    known[number] = _tensor(place, folder, number)
+            return [known[reference.tid] for reference in references]
+
+        return xm.ToXlaTensorArena(convert, lambda value: isinstance(value, TensorReference)).transform(structure)
+
+
+def _unpickled(path: Path, file: BinaryIO) -> Any:
+    """Load a file of torch.save."""
+    try:
+        with torch.serialization.safe_globals([TensorReference]):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise DamagedCheckpointError(
+            f"{path}: cut off, changed, or with more in it than builtin containers, scalars and tensors ({error})"
+        ) from error
+
+
+def _tensor(place: Path, folder: int, number: int) -> torch.Tensor:
+    path = _with_ending(place, "tensors") / f"tensor_{number}.pt"
+    try:
+        file = open_file(path, folder)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path}: this tensor of the checkpoint is missing") from None
+    with file:
+        found = _unpickled(path, file)
+    if not isinstance(found, torch.Tensor):
+        raise DamagedCheckpointError(f"{path}: holds a {type(found).__name__}, not a tensor")
+    return found
+
+
+def _write(data: Any, path: Path) -> None:
+    # Not `abi.files.atomic_write`: a folder and a file change places together, and a reader between the two renamings, or after a crash
+    # there, finds the earlier folder by the checksum of its file.
+    save_id = new_id()
+    tensors = _with_ending(path, "tensors")
+    new_tensors, new_structure = _with_ending(path, f"tensors.new-{save_id}"), _with_ending(path, f"new-{save_id}")
+    parent = path.absolute().parent
+    with ExitStack() as stack:
+        try:
+            with rename_lock(parent):
+                new_tensors.mkdir()
+                stack.enter_context(locked(new_tensors))
+            _save(_with_references(data, new_tensors), new_structure)
+            with open(new_structure, "rb") as file, files.name_errors(new_tensors / _DIGEST):
+                (new_tensors / _DIGEST).write_text(_digest_of(file), encoding="ascii")
+            files.sync_file(new_tensors / _DIGEST)
+            files.sync_folder(new_tensors)
+        except BaseException:
+            new_structure.unlink(missing_ok=True)
+            shutil.rmtree(new_tensors, ignore_errors=True)
+            raise
+        with rename_lock(parent):
+            earlier = _with_ending(path, f"tensors.old-{save_id}")
+            try:
+                with suppress(FileNotFoundError):
+                    tensors.rename(earlier)
+                new_tensors.rename(tensors)
+                new_structure.replace(path)
+            except BaseException:
+                if new_structure.exists():  # it has not come to its moment
+                    _roll_back(tensors, earlier, new_tensors, new_structure)
+                raise
+            files.sync_folder(parent)
+            _clean(path)
+
+
+def _roll_back(tensors: Path, earlier: Path, new_tensors: Path, new_structure: Path) -> None:
+    with suppress(OSError):  # a reader finds what belongs to it under these names, too
+        if not new_tensors.exists():
+            tensors.rename(new_tensors)
+        if earlier.exists():
+            earlier.rename(tensors)
+        new_structure.unlink()
+        shutil.rmtree(new_tensors)
+
+
+def _clean(path: Path) -> None:
+    """Remove what interrupted saves left, and not what another program is writing."""
+    for left in _leftovers(path):
+        folder = left if left.is_dir() else _with_ending(path, f"tensors{left.name.removeprefix(path.name)}")
+        if ".tensors.old-" in left.name or not folder.exists() or is_stale(folder):
+            remove_leftover(left)
+
+
+def _save(data: Any, path: Path) -> None:
+    write_torch(data, path)
+    files.sync_file(path)
+
+
+def _with_references(data: Any, folder: Path) -> Any:
+    """The nesting with references; writes the tensors."""
+    numbers: dict[Hashable, int] = {}
+
+    def convert(tensors: list[torch.Tensor]) -> list[TensorReference]:
+        references = []
+        for tensor in tensors:
+            inner = unwrapped(tensor)
+            key = tensors_abi.alias_key(inner)
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                _save(inner.detach().cpu(), folder / f"tensor_{numbers[key]}.pt")
+            references.append(TensorReference(numbers[key]))
+        return references
+
+    def on_device(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+    return xm.ToXlaTensorArena(convert, on_device).transform(data)
+
+
+def _with_ending(path: Path, ending: str) -> Path:
+    return path.with_name(f"{path.name}.{ending}")
+
+
+def _leftovers(path: Path) -> list[Path]:
+    """The leftovers of interrupted saves: folders of tensors that were there before, and those of saves that did not end."""
+    left = re.compile(re.escape(path.name) + r"\.(?:tensors\.old|tensors\.new|new)-[0-9a-f]{16}")
+    return sorted((found for found in path.absolute().parent.iterdir() if left.fullmatch(found.name)), reverse=True)
+
+
+def _folder_of(path: Path, wanted: str) -> int:
+    """The folder with the tensors of a structure, open. Raises DamagedCheckpointError if there is none that belongs to it."""
+    usual = _with_ending(path, "tensors")
+    foreign: Path | None = None
+    for folder in _candidates(path):
+        try:
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        recorded = _recorded_digest(folder, opened)
+        if recorded == wanted:
+            return opened
+        os.close(opened)
+        if recorded is None and foreign is None:
+            foreign = folder
+    if foreign is not None:  # written by another program
+        return os.open(foreign, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    what = "belongs to another save" if usual.exists() else "is missing"
+    raise DamagedCheckpointError(f"{usual}: the folder with the tensors of {path.name} {what}")
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    """The folders in which the tensors may be; looks for others only after the usual place, from where a save may just have moved them."""
+    yield _with_ending(path, "tensors")
+    yield from _leftovers(path)
+
+
+def _recorded_digest(path: Path, folder: int) -> str | None:
+    """The checksum of the structure to which an open folder belongs, if it says so."""
+    try:
+        file = open_file(path / _DIGEST, folder)
+    except FileNotFoundError:
+        return None
+    with file:
+        return file.read(64).decode("ascii", "replace")
+
+
+def _digest_of(file: BinaryIO) -> str:
+    """The checksum of a file, which is then at its start again."""
+    found = xxhash.xxh3_64()
+    while data := file.read(1 << 20):
+        found.update(data)
+    file.seek(0)
+    return found.hexdigest()
+
+
+def _digest_now(path: Path) -> str | None:
+    try:
+        with open_file(path) as file:
+            return _digest_of(file)
+    except FileNotFoundError:
+        return None
