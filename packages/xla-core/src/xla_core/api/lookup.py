@@ -67,6 +67,7 @@ def _has_no_others(row: Collective | None) -> bool:
     return xr(world_size)() == 1 and not (between_devices and xr(is_spmd)())
 
 
+# Kept: a module's `__getattr__` asks at each use.
 @functools.cache
 def _by_replicas(name: str, several: Callable[..., Any]) -> Callable[..., Any]:
     row = _COLLECTIVES[name]
@@ -102,6 +103,7 @@ def names_of(module: str) -> list[str]:
 
 def attribute(module: str, name: str) -> Any:
     """The `__getattr__` of a module with such names."""
+    # Python and its tools ask for such names: no reason to load plugins.
     if name.startswith("__"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return find(f"{module}.{name}")

@@ -109,6 +109,7 @@ class Region:
                 f"a value was read inside torch_xla.compile(full_graph=True), {self._label()}: "
                 "move print, item() and other reads behind it, or leave full_graph off"
             )
+        # After the sync: what was pending before is none of the region's graphs.
         if self._limit is not None:
             entered.end_watch = self._watch(self._limit)
         _stack.entered.append(entered)
@@ -119,9 +120,11 @@ class Region:
         entered = _stack.entered.pop()
         try:
             if self._full_graph:
+                # Before the sync: step closures run in it, and may read.
                 forbid_reads(entered.reads)
             _step(False, "torch_xla.torch_xla::sync", Cause.COMPILE_REGION)
         finally:
+            # After the sync: its program has the region's name.
             leave_region()
             if entered.end_watch is not None:
                 entered.end_watch()

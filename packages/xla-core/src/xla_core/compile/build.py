@@ -104,6 +104,7 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     metrics.metric_add("InputOutputAliasCount", len(donated), Unit.NUMBER)
     for wrapper in _wrappers:
         executable = wrapper(graph, executable)
+    # Last: what was cut off before has no executable, and the next execution builds it.
     program.executable = executable
     return executable
 
@@ -111,6 +112,7 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
 def _compile(target: Target, graph: Graph, program: Program, arguments: list[Any], name: str) -> Executable:
     """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
     function = jitted(graph, program.constants, target.default, name)
+    # Outside of the try: a lowering that fails says so itself, with its place in the graph.
     lowered = function.lower(*arguments)
     try:
         try:

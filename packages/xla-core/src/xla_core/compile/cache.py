@@ -48,10 +48,11 @@ class Program:
     graph_hash: str = ""
     described: dict[str, Any] = field(default_factory=dict)
     last_use: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # its own: other programs compile and run meanwhile
 
     def matches(self, inputs: Inputs) -> bool:
         """Whether the compiled constants are those of `inputs`; if not, what differs becomes an input and a compile is due."""
+        # Numbers that are inputs already may have any value.
         floats = _replaced(inputs.fixed_floats, self.varying_floats, self.floats)
         ints = _replaced(inputs.fixed_ints, self.varying_ints, self.ints)
         if self.bits == _bits(floats) and self.ints == ints:
@@ -112,6 +113,7 @@ class ProgramCache:
             found = self._programs.get(key)
             if found is None:
                 if len(self._programs) >= self._size:
+                    # A walk over all of them, but only where a compile follows; a hit writes one number.
                     del self._programs[min(self._programs, key=lambda known: self._programs[known].last_use)]
                 found = self._programs[key] = Program(inputs.fixed_floats, inputs.fixed_ints, _bits(inputs.fixed_floats))
             found.last_use = next(self._uses)
@@ -127,6 +129,7 @@ class ProgramCache:
         places = graph.places()
         with self._lock:
             self._varying.update(place for number in program.varying if (place := places[number]) is not None)
+            # Floats come first in `places`: the shorter list ends the loop.
             for place, value in zip(places, program.floats, strict=False):
                 if place is not None and self._floats.setdefault(place, value) != value:
                     self._varying.add(place)

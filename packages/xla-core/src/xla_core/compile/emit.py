@@ -151,6 +151,7 @@ def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | Non
     signature: Signature = operation(graph, slot)[0]
     try:
         if scope is None:
+            # Over a copy: `emit` takes the seed off it, and an error shows all operands.
             results = signature.emit(list(operands), checks)
         else:
             with scope(signature.name, graph.line(slot)):

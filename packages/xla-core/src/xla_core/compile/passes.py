@@ -25,6 +25,7 @@ def register_pass(graph_pass: GraphPass) -> Callable[[], None]:
     It gives another graph, made by `replace`, `insert_before` and `remove`, or None to leave the program as it is. It must depend on
     nothing but the graph: programs compiled with it are found again as long as the same passes are registered.
     """
+    # One that cannot be hashed is known by an object of its own: no other one's programs are found for it.
     entry = (graph_pass if isinstance(graph_pass, Hashable) else object(), graph_pass)
     _passes.append(entry)
     return lambda: _passes.remove(entry)
@@ -72,6 +73,7 @@ def _check(before: Graph, made: Graph) -> None:
         raise GraphEditError(f"the program has {len(before.outs)} results, not {len(made.outs)}")
     for number, (old, new) in enumerate(zip(before.outs, made.outs, strict=True)):
         wanted, found = aval_at(before.entries, old), aval_at(made.entries, new)
+        # Avals are interned.
         if wanted is not found:
             raise GraphEditError(f"result {number} of the program is {wanted}, not {found}")
         if sharding_at(before.entries, old) != sharding_at(made.entries, new):

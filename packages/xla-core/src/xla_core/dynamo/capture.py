@@ -152,7 +152,9 @@ def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
     """
     recorder = recorder_among(args)
     with recorder.lock, torch.random.fork_rng(devices=[]):
+        # The random state, too: recording draws seeds that no execution uses.
         before = recorder.pending_graph, recorder.seed
+        # Without a limit, also in eager mode: nothing of it may run.
         recorder.pending_graph = PendingGraph()
         reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
         stand_in = stand_in_by(None)
@@ -218,6 +220,7 @@ class Captured:
         """The graph's results for arguments with the key that it was recorded with."""
         storages = [ours(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
         with self.recorder.lock:
+            # All of them before any is written to: one input may take the value of another.
             before = [storage.value for storage in storages]
             computed = self._execute(before)
 
@@ -240,6 +243,7 @@ class Captured:
         used = [before[item.number] for item in self.inputs.buffers if isinstance(item, _Source)]
         _make_real([value for value in used if value.buffer is None])
         buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
+        # Each call has random numbers of its own.
         seeds = [self.recorder.draw() for _ in self.inputs.seeds]
         inputs = replace(self.inputs, buffers=buffers, seeds=seeds)
         results: list[Any] = []
@@ -297,6 +301,7 @@ class _Assembly:
     def __init__(self, stand_ins: StandIns) -> None:
         self.pending_graph = stand_ins.recorder.pending_graph
         self.stand_ins = stand_ins
+        # By id, which is safe as long as the stand-ins keep the objects alive.
         self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
         self._leaves = {id(value): _Source(number) for number, value in enumerate(stand_ins.leaves)}
         self._holders: dict[int, int] = {}

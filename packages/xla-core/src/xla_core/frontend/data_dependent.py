@@ -96,6 +96,7 @@ def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
 def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
     """`x` read by one mask over its dimensions from `dim` on."""
     _check_mask(x, mask, dim)
+    # A clone can be viewed whatever `x` is a view of, and costs nothing where it is none: it shares the value.
     rows: Tensor = aten.view(x.clone(), [*x.shape[:dim], mask.numel(), *x.shape[dim + mask.dim() :]])
     if not mask.numel():
         return rows
@@ -129,6 +130,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
     """Each position as often as `repeats` says; `output_size`, the sum of `repeats`, saves the read."""
     if output_size is None:
+        # Their sum stands first, so that it and the smallest are results of one read.
         counts = aten.cat([aten.view(aten.sum(repeats), [1]), repeats.new_zeros(1), repeats])
         output_size, low = (int(number) for number in _read([aten.select.int(counts, 0, 0), aten.amin(counts)]))
         if low < 0:

@@ -149,8 +149,10 @@ class _Encoder:
             if dynamic:
                 self.number(arg, FLOAT_INPUT, FLOAT_FIXED)
             else:
+                # By its bits: 0.0 equals -0.0, and a NaN not even itself.
                 key.append((float, struct.pack("d", arg)))
         elif kind is list or kind is tuple:
+            # Or the items of one list could be those of the next.
             key.append(("[", len(arg)))
             self.items(arg, dynamic)
         elif kind is complex:
@@ -158,6 +160,7 @@ class _Encoder:
         elif isinstance(arg, torch.Tensor):
             self.other_tensor(arg)
         else:
+            # With its type: True equals 1.
             key.append((kind, arg))
 
     def items(self, items: Any, dynamic: bool) -> None:
@@ -196,6 +199,7 @@ class _Encoder:
             return
         if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.dim():
             raise mixed(tensor)
+        # No packed host array carries complex numbers.
         if tensor.dtype.is_complex:
             value = upload(tensor, self.recorder)
             self.key.append(value.aval)
@@ -255,5 +259,6 @@ def encode(
         if call.checked:
             call.check_numbers(args, kwargs)
         given = kwargs.get("generator")
+        # Drawn when it is recorded: what is read first, or never, changes no other operation's numbers.
         slots.append(pending_graph.add_scalar(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
     return key, slots

@@ -40,6 +40,7 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
     start, begin = time.time(), time.perf_counter_ns()
     flat, _ = tree_flatten((args, kwargs))
     tensors = [item for item in flat if type(item) is XLATensor]
+    # As recorded operations do; a user's own operation may want CPU operands.
     if tensors and func.namespace == "aten":
         for item in flat:
             if isinstance(item, torch.Tensor) and type(item) is not XLATensor and item.dim():
@@ -49,6 +50,7 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
         names = " and ".join(sorted(str(one.device) for one in recorders))
         raise DeviceMismatchError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
     target = next(iter(recorders), None) or recorder or current_recorder()
+    # By identity: an argument that is given twice is one tensor on the CPU, too.
     copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
 
     def to_cpu(item: Any) -> Any:
@@ -88,6 +90,7 @@ def _back(
         for tensor, host in pairs:
             if type(tensor) is XLATensor:
                 assign_from_cpu(tensor, host)
+                # The arguments of the call keep `host` alive, and with it its id.
                 same[id(host)] = tensor
 
     def to_xla(item: Any) -> Any:

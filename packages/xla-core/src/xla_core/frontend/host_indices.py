@@ -45,6 +45,7 @@ def _moved(x: XLATensor, indices: Sequence[torch.Tensor | None], reads: bool) ->
             moved.append(index)
             dim += _dims(index)
         elif index.dtype in _MASKS:
+            # A write by a mask has a shape that is known: the mask itself goes to the device.
             picks = reads and index.dim() > 0 and index.shape == x.shape[dim : dim + index.dim()]
             parts = index.nonzero(as_tuple=True) if picks else (index,)
             moved += [wrap(upload(part, recorder)) for part in parts]

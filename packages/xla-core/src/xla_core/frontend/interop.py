@@ -34,12 +34,14 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
     found = ours(tensor)
     resharding.reshard_one(found._storage)
     value = value_of(found)
+    # In one go: a sync of another thread in between could donate the buffer that is given away.
     with value.recorder.lock:
         compute([value])
         buffer = computed_buffer(value)
         value.shared = True
         pending_graph = value.recorder.pending_graph
         if value.pending_graph is pending_graph:
+            # It may be a leaf already, and `shared` is looked at when a leaf enters.
             pending_graph.refs[value.slot] = KEPT
         return local(buffer, value.recorder)
 

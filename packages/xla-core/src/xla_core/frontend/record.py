@@ -26,6 +26,7 @@ from xla_core.runtime.client import recorder_of
 from xla_core.runtime.pending_limit import relieve
 from xla_core.runtime.recorder import Recorder
 
+# Globals: recording looks them up for each operation, without going through their modules.
 _ref = weakref.ref
 _strided = torch.strided
 _default_dtype = torch.get_default_dtype
@@ -57,8 +58,10 @@ def functional(call: Call) -> Handler:
             if signature.pack is not None:
                 return _several(call, recorder, pending_graph, signature, slots)
             aval: Any = outs[0]
+            # `encode` leaves the first place free, so that the entry takes no second list.
             slots[0] = signature
             entries = pending_graph.entries
+            # `define`, and `wrap` below, without their calls: this runs for each operation.
             value = Value()
             value.aval = aval
             value.recorder = recorder
@@ -217,9 +220,11 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
             flat.extend(target)
         else:
             flat.append(target)
+    # From the end: results that are new tensors come first.
     for target, value in zip(reversed(flat), reversed(values), strict=False):
         if target is not None and value is not None:
             shown = target if type(target) is XLATensor else ours(target)
+            # Avals are interned: no other shape, so `write` has nothing to check.
             if shown._view is None and shown._storage.value.aval is value.aval:
                 shown._storage.value = value
             else:

@@ -63,6 +63,7 @@ def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding) -> N
 
 
 def _key_of_view(tensor: XLATensor) -> Any:
+    # Equal layouts share a spec: other views of the same elements find it, too.
     return ("sharding", tensor._view)
 
 
@@ -73,8 +74,9 @@ def _constrain_view(tensor: XLATensor, sharding: Sharding) -> None:
         pending_graph = base.recorder.pending_graph
         slot = pending_graph.adopt(base)
         constraint = sharding_constraint([tensor._view.aval], [sharding.for_shape(tensor._view.aval.shape)])
+        # In the place of the plain read: whoever reads this view from now on gets what is constrained.
         pending_graph.reads[slot, tensor._view] = pending_graph.append(constraint, [pending_graph.read(slot, tensor._view)])
-    tensor._seen = None
+    tensor._seen = None  # the value without the constraint
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
@@ -122,6 +124,7 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
     """
     found = ours(tensor)
+    # Before it is computed: the shards that exist are those that were asked for.
     resharding.reshard_one(found._storage)
     value = value_of(found)
     compute([value])
@@ -230,6 +233,7 @@ def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
             if value.buffer is not None:
                 value.buffer = reshard(value.buffer, sharding)
         for slot, payload in pending_graph.input_data.items():
+            # Numbers are among them.
             if isinstance(payload, jax.Array):
                 pending_graph.input_data[slot] = reshard(payload, sharding)
 

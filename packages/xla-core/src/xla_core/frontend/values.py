@@ -22,6 +22,7 @@ def value_of(tensor: XLATensor) -> Value:
     if spec is None:
         return storage_value
     seen = tensor._seen
+    # Values are immutable: while the storage has the same one, its views show the same.
     if seen is not None and seen[0] is storage_value:
         return seen[1]
     recorder = storage_value.recorder
@@ -33,6 +34,7 @@ def value_of(tensor: XLATensor) -> Value:
             if value is None:
                 value = pending_graph.define(recorder, slot, spec.aval)
                 value.buffer = pending_graph.input_data.get(slot)  # read before, by a tensor that is gone
+    # Callers need not come through dispatch, which mends what it calls.
     except BaseException:
         mend()
         raise

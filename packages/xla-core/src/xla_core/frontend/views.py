@@ -104,6 +104,7 @@ def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -
     # The chain itself is part of the operations' text, which is their identity on disk.
     name, lower, operands = (f"xla.write{chain}", write, 2) if writes else (f"xla.read{chain}", read, 1)
     made = Signature(name, lower, (PLACEHOLDER,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
+    # Two threads that make it at once get the same one: programs compare operations by identity.
     return _OPERATIONS.setdefault(known, made)
 
 

@@ -244,6 +244,7 @@ def extract(pending_graph: PendingGraph, slots: list[int]) -> tuple[list[Entry],
         entry = pending_graph.entries[slot]
         block = [slot]
         if type(entry) is tuple and len(entry[0].outs) > 1:
+            # Results stay right behind their operation; one that a read has computed is a leaf among them.
             block = list(range(slot, slot + len(entry[0].outs) + 1))
         for old in block:
             new = renamed[old] = len(entries)
@@ -308,8 +309,10 @@ def store_results(pending_graph: PendingGraph, slots: list[int], buffers: list[A
         if value is not None:
             value.buffer = buffer
             next(buffers_made)
+        # Also of values that nobody holds any more: pending operations read them.
         pending_graph.entries[slot] = aval_at(pending_graph.entries, slot)
         pending_graph.input_data[slot] = buffer
+    # In slot order: the arguments of a program, and the numbers of dead leaves, follow the dictionary.
     pending_graph.input_data = dict(sorted(pending_graph.input_data.items()))
 
 

@@ -67,6 +67,7 @@ class Value:
     shared: somebody outside holds the buffer, so that it is never donated. lost: why there is neither; not set on others.
     """
 
+    # No __init__: recording makes one for each operation and sets the fields itself, which saves a call.
     __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "pending_graph")
 
     aval: Aval
@@ -101,6 +102,7 @@ def computed_buffer(value: Value) -> jax.Array:
     return value.buffer
 
 
+# Counting is one call in C, which threads may make at the same time without a lock.
 buffers_made = itertools.count()
 
 
@@ -141,6 +143,7 @@ def _nobody() -> weakref.ref[Value]:
     return weakref.ref(Value())
 
 
+# A reference that was never alive: whoever looks at a slot need not test for None first.
 NOBODY = _nobody()
 _FOREVER = Value()
 _FOREVER.pending_graph = None  # it is on no pending graph, whoever asks
@@ -176,6 +179,7 @@ class PendingGraph:
             if value.slot == BLANK:
                 return self._fill(value)
             raise no_value_error(value)
+        # A leaf of an earlier pending graph still names that one, and enters this one anew.
         slot = len(self.entries)
         self.entries.append(value.aval)
         self.refs.append(KEPT if value.shared else weakref.ref(value))
@@ -223,6 +227,7 @@ class PendingGraph:
         """Record an operation whose results nobody holds yet; gives the slot of the first result."""
         entries = self.entries
         slot = len(entries)
+        # Before the references: by what is missing behind an entry, `mend` knows that it is half done.
         entries.append((signature, *slots))
         self.refs.append(NOBODY)
         count = len(signature.outs)
@@ -239,6 +244,7 @@ class PendingGraph:
         key = (slot, spec)
         found = self.reads.get(key)
         if found is None:
+            # Where slices begin are numbers of the program, not of the operation: one signature reads all of them.
             found = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
         return found
 

@@ -77,6 +77,7 @@ class Signature:
 
     def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
         """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data."""
+        # Recording puts it last, behind all operands that arguments have.
         seed = operands.pop() if self.random else None
         rest = iter(operands)
         args = [fill(arg, rest) for arg in self.args]
@@ -96,6 +97,7 @@ class Signature:
 
 def blank(aval: Aval) -> Signature:
     """The operation behind `torch.empty`: zeros, so that programs are reproducible."""
+    # One for each aval: programs compare operations by identity.
     if aval.blank is None:
         aval.blank = Signature("xla.empty", lambda context: jax.lax.full(context.shape, 0, context.dtype), (), {}, (aval,))
     signature: Signature = aval.blank

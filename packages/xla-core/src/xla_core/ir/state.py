@@ -32,6 +32,7 @@ def note_filled(pending_graph: PendingGraph, holder: Holder, number: Any) -> Non
 
 def promote_state(pending_graph: PendingGraph, fill: Fill) -> None:
     """Turn filled tensors that became state into leaves; `fill(holder, aval, number)` makes their buffers."""
+    # State is what was written to since it was filled, is held, and was not computed by a read.
     promoted: dict[int, tuple[Holder, Any]] = {}
     for reference, slot, number in pending_graph.filled:
         holder: Holder | None = reference()
@@ -63,6 +64,7 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
     old_entries, old_refs = pending_graph.entries, pending_graph.refs
     old_input_data = {**pending_graph.input_data, **buffers}
     for slot, buffer in buffers.items():
+        # What was filled may be held itself, beside what it became.
         value: Value | None = old_refs[slot]()
         if value is not None:
             value.buffer = buffer
@@ -90,6 +92,7 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
         refs.append(old_refs[old])
 
     for old in range(len(old_entries)):
+        # These come with their first user. A read that nothing uses has none: it stays where it is.
         waits = old in old_input_data or (old in reads and old in used)
         if old not in renamed and not waits:
             place(old)

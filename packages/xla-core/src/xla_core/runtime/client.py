@@ -64,6 +64,7 @@ def client() -> Client:
     Raises UnknownDeviceError if `PJRT_DEVICE` names no hardware of jaxlib, ExecutionError in a child of `os.fork` whose parent has one.
     """
     global _client
+    # Read once: at the end of the process another thread sets it to None, between a test and a return.
     found = _client
     if found is None:
         if _forked:
@@ -84,6 +85,7 @@ def _leave_to_parent() -> None:
     if _client is not None:
         for recorder in _client.recorders:
             recorder.lock = threading.RLock()
+            # Tensors from before the fork get here without asking for the client.
             recorder.pending_graph = ForkedPendingGraph()
         _client, _forked = None, True
 
@@ -99,6 +101,7 @@ class _GuardedLock:
         self._guard = guard
 
     def __enter__(self) -> None:
+        # Before the lock is taken: a thread that ends or waits here must hold nothing that others need.
         self._guard()
         self._lock.__enter__()
 
@@ -127,6 +130,7 @@ def keep_to_this_thread() -> None:
 
         for recorder in running.recorders:
             recorder.lock = _GuardedLock(recorder.lock, admit)
+        # Without a client, the short way through `client()` leads to the guard.
         _client, _admit = None, admit
 
 
@@ -145,6 +149,7 @@ def set_eager(on: bool) -> None:
     """Run operations as they are recorded, or record them only; on all devices, started or not."""
     global _eager
     with _lock:
+        # Under the lock, as a start is: a client that starts meanwhile reads the setting after this, or is there to be told.
         _eager = on
         for recorder in () if _client is None else _client.recorders:
             _set_mode(recorder, on)
@@ -207,6 +212,7 @@ def _start() -> Client:
     if kind is None:
         raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
     platform = {"GPU": "gpu", "CUDA": "cuda", "ROCM": "rocm"}.get(kind, kind.lower())
+    # Before jax has backends: after that, no job can be joined, and the number of CPU devices is fixed.
     for hook in _before_start:  # a hook may bring further ones
         hook()
     if kind == "CPU":
@@ -220,6 +226,7 @@ def _start() -> Client:
             f"PJRT_DEVICE={kind}: jaxlib has no such devices here ({error}). Install the matching plugin or use CPU"
         ) from error
     if kind == "CPU":
+        # The user's own JAX code may have asked for more.
         devices = devices[: config.CPU_NUM_DEVICES.get()]
     import_dialects()
     recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
@@ -240,6 +247,7 @@ def _default_shardings(devices: tuple[jax.Device, ...], platform: str) -> tuple[
         raise ExecutionError(
             f"{place.process_count} replicas see {len(known)} devices together, this one {len(devices)}: give each process equally many"
         )
+    # Device k of this process shares its mesh with device k of each other process, not with its neighbours here.
     columns = np.array(known).reshape(place.process_count, len(devices)).T
     return tuple(NamedSharding(Mesh(column, (REPLICA_AXIS,)), PartitionSpec()) for column in columns)
 
@@ -262,6 +270,7 @@ def enter_spmd(order: Sequence[int] | None = None) -> jax.sharding.Sharding:
             metrics.counter_add("VirtualDeviceUsage")
         devices = _devices_of_job(running.devices)
         found = replicated_over(devices if order is None else devices[list(order)])
+        # The recorder stays the same object, with what is pending: values refer to theirs.
         _client = replace(running, recorders=running.recorders[:1], default_shardings=(found,))
     return found
 

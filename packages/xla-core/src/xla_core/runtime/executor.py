@@ -55,17 +55,21 @@ def execute(
     """
     for watcher in tuple(_watchers):
         watcher(graph)
+    # Beside the graph, what lowerings and passes read: an executable is for one device and one precision.
     key: tuple[Any, ...] = (recorder.index, precision.get(), graph.key, *pass_keys())
     spans = spans_devices(default_sharding(recorder))
     if spans:
         key = (*key, *[buffer.sharding for buffer in inputs.buffers])
     program = programs().program(key, inputs)
+    # Locked up to the end of the call: the numbers of another thread may turn constants of this program into inputs.
+    # 64 bits for the call, too: jax.jit tells apart what it compiled with and without.
     with program.lock, jax.enable_x64(True):
         executable = program.executable if program.matches(inputs) else None
         if executable is None:
             programs().learn(program, graph)
             changed = passed(graph)
             program.changed = None if changed is graph else changed
+        # A pass keeps leaves and results in their order (compile/passes.py): inputs and values fit either graph.
         graph = program.changed or graph
         floats, ints = program.numbers(inputs)
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
@@ -75,9 +79,11 @@ def execute(
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
+        # Donated inputs are gone with the call: what takes their place must be stored before Ctrl-C may end anything.
         with uninterrupted():
             results = _call(recorder, graph, executable, arguments)
             keep(list(results[:-1]))
+    # An error word is a vector, a bare token a scalar.
     if results[-1].ndim:
         faults.expect(recorder, results[-1], graph)
     _measure(recorder, program, results[-1], begin, spans, cause, line)
@@ -86,7 +92,7 @@ def execute(
 def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
     try:
         return executable(*arguments)
-    except (XlaError, RecursionError):
+    except (XlaError, RecursionError):  # the latter is a RuntimeError, but not the program's fault
         raise
     except (RuntimeError, ValueError, TypeError) as error:
         raise ExecutionError(f"a program of {count_operations(graph)} operations failed on {recorder.device}: {reason(error)}") from error

@@ -22,7 +22,7 @@ class uninterrupted:  # read as a word, as contextlib.suppress
         self._handler: Any = None
         if threading.get_ident() == threading.main_thread().ident:
             handler = get_signal_handler(_SIGINT)
-            if callable(handler):
+            if callable(handler):  # SIG_DFL and SIG_IGN are not: nothing in Python is cut off
                 self._handler = handler
                 set_signal_handler(_SIGINT, self._note)
 
@@ -31,6 +31,7 @@ class uninterrupted:  # read as a word, as contextlib.suppress
 
     def __exit__(self, *_: object) -> None:
         if self._handler is not None:
+            # Put back first: the handler raises.
             set_signal_handler(_SIGINT, self._handler)
             if self._came is not None:
                 self._handler(*self._came)

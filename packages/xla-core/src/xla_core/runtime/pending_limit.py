@@ -63,6 +63,7 @@ def _follow(recorder: Recorder, pending_graph: PendingGraph, loop: Loop) -> None
     """Run what is live at the end of a turn; look on for that end otherwise, until it has been missed."""
     entries = len(pending_graph.entries)
     if turns.ended(pending_graph, loop):
+        # A turn may have become shorter: the next ones are looked at as early as this one ended.
         recorder.limit = min(recorder.limit, entries - 1)
         run_live(recorder, pending_graph, Cause.PENDING_LIMIT, asking_line())
     elif entries < 4 * loop.size:

@@ -97,12 +97,13 @@ def _reshard(recorder: Recorder, holders: list[Holder]) -> None:
     for holder in holders:
         request: _Request = (holder.annotations or {})[_KEY]
         value = holder.value
+        # Data that nothing has written to since costs a step no more than this look. A blank has nothing to move.
         if request.resharded() is value or value.slot == BLANK:
             continue
         sharding = request.sharding.for_shape(value.aval.shape)
         if value.buffer is not None:
             holder.value = _resharded(value, sharding)
-            request.resharded = weakref.ref(holder.value)
+            request.resharded = weakref.ref(holder.value)  # weak: a value that is replaced must be free to go, with its buffer
         elif value.pending_graph is pending_graph:
             pending.append((holder, sharding))
     if not pending:
@@ -125,10 +126,12 @@ def _resharded(value: Value, sharding: Sharding) -> Value:
 def reshard(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     """The same array with another sharding. Among several processes all must call this alike."""
     with jax.enable_x64(True):  # or 64-bit elements are cut to 32
+        # Where other processes have some of the shards, only a program can move them.
         found: jax.Array = jax.device_put(buffer, sharding) if buffer.is_fully_addressable else _resharder(sharding)(buffer)
         return found
 
 
+# Kept: jax.jit knows what it compiled by the function object.
 @cache
 def _resharder(sharding: jax.sharding.Sharding) -> Any:
     return jax.jit(lambda array: array, out_shardings=sharding)

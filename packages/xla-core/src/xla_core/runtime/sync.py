@@ -78,6 +78,7 @@ def step_program(pending_graph: PendingGraph) -> StepProgram | None:
     slots = live_slots(pending_graph)
     if not slots:
         return None
+    # Held from here until they have their buffers; asked for again, since the garbage collector may have ended some.
     values = [value for slot in slots if (value := pending_graph.refs[slot]()) is not None]
     outs = tuple(value.slot for value in values)
     return StepProgram(
@@ -96,14 +97,17 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     with recorder.lock:
         _measure_lock(begin)
         pending_graph = recorder.pending_graph
+        # Ctrl-C may have cut off a recording's own mending.
         pending_graph.mend()
         turns.leave(recorder)
+        # Raises before anything of this step runs: all of it stays pending.
         faults.look(recorder, wait=False)
         ran = bool(pending_graph.entries) and run_live(recorder, pending_graph, cause, line)
         recorder.end_step()
     metrics.counter_add("MarkStep")
     launched = time.perf_counter_ns()
     if wait:
+        # Without the lock: other threads go on recording.
         executor.wait(recorder)
     # On entering a region, a sync that finds nothing is no step of the user's.
     if (ran or cause is not Cause.CLEAR_PENDING) and metrics.has_subscribers(SyncEvent):
@@ -111,6 +115,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
         _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
 
 
+# Far above what it costs to take a free lock.
 _CONTENDED_NS = 200_000
 
 
@@ -125,6 +130,7 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
     """Run everything live, and let go of the pending graph; whether there was anything. Raises what the first operation at fault raised."""
     failed: XlaError | None = None
     while True:
+        # Renumbers slots: entries, references and values must not disagree.
         with uninterrupted():
             turns.prepare(recorder, pending_graph)
         program = step_program(pending_graph)
@@ -137,6 +143,7 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
         except XlaError as error:
             pending_graph.partly_run = True  # what is dead by then need not be run again
             failed = failed or error
+            # Of a graph that a pass made, the slots are others: no operation here is known to be at fault.
             if error.place is None or error.place[0] is not program.graph:
                 if isinstance(error, (LoweringError, ExecutionError)):
                     _run_apart(recorder, program.values, cause, error)
@@ -159,6 +166,7 @@ def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, err
             _give_up(pending_graph, [operation_at(pending_graph.entries, pending[0].slot)], error)
         return
     half = len(pending) // 2
+    # What the first half runs may compute or lose values of the second.
     for part in (pending[:half], pending[half:]):
         try:
             _compute_on(recorder, [value for value in part if value.buffer is None and value.pending_graph is pending_graph], cause)
@@ -174,6 +182,7 @@ def _give_up(pending_graph: PendingGraph, slots: Iterable[int], reason: XlaError
     bad = dependants(pending_graph, slots)
     values = [value for slot in sorted(bad) if (value := pending_graph.refs[slot]()) is not None and slot not in pending_graph.input_data]
     for value in values:
+        # No longer live: what runs next does without it.
         pending_graph.refs[value.slot] = NOBODY
         lose(value, reason)
     return values
@@ -200,12 +209,14 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
             value.buffer = buffer
             value.pending_graph = None
             next(buffers_made)
+        # Here, where Ctrl-C waits: what has run must not be found pending.
         retire(recorder)
         metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
 
     try:
         executor.execute(recorder, program.graph, inputs, keep, cause, line)
     except ExecutionError as error:
+        # A call that failed may have taken over donated inputs all the same.
         taken = [
             slot for slot, buffer in pending_graph.input_data.items() if type(pending_graph.entries[slot]) is Aval and buffer.is_deleted()
         ]
@@ -219,6 +230,7 @@ def _lost(pending_graph: PendingGraph, taken: list[int], error: ExecutionError) 
     held = {
         id(value): value for reference in pending_graph.refs if (value := reference()) is not None and value.pending_graph is pending_graph
     }
+    # Before they are given up, which takes their slots.
     made = {key: operation_at(pending_graph.entries, value.slot) for key, value in held.items()}
     entries = pending_graph.entries
     gone = Counter(f"{value.aval}{_made_at(entries[made[id(value)]])}" for value in _give_up(pending_graph, taken, error))
@@ -238,6 +250,7 @@ def retire(recorder: Recorder) -> None:
     """Empty the pending graph: leaves that outlive it forget it, and it lets go of their buffers."""
     old = recorder.pending_graph
     recorder.pending_graph = PendingGraph(recorder.limit)
+    # Values that were leaves still refer to the old one: emptied, it keeps no buffer alive.
     for entries in (old.entries, old.refs, old.input_data, old.reads, old.lines, old.filled):
         entries.clear()
 
@@ -253,6 +266,7 @@ def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> 
         begin = time.perf_counter_ns()
         with recorder.lock:
             _measure_lock(begin)
+            # Asked again under the lock: another thread may have computed some.
             _compute_on(recorder, [value for value in group if value.buffer is None], cause)
 
 
@@ -271,11 +285,15 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
         raise no_value_error(lost)
     needed = ancestors(pending_graph, [value.slot for value in values])
     entries, renamed, input_data = extract(pending_graph, needed)
+    # All of it that is held is a result, so that it runs once.
     slots = [slot for slot in renamed if slot not in pending_graph.input_data and pending_graph.refs[slot]() is not None]
+    # Only where reads come again: it costs a walk over all that is pending.
     also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
     slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
+    # No leaves are dead here: what stays pending may read them, so nothing is donated.
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
+        # The turns have run most of it: what is left is another, short program.
         _compute_on(recorder, [value for value in values if value.buffer is None], cause)
         return
     executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
@@ -305,6 +323,7 @@ def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[tor
     pending = [value for value in (*values, *beside) if value.buffer is None]
     compute(pending)
     tensors = [download(value) for value in values]
+    # After the copies, which have waited for these programs: their error words are there.
     for recorder in {value.recorder.index: value.recorder for value in values}.values():
         faults.look(recorder, wait=True)
     if pending and metrics.has_subscribers(SyncEvent):

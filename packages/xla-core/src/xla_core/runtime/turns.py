@@ -34,6 +34,7 @@ def prepare(recorder: Recorder, pending_graph: PendingGraph) -> None:
         keep_live(pending_graph)
     if pending_graph.filled:
         promote_state(pending_graph, partial(filled, recorder))
+    # Last: it gives storages new values, which `promote_state` would take for writes.
     if resharding.any_sharded():
         resharding.reshard_all(recorder)
 
@@ -54,6 +55,7 @@ def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = Fa
     loop = find_loop(pending_graph, layers)
     if loop is None:
         return False
+    # Rounded up: a piece has at least so many operations.
     together = -(-_PIECE // loop.length)
     pieces = loop.by(max(together, loop.turns // _PIECES))
     rest = loop.turns * loop.length - pieces.turns * pieces.length
@@ -61,6 +63,7 @@ def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = Fa
         if length:
             _run_first(recorder, pending_graph, length)
     recorder.loop = loop.by(together)
+    # So that the recording that ends a turn is past the limit, and looks.
     recorder.allow(recorder.loop.size - 1)
     _announce(recorder, loop)
     return True
@@ -70,6 +73,7 @@ def _run_first(recorder: Recorder, pending_graph: PendingGraph, count: int) -> N
     """Run the first `count` operations of a pending graph that has none that are not needed."""
     operations = [slot for slot, entry in enumerate(pending_graph.entries) if type(entry) is tuple]
     end = operations[count] if count < len(operations) else len(pending_graph.entries)
+    # Results are what somebody holds and what later operations read, since the operations themselves go.
     wanted = {slot for slot in live_slots(pending_graph) if slot < end}
     for slot in operations[count:]:
         wanted.update(operand for operand in pending_graph.entries[slot][1:] if operand < end and operand not in pending_graph.input_data)  # type: ignore[index]
@@ -78,6 +82,7 @@ def _run_first(recorder: Recorder, pending_graph: PendingGraph, count: int) -> N
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(pending_graph, renamed))
     keep = partial(store_results, pending_graph, slots)
     executor.execute(recorder, graph, inputs_of(entries, input_data), keep, Cause.PENDING_LIMIT, asking_line())
+    # Drops what has run: the next piece is the first again.
     keep_live(pending_graph)
 
 
@@ -92,6 +97,7 @@ def run_before(recorder: Recorder, pending_graph: PendingGraph, graph: Graph) ->
         return False
     if may_run(recorder, pending_graph) and run_turns(recorder, pending_graph):
         return True
+    # A loop that reads the same long program each time is searched once.
     _no_loop.add(mark)
     return False
 

@@ -21,6 +21,7 @@ def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same data under another tensor: detach, alias, lift_fresh."""
     tensor = args[0]
     same = view_of(tensor._storage, tensor._view, tensor)
+    # Or reading the alias would compute anew what the tensor has shown already.
     same._seen = tensor._seen
     return same
 

@@ -34,6 +34,7 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = moved(value_of(source), recorder)
     else:
         source = _with_shape(source)
+        # The host casts what can be taken as it is; what is broadcast travels small, and the program casts it.
         fits = source.shape == target.shape
         value = upload(source.to("cpu", target.dtype if fits else source.dtype), recorder)
     if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
