@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import torch_xla
 from xla_core.abi.metrics import counter
 from xla_core.abi.tensors import sync
 
@@ -82,3 +83,19 @@ def test_reads_in_between_do_not_lose_state() -> None:
     state.add_(1)
     sync()
     assert state.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_result_that_was_read_before_leaves_its_neighbours_in_place() -> None:
+    x = torch.arange(6.0)
+    on_device = x.to("xla")
+    weight = torch.ones(6, device="xla")
+    torch_xla.sync()
+    least, most = torch.aminmax(on_device + 1)
+    doubled = most * 2
+    del most
+    assert least.item() == 1  # a leaf from now on, among the results of an operation that is pending
+    state = torch.zeros_like(weight)
+    state.add_(weight)
+    torch_xla.sync()
+    assert doubled.item() == 2 * (x + 1).max().item()
+    assert state.tolist() == [1.0] * 6

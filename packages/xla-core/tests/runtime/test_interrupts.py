@@ -6,6 +6,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -18,6 +19,7 @@ from xla_core.abi.events import ExecuteEvent, subscribe
 from xla_core.abi.graph import Graph, register_pass
 from xla_core.abi.operators import Context, OpSpec, register_op
 from xla_core.compile.cache import programs
+from xla_core.ir.graph import renamed_lines
 from xla_core.runtime.interrupts import uninterrupted
 
 Run = Callable[..., str]
@@ -182,6 +184,33 @@ def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
     with uninterrupted():
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_slots_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_xla.sync()
+    x = torch.arange(5.0, device="xla") + 0.25
+    kept = [x * number for number in range(3)]
+    for number in range(400):  # so many dead ones are dropped by a read
+        x + number
+    kept.append(x - 7)
+    monkeypatch.setattr("xla_core.ir.graph.renamed_lines", interrupted(renamed_lines))
+    with pytest.raises(KeyboardInterrupt):
+        kept[0].tolist()
+    expected = torch.arange(5.0) + 0.25
+    assert [value.tolist() for value in kept] == [(expected * number).tolist() for number in range(3)] + [(expected - 7).tolist()]
+
+
+def interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, at whose first call Ctrl-C is pressed."""
+    pressed: list[bool] = []
+
+    def press(*args: Any) -> Any:
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return function(*args)
+
+    return press
 
 
 def test_no_value_is_lost_at_fifty_random_moments(run: Run) -> None:

@@ -117,12 +117,12 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
         recorder = values[0].recorder
         if any(value.recorder is not recorder for value in values):
             raise DeviceMismatchError("graph_of needs tensors of one device")
-        slots = [value.slot for value in values if value.buffer is None]
     else:
-        recorder = recorder_of(device)
-        slots = live_slots(recorder.pending_graph)
+        values, recorder = None, recorder_of(device)
     with recorder.lock:
+        # Slots are those of now: another thread may sync, or drop what is dead.
         pending_graph = recorder.pending_graph
+        slots = live_slots(pending_graph) if values is None else [value.slot for value in values if value.buffer is None]
         entries, renamed, _ = extract(pending_graph, ancestors(pending_graph, slots))
         return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), (), renamed_lines(pending_graph, renamed))
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from xla_core.errors import InternalError
 from xla_core.ir.aval import Aval
-from xla_core.ir.graph import aval_at, renamed_lines
+from xla_core.ir.graph import aval_at, renamed_lines, result_slots
 from xla_core.ir.pending_graph import Entry, PendingGraph, Value
 
 Fill = Callable[[Any, Aval, Any], Any]
@@ -70,6 +70,9 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
             value.buffer = buffer
     reads = set(pending_graph.reads.values())
     used = {operand for entry in old_entries if type(entry) is tuple for operand in entry[1:]}
+    # Several results stay behind their operation, also those that a read has made leaves.
+    operations = [slot for slot, entry in enumerate(old_entries) if type(entry) is tuple]
+    beside = {result for slot in operations for result in result_slots(old_entries, slot) if result != slot}
     entries: list[Entry] = []
     refs: list[weakref.ref[Value]] = []
     input_data: dict[int, Any] = {}
@@ -93,7 +96,7 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
 
     for old in range(len(old_entries)):
         # These come with their first user. A read that nothing uses has none: it stays where it is.
-        waits = old in old_input_data or (old in reads and old in used)
+        waits = (old in old_input_data and old not in beside) or (old in reads and old in used)
         if old not in renamed and not waits:
             place(old)
     for old in old_input_data.keys() - renamed.keys():

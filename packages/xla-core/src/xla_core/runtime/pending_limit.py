@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_core.errors import XlaError
-from xla_core.ir.graph import keep_live
 from xla_core.ir.loops import Loop
 from xla_core.ir.pending_graph import PendingGraph, Value
 from xla_core.metrics import Cause
@@ -43,7 +42,7 @@ def _reduce(recorder: Recorder, pending_graph: PendingGraph) -> None:
     entries, allowed = len(pending_graph.entries), turns.limit()
     far = entries >= _FOR_A_LOOP * allowed
     pending_graph.partly_run = True
-    keep_live(pending_graph)
+    turns.drop_dead(pending_graph)
     if 2 * len(pending_graph.entries) <= entries:
         pending_graph.limit = max(allowed, 2 * len(pending_graph.entries))
         return

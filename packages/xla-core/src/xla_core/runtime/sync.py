@@ -25,7 +25,6 @@ from xla_core.ir.graph import (
     dependants,
     extract,
     inputs_of,
-    keep_live,
     live_slots,
     operation_at,
     renamed_lines,
@@ -307,7 +306,7 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
 def compact(pending_graph: PendingGraph) -> None:
     """Drop what nothing alive needs, if the pending graph has grown enough since the last time to be worth the walk."""
     if len(pending_graph.entries) >= max(_COMPACT_FROM, 2 * pending_graph.kept):
-        keep_live(pending_graph)
+        turns.drop_dead(pending_graph)
         pending_graph.kept = len(pending_graph.entries)
 
 

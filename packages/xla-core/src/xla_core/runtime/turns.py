@@ -14,6 +14,7 @@ from xla_core.ir.state import promote_state
 from xla_core.metrics import Cause
 from xla_core.runtime import executor, resharding
 from xla_core.runtime.client import default_sharding
+from xla_core.runtime.interrupts import uninterrupted
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.source_location import asking_line, user_line
 from xla_core.runtime.topology import topology
@@ -39,6 +40,12 @@ def prepare(recorder: Recorder, pending_graph: PendingGraph) -> None:
         resharding.reshard_all(recorder)
 
 
+def drop_dead(pending_graph: PendingGraph) -> None:
+    """Drop what nothing alive needs. Not to be cut off by Ctrl-C: values would have slots of a numbering that is not there."""
+    with uninterrupted():
+        keep_live(pending_graph)
+
+
 def may_run(recorder: Recorder, pending_graph: PendingGraph) -> bool:
     """Whether programs may be cut elsewhere than the user's code does: not where other processes must run the same ones."""
     together = any(type(entry) is tuple and entry[0].has_side_effects for entry in pending_graph.entries)
@@ -51,7 +58,8 @@ def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = Fa
     What began after the last whole turn stays pending. layers: as `find_loop` has it.
     """
     pending_graph.partly_run = True
-    prepare(recorder, pending_graph)
+    with uninterrupted():
+        prepare(recorder, pending_graph)
     loop = find_loop(pending_graph, layers)
     if loop is None:
         return False
@@ -83,7 +91,7 @@ def _run_first(recorder: Recorder, pending_graph: PendingGraph, count: int) -> N
     keep = partial(store_results, pending_graph, slots)
     executor.execute(recorder, graph, inputs_of(entries, input_data), keep, Cause.PENDING_LIMIT, asking_line())
     # Drops what has run: the next piece is the first again.
-    keep_live(pending_graph)
+    drop_dead(pending_graph)
 
 
 LONG = 500  # entries of a program for a read, from which on it is looked at
