@@ -40,6 +40,7 @@ def _uploaded(batch: Any, device: torch.device, sharding: Any) -> Any:
 
 
 def _sync_unless_traced(device: torch.device) -> None:
+    # Not imported: where nobody has loaded it nobody traces, and it belongs to another wheel.
     profiler = sys.modules.get("torch_xla.debug.profiler")  # a StepTrace makes the step itself
     if profiler is None or not profiler.get_tracer_marked_step():
         sync(device, cause=Cause.LOADER)
@@ -65,6 +66,7 @@ class PerDeviceLoader:
             _sync_unless_traced(self._device)
         found = self._loader.next_item(self._device)
         if found is None:
+            # No further `next` ends the step of the last batch.
             _sync_unless_traced(self._device)
             raise StopIteration
         self._count += 1
@@ -112,6 +114,7 @@ class ParallelLoader:
             raise ValueError("ParallelLoader needs at least one device")
         self._cpu_loader: Any = source
         self._batches_per_execution = batches_per_execution
+        # With their indices: `xla` equals no `xla:0`.
         indexed = [torch.empty(0, device=device).device for device in devices]
 
         def prefetcher(device: torch.device) -> DevicePrefetcher:
@@ -156,6 +159,7 @@ class ParallelLoader:
             prefetcher.join()
 
     def __del__(self) -> None:
+        # `__init__` may have raised before. No `join`: the garbage collector may run this in one of those very threads.
         for prefetcher in vars(self).get("_prefetchers", {}).values():
             prefetcher.close()
 
@@ -229,6 +233,7 @@ class MpDeviceLoader:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` ask objects that have no attributes yet: the look-up of `_loader` would not end.
         if name.startswith("__") or "_loader" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self._loader, name)

@@ -119,6 +119,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._shards: list[_Shard] = []
         self._accumulated: dict[torch.Tensor, torch.Tensor] = {}
         self._grad_norm: torch.Tensor | None = None
+        # After the fields above: it calls `add_param_group`.
         super().__init__(params, defaults)
         self._complete()
         if not lazy_init:
@@ -164,6 +165,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             )
         dtype = self._dtype_for(parameter)
         sharding = EvenSharding(tuple(parameter.shape), self._group.size, self._group.place)
+        # A copy also where the dtype is the same: the base optimizer writes to it, and a shard may be a view of the parameter.
         master = sharding.shard(parameter.detach()).to(dtype, copy=True)
         return _Shard(parameter, torch.nn.Parameter(master), sharding, dtype if self.higher_cc_precision else parameter.dtype)
 
@@ -227,6 +229,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         parts = self._scattered(lines)
         for (shard, _), part in zip(found, parts, strict=True):
             master = shard.master
+            # Where other code has written to the parameter since the last step, that counts.
             master.copy_(updated_master(master, shard.sharding.shard(shard.parameter)))
             master.grad = part.to(master.dtype)
         return [shard for shard, _ in found]
@@ -251,6 +254,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         """Scale the shards' gradients down to `max_norm`, as `torch.nn.utils.clip_grad_norm_` does with whole ones."""
         masters = [shard.master for shard in self._shards]
         norm = torch.nn.utils.get_total_norm([master.grad for master in masters if master.grad is not None])
+        # Squares add up over shards, norms do not. Without gradients the norm is a zero on the CPU, and this replica still takes part.
         square = norm.to(masters[0].device, torch.promote_types(norm.dtype, torch.float32)).square()
         square = xm.all_reduce("sum", square, groups=self.sharding_groups, pin_layout=self.pin_layout)
         if self.grad_norm_groups:
@@ -262,6 +266,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         """Write what the base optimizer made of the shards to the parameters."""
         lines = self._gathered([shard.master.detach().to(shard.collective_dtype) for shard in stepped])
         for shard, line in zip(stepped, lines, strict=True):
+            # `zero_grad` reaches the parameters only.
             shard.master.grad = None
             shard.parameter.copy_(shard.sharding.unsharded(line))
 
@@ -298,6 +303,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._check_inited("load_state_dict")
         self._check_same(state_dict)
         super().load_state_dict(state_dict)
+        # Its present groups: options come from this optimizer's at the next step.
         groups = self.base_optimizer.state_dict()["param_groups"]
         self.base_optimizer.load_state_dict({"state": state_dict["base_state"], "param_groups": groups})
         saved = state_dict.get("sharded_master_weights")

@@ -55,6 +55,7 @@ def auto_policy(mod_name: str, mod: nn.Module, device_mesh: DeviceMesh) -> None:
     """A partition_fn that shards each parameter over the whole mesh, along its largest dimension that is evenly divisible, if one is."""
     mesh = convert_to_xla_mesh(device_mesh)
     axes = tuple(range(len(mesh.mesh_shape)))
+    # A list: parameters are replaced on the way.
     for name, parameter in list(mod.named_parameters(recurse=False)):
         even = [dim for dim, size in enumerate(parameter.shape) if size % mesh.size() == 0 and size > 0]
         best = max(even, key=lambda dim: parameter.shape[dim], default=None)
@@ -86,8 +87,10 @@ def xla_distribute_module(
     if getattr(module, "_distribute_module_applied", False):
         raise AnnotationError("this module is distributed already: distribute_module is called once for a module")
     mesh = _whole_mesh() if device_mesh is None else device_mesh
+    # Both first: a function with other parameters leaves the module as it is.
     before = _input_hook(input_fn, mesh)
     after = _output_hook(output_fn, mesh)
+    # Before anything is replaced: afterwards the names of one parameter lead to several.
     shared = _Shared(module)
     for name, submodule in module.named_modules():
         if partition_fn is not None:

@@ -32,6 +32,7 @@ class HybridMesh(Mesh):
         outer = (1,) * len(inner) if dcn_mesh_shape is None else tuple(dcn_mesh_shape)
         if len(inner) != len(outer) or min(inner + outer, default=0) < 1:
             raise MeshError(f"ici_mesh_shape and dcn_mesh_shape have an entry of at least 1 for each axis, got {inner} and {outer}")
+        # By number: as texts, TPU:10 comes before TPU:2.
         self._attributes = sorted(xr.global_runtime_device_attributes(), key=_number)
         several = all("slice_index" in found for found in self._attributes)
         if several and math.prod(outer) == 1:

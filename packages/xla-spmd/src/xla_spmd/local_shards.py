@@ -85,6 +85,7 @@ def _cut(stored: DeviceShard, wanted: ShardIndex, padded: tuple[int, ...]) -> to
         return stored.data
     inside = [slice(one.start - have.start, one.stop - have.start) for one, have in zip(wanted.indices, stored.index, strict=True)]
     found = stored.data[tuple(inside)]
+    # `pad` counts dimensions from the last, each with its start before its end: this list, read backwards.
     missing = [end for size, got in zip(padded, found.shape, strict=True) for end in (size - got, 0)]
     return torch.nn.functional.pad(found, missing[::-1]) if any(missing) else found.clone()
 
@@ -113,6 +114,7 @@ def load_local_shards(t: torch.Tensor, given: Sequence[XLAShard]) -> None:
 
 def _assembled(t: torch.Tensor, sharding: OpSharding, given: Sequence[XLAShard], indices: Sequence[ShardIndex]) -> torch.Tensor:
     stored = sharding_of(t)
+    # Programs hold it just so: the shards become the buffer, and no host has the whole.
     if stored is not None and stored.for_shape(tuple(t.shape)) is stored and named_sharding(sharding) is not None:
         return tensor_from_shards([shard.data.to(t.dtype) for shard in given], stored.named, tuple(t.shape))
     if len(client().devices) != len(physical_devices()):

@@ -128,6 +128,7 @@ def global_tensor_from_cpu_shards(
     whole = shards[0] if sharding.effective_type is ShardingType.REPLICATED else torch.zeros(shape, dtype=shards[0].dtype)
     made = upload_sharded(whole, sharding_for_programs(wanted))
     annotate(made, wanted)
+    # Replicated: the first shard is all of it, and uploaded.
     if whole is shards[0]:
         return made
     like = local_shards.local_shards(made)

@@ -32,6 +32,7 @@ class _Shardings:
     def of(self, mesh: Mesh, spec: IndexedSpec) -> OpSharding:
         """The sharding of a spec; the very same each time."""
         found = self.shardings.get(spec)
+        # Of two threads that make one at once, both get that of the first.
         return self.shardings.setdefault(spec, op_sharding_of(mesh, spec)) if found is None else found
 
     def count(self, spec: IndexedSpec) -> None:
@@ -113,6 +114,7 @@ class Mesh:
         return _shared.setdefault(self._key, _Shardings())
 
     def __getstate__(self) -> dict[str, Any]:
+        # A copy finds the caches of its equals in its own process.
         return {name: value for name, value in vars(self).items() if name not in ("_key", "_shardings")}
 
     def __eq__(self, other: object) -> bool:

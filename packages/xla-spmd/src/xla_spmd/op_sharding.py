@@ -84,6 +84,7 @@ class OpSharding:
         """The type of the canonical form: REPLICATED, TILED, PARTIAL or MANUAL."""
         if self.type is ShardingType.MANUAL:
             return self.type
+        # NO_IDS has one axis, so that its `dims` are () and their product 1: MAXIMAL, of the only device, is replicated.
         if math.prod(self.dims) == 1:
             return ShardingType.REPLICATED
         return ShardingType.TILED if self.tiles.shape[-1] == 1 else ShardingType.PARTIAL

@@ -65,6 +65,7 @@ class XLAShardedTensor(XLATensor):
             return item.global_tensor
 
         def outside(item: Any) -> Any:
+            # Of this very type: wrappers are XLATensors too, and stay as they are.
             if type(item) is not XLATensor:
                 return item
             written = wrappers.get(id(item))  # what is written in place comes back as the object that it was
@@ -209,6 +210,7 @@ def wrap_as_sharded_tensor(
     """A wrapper of `t`, which is `t` itself if it is one. Gradients flow through it. Raises as XLAShardedTensor."""
     if isinstance(t, XLAShardedTensor):
         return t
+    # A node of autograd only where gradients can come back through it.
     if t.requires_grad and torch.is_grad_enabled() and tensor_behind(t) is not None:
         found: XLAShardedTensor = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
     else:

@@ -104,6 +104,7 @@ class Collector:
 
     def _compiled(self, event: events.CompileEvent) -> None:
         difference = self._known.explain(event)
+        # Before the lock, for which other threads' events would wait.
         text = graph.graph_text(event.graph) if event.num_nodes < 2_000 else ""
         with self._lock:
             if self._in_step_thread():
@@ -131,6 +132,7 @@ class Collector:
 
     def _executed(self, event: events.ExecuteEvent) -> None:
         self._steps.notes.append(event)
+        # No lock for each execution: deques take appends of several threads.
         if event.blocked_ns and self._in_step_thread():
             self._steps.notes.append(TimedEvent(Phase.WAITING, event.start_s, event.blocked_ns))
 
@@ -200,6 +202,7 @@ class Collector:
 
     def replica(self, finished: bool) -> Replica:
         """Everything so far."""
+        # Outside of the lock: events of the user's threads would wait for the garbage collector.
         if finished:
             self._memory.take_snapshot()
         memory = self._memory.memory()

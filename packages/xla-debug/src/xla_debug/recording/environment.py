@@ -34,12 +34,13 @@ def versions() -> dict[str, str]:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # is not installed
+            continue
     return found
 
 
 def settings() -> dict[str, str]:
     """The variables of all installed packages that are set. Raises ImportError where the core cannot be used."""
+    # Not at the top: `versions` must work where the core does not.
     from xla_debug.core import process
 
     names = {setting.name for rows in process.installed_settings().values() for setting in rows if setting.is_set()}

@@ -44,6 +44,7 @@ class AllocationSites:
         lines = [None if operation is None else operation.line for operation in graph.results()]
         note = self._new.append
 
+        # At each execution, in the user's thread: nothing but one append. `update` sorts later.
         def run(*arguments: Any) -> Any:
             results = executable(*arguments)
             note((lines, list(map(weakref.ref, results))))
@@ -65,11 +66,13 @@ class AllocationSites:
                     array = reference()
                     if array is not None:
                         self._sites[id(array)] = (line, reference)
+            # A new dict: `line` looks into it without the lock.
             self._sites = {key: made for key, made in self._sites.items() if made[1]() is not None}
 
     def line(self, array: jax.Array) -> str | None:
         """The line that allocated it, if known."""
         line, reference = self._sites.get(id(array), (None, None))
+        # Ids are used again: the entry may be that of a buffer that is gone.
         return line if reference is not None and reference() is array else None
 
     def count(self, step: int) -> None:

@@ -41,6 +41,7 @@ class _Program:
         graph: graph_abi.Graph = event.graph
         operations = tuple(graph.operations())
         first: dict[int, graph_abi.Operation] = {}
+        # Backwards, so that the first user of a slot is the one that stays.
         for operation in reversed(operations):
             first.update(dict.fromkeys(operation.operands, operation))
         inputs = tuple(graph.inputs())
@@ -68,6 +69,7 @@ class KnownPrograms:
         """Compare the program of `event` with the nearest known one; it is known from now on."""
         program = _Program.of(event)
         with self._lock:
+            # The newest of those that are equally near: `max` keeps the first that it meets.
             nearest = max(reversed(self._programs), key=lambda known: _similarity(known, program), default=None)
             self._programs.append(program)
         if nearest is None or _similarity(nearest, program)[0] < _SIMILAR:
@@ -82,6 +84,7 @@ def _similarity(known: _Program, program: _Program) -> tuple[float, bool, bool]:
 
 
 def _difference(old: _Program, new: _Program) -> ProgramDifference:
+    # From cause to effect: another operation also means other inputs, constants and results.
     found = _of_operations(old, new)
     if found is None and len(old.inputs) == len(new.inputs):
         found = _of_inputs(old, new) or _of_arguments(old, new)

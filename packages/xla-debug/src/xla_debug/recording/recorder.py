@@ -47,6 +47,7 @@ class Recorder:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        # Else it might write an unfinished recording over the last one.
         self._writer.join()
         self._collector.stop()
         self._remove()
@@ -57,6 +58,7 @@ class Recorder:
             self._write(finished=False)
 
     def _write(self, finished: bool) -> None:
+        # A recording asks for the devices, which would start them in a process that does not use any.
         if self._collector.idle:
             return
         replica = self._collector.replica(finished)

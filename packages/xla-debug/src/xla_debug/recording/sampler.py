@@ -75,6 +75,7 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
         if code is _Code.LOADER:
             loading = True
         elif code is _Code.RECORDING:
+            # Only inside of the user's innermost frame: outside, torch is what called the user's module.
             tracing = tracing or user is None
         elif code is _Code.USERS and user is None:
             user = frame

@@ -102,6 +102,7 @@ class Steps:
     def accumulate(self, samples: deque[Sample]) -> None:
         """Add up the notes, and what was seen in the steps that have ended, oldest first; takes that from `samples`."""
         ended = list(self._ended(samples))
+        # Before any step is divided: those with few samples use the sums of all. Without the warm-up, which is like no later step.
         for step in ended[max(WARM_UP - self._totals.steps, 0) :]:
             self._phase_samples.update(sample.phase for sample in step.samples)
         for step in ended:
@@ -116,6 +117,7 @@ class Steps:
             elif isinstance(note, events_abi.ExecuteEvent):
                 running.device_ns += self._busy(note.start_s, note.duration_ns)
             elif isinstance(note, events_abi.SyncEvent):
+                # Behind the events inside of it: `self_times` goes by the order of the ends.
                 running.events.append(TimedEvent(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
                 running.end_s = note.start_s + note.duration_ns * 1e-9
                 while samples and samples[0].time_s <= running.end_s:
@@ -135,6 +137,7 @@ class Steps:
         total = split.total()
         rest_ns = max(int((step.end_s - step.start_s) * 1e9) - events_ns, 0)
         for phase in _HOST:
+            # Before the first sample all of it counts as tracing, the likeliest.
             part = rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
             if part:
                 ns[phase] = ns.get(phase, 0) + part

@@ -67,6 +67,7 @@ def _parsed(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
+        # Cut off within the prefix, or behind it.
         if _PREFIX.startswith(data) or data.startswith(_PREFIX):
             raise RunReportFileError(f"{path}: cut off after {len(data)} bytes; copy it again, or {_HOW_TO_WRITE}") from error
         raise RunReportFileError(f"{path}: not JSON ({error}); give the JSON file of a run report") from error

@@ -94,6 +94,7 @@ def _loaders(replica: Replica) -> Iterator[Finding]:
     """The devices wait for batches."""
     run_ms = _without_compilations(replica)
     loading_ms = replica.phases_ms.get(Phase.LOADER.value, 0.0)
+    # Batches that are made while the device works cost nothing.
     hidden = replica.verdict is Bottleneck.DEVICE
     if replica.measured_steps >= _FEWEST_STEPS and loading_ms >= _LOADER_SHARE * run_ms and not hidden:
         lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == Phase.LOADER.value]

@@ -47,6 +47,7 @@ def merge(reports: Sequence[RunReport]) -> RunReport:
         command=first.command,
         started_s=start,
         seconds=max(report.started_s + report.seconds for report in reports) - start,
+        # None as long as one runs; else that of the first that failed.
         exit_code=None if None in codes else next(filter(None, codes), 0),
         environment=first.environment,
         replicas=replicas,

@@ -162,6 +162,7 @@ def _measurements(old: RunSummary, new: RunSummary) -> list[MeasuredChange]:
 def _unmatched(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
     """The findings that others do not have: not at the same line, nor at another of the same file, since lines move."""
     left, known = list(findings), list(others)
+    # All at the same line first, before one that has moved is taken for it.
     for key in (lambda one: (one.problem, one.line), lambda one: (one.problem, base_name(one.line))):
         for other in list(known):
             match = next((one for one in left if key(one) == key(other)), None)

@@ -16,6 +16,7 @@ from xla_distributed.job import flight_recorder
 
 NAMESPACE = "xla_distributed"
 GROUPS = "int[] members, int[] sizes"
+# Held for good: torch takes the operators back when their library is collected.
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "DEF")
 Tensors = Sequence[torch.Tensor]
 Results = tuple[list[torch.Tensor], torch.Tensor]
@@ -49,6 +50,7 @@ def define(
     """
     _LIBRARY.define(f"{name}{arguments}")
     _LIBRARY.impl(name, shapes, "Meta")
+    # has_side_effects: what has run is not computed again for a later read, since other replicas do not read.
     register_op(OpSpec(f"{NAMESPACE}::{name}", lower, frozenset(scalars), has_side_effects=True))
     flight_recorder.record_operation(f"{NAMESPACE}.{name}", name)
     return CollectiveOp(name, getattr(getattr(torch.ops, NAMESPACE), name).default, among_threads)

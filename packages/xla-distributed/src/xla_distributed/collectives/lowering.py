@@ -24,6 +24,7 @@ from xla_core.abi.operators import REPLICA_AXIS
 Ints = Sequence[int]
 IndexGroups = list[list[int]] | None
 # On CPU, up to how many bytes a collective takes at once, and of how many the parts of a larger one are.
+# Below the 32 MiB from which the allocator gives memory back (`_by_parts`).
 _WHOLE_BYTES, _PART_BYTES = 24 << 20, 8 << 20
 
 
@@ -40,6 +41,7 @@ def _tied(flat: jax.Array, token: jax.Array) -> jax.Array:
     """The same values, of which XLA knows nothing, and which are there only after the token."""
     bits = to_bits(flat)
     mask = lax.broadcast(lax.convert_element_type(token, bits.dtype), bits.shape)
+    # As bits, which a zero leaves as they are, those of NaN and -0.0 too. Over the whole: a tied element in a constant leaves a constant.
     held = from_bits(lax.bitwise_xor(bits, mask), flat.dtype)
     apart: jax.Array = lax.optimization_barrier(held)
     return apart
@@ -47,6 +49,7 @@ def _tied(flat: jax.Array, token: jax.Array) -> jax.Array:
 
 def _token_after(flat: jax.Array, token: jax.Array) -> jax.Array:
     first = lax.squeeze(lax.slice(flat, (0,), (1,)), (0,))
+    # Zero again, but only the result can say so. One element is enough: it is there when the collective is over.
     return lax.bitwise_and(token, lax.convert_element_type(first != 0, token.dtype))
 
 
@@ -102,6 +105,7 @@ def together(inputs: Sequence[jax.Array], token: jax.Array, step: Callable[[Sequ
     kinds: dict[np.dtype, list[int]] = {}
     for place, x in enumerate(inputs):
         kinds.setdefault(x.dtype, []).append(place)
+    # In the order in which dtypes first appear, which is the same on all replicas.
     for places in kinds.values():
         made, token = step([inputs[place] for place in places], token)
         for place, result in zip(places, made, strict=True):

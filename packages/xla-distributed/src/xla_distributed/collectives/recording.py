@@ -35,6 +35,7 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any) -> Any:
         connection.job_client()  # raises if there are no others
     token, context = get_all_reduce_token()
     with torch.no_grad():
+        # Kept by the device, not by a graph: the next program's collectives come after this one's, too.
         results, context.all_reduce_token = collective.operation(inputs, token, *rest)
     return results
 

@@ -45,6 +45,7 @@ class JobClient:
         self.on_inquiry: Callable[[str, str], str | ProgramStatus] = lambda name, digest: ProgramStatus.NOT_REACHED
         self._connection = connection
         self._sending = threading.Lock()
+        # Over a lock that is re-entrant: `_send` may lose the connection, and say so, under a caller that holds it.
         self._news = threading.Condition()
         self._results: dict[str, Any] = {}
         self._statuses: dict[str, Any] = {}
@@ -72,12 +73,14 @@ class JobClient:
         """As `exchange`, under a name that is used once in a job."""
         deadline = time.monotonic() + timeout
         with self._news:
+            # Before it is sent: the answer may come at once, and what nobody wants is dropped.
             self._wanted.add(name)
         try:
             self._send({"do": "exchange", "name": name, "what": what}, payload)
             with self._news:
                 while name not in self._results:
                     self._check(name, what)
+                    # Woken each second: that another thread has left the job is not notified of.
                     if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
                         raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name)}.\n{what}")
                 found: list[bytes] | None = self._results.pop(name)
@@ -121,6 +124,7 @@ class JobClient:
         return f"ordinals {sorted(absent)} did not arrive"
 
     def _status(self, name: str) -> dict[str, Any] | None:
+        # The answer to an earlier question, which came too late.
         self._statuses.pop(name, None)
         self._send({"do": "status", "name": name})
         self._news.wait_for(lambda: name in self._statuses or self._lost is not None, timeout=5.0)
@@ -155,6 +159,7 @@ class JobClient:
 
     def cannot_run(self, number: int) -> bool:
         """True if the program with collectives of this number waits for a replica that is lost."""
+        # A copy: this does not take the lock, and the thread that reads adds to it meanwhile.
         return self._lost is not None or any(one.runs is None or one.runs < number for one in tuple(self.exits.values()))
 
     def failed(self) -> bool:
@@ -194,6 +199,7 @@ class JobClient:
             with self._sending:
                 protocol.send(self._connection, header, body)
         except OSError as error:
+            # Outside of `_sending`: this takes `_news`, which others hold while they send.
             self._lose(str(error))
 
     def _send_heartbeats(self) -> None:
@@ -223,9 +229,11 @@ class JobClient:
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         if "exits" in header:
             exits = {int(rank): ExitStatus(str(reason), runs) for rank, (reason, runs) in header["exits"].items()}
+            # The first news of a process stay: what comes later is how it ended after that.
             self.exits.update({rank: status for rank, status in exits.items() if rank not in {self.rank, *self.exits}})
         if "ended" in header:
             self._ended.add(int(header["ended"]))
+        # A result that comes after its exchange was given up would stay for good.
         if "exchange" in header and header["exchange"] in self._wanted:
             self._results[header["exchange"]] = protocol.unpack(header["lengths"], body) if "lengths" in header else None
         if "message" in header:
@@ -243,6 +251,7 @@ class JobClient:
             self._send({"do": "not reached", "name": name, "rank": rank})
         elif isinstance(mine, str):
             self._send({"do": "differ", "name": name, "rank": rank, "text": mine})
+            # This side may wait in its own program of that name, and the other one never comes there either.
             self._disagree(name, rank, text)
 
     def _disagree(self, name: str, rank: int, text: str) -> None:

@@ -42,6 +42,7 @@ class Coordinator:
 
     def close(self) -> None:
         """End it; for when all processes of the job have ended. By itself it ends with the last of them, if this process has ended, too."""
+        # It ignores SIGTERM (`serve`).
         self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -55,6 +56,7 @@ def start(host: str, size: int, key: bytes, heartbeat: float) -> Coordinator:
     """
     config = json.dumps({"host": host, "size": size, "key": key.hex(), "heartbeat": heartbeat})
     for _ in range(_ATTEMPTS):
+        # -P: no file in the user's working folder stands in for a module of the standard library.
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).parents[1])],
             stdin=subprocess.PIPE,
@@ -79,6 +81,7 @@ def _address(process: subprocess.Popen[str], config: str) -> tuple[protocol.Addr
     if stdin is None or stdout is None:
         raise StartError("the coordinator has no pipes")
     try:
+        # The key is in it, and arguments can be read by all users of the host.
         stdin.write(f"{config}\n")
         stdin.flush()
     except BrokenPipeError:
@@ -105,6 +108,7 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # nobody reads on
         os.dup2(nowhere, stream)
+    # Returns when whoever started this has ended, however that went: the system closes the other end of the pipe.
     sys.stdin.read()
     server.wait_until_over()
     del service  # until here it must live

@@ -77,12 +77,15 @@ class _FlightRecorder:
 
     def run(self, collectives: _Collectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run a program that all replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
+        # Before anything can fail: a program that fails here takes its number as on the other replicas.
         self.count += 1
         run = _Run(self.count, collectives, time.monotonic())
         self.runs.append(run)
         try:
+            # `exits` first: while all goes well, a run costs a look at an empty dict.
             if self.job_client.exits and self.job_client.cannot_run(run.number):
                 raise ReplicaLostError(f"{self.job_client.losses()}; {self.shown(run)}")
+            # The same on all replicas as long as they agree: none waits here for others that skip it. If they do not, `watch` finds out.
             if collectives.digest not in self.known:
                 self._agree(run)
                 self.known.add(collectives.digest)
@@ -91,6 +94,7 @@ class _FlightRecorder:
             run.failed = True
             self.failed = self.failed or run.number
             raise
+        # The last result of a program is donated to nobody: it can be asked at any later time.
         run.token = results[-1]
         return results
 
@@ -112,6 +116,7 @@ class _FlightRecorder:
     @contextmanager
     def build(self, collectives: _Collectives) -> Iterator[None]:
         """While the program of the next run is compiled."""
+        # Under the number that its run will have: others may hang there already, and wait for this compilation.
         run = self.building = _Run(self.count + 1, collectives, time.monotonic())
         try:
             yield
@@ -121,6 +126,7 @@ class _FlightRecorder:
 
     def oldest(self) -> _Run | None:
         """The first run that is not over, be it compiled yet or not."""
+        # A copy: the thread that runs programs may append meanwhile, and `over` asks JAX in between.
         return next((run for run in tuple(self.runs) if not run.over), self.building)
 
     def watch(self) -> None:
@@ -145,6 +151,7 @@ class _FlightRecorder:
         """The status of a program on this process; if another one ran or runs under its name here, that one in words."""
         run = self._named(name)
         if run is None:
+            # A run older than those remembered cannot be compared any more, and counts as the same.
             return ProgramStatus.NOT_REACHED if int(name.removeprefix("run ")) > self.count else ProgramStatus.SAME
         return ProgramStatus.SAME if run.collectives.digest == digest else self.shown(run)
 
@@ -152,6 +159,7 @@ class _FlightRecorder:
         """End the process if it waits in a collective that another replica does not run, or compiles one: nothing else can wake it."""
         run = self._named(name)
         if run is not None:
+            # The caller is the thread that reads the job's news, with its lock held: it must not wait.
             threading.Thread(target=self._end, args=(run, text), name="xla-job-mismatch", daemon=True).start()
 
     def _end(self, run: _Run, text: str) -> None:
@@ -240,6 +248,7 @@ def _collectives(graph: Graph) -> _Collectives | None:
     found = [operation for operation in graph.operations() if operation.name in _operations]
     if not found:
         return None
+    # Not of the users' lines: replicas may issue the same collective at different ones.
     digest = hashlib.sha256("\n".join(operation.text for operation in found).encode()).hexdigest()
     return _Collectives(digest, tuple(_line(operation) for operation in found))
 

@@ -58,6 +58,7 @@ class Launched:
         for process in self.processes:
             if process.is_alive():
                 process.terminate()
+        # All are told before one is waited for: they end side by side.
         deadline = time.monotonic() + _END_SECONDS
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -84,6 +85,7 @@ def spawn(
     CPU, unless it forks) or is itself a replica, and
     torch's ProcessRaisedException or ProcessExitedException if a replica fails.
     """
+    # Before all checks: this is a plain call, and allowed wherever the process stands.
     if nprocs == 1:
         fn(0, *args)
         return None
@@ -108,6 +110,7 @@ def spawn(
     started = _start(fn, args, size, daemon, start_method)
     if not join:
         return started
+    # torch's `join` returns False each time that one of them has ended and others still run.
     while not started.join():
         pass
     return None
@@ -134,6 +137,7 @@ def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: 
     _take_place(index, size)
     settings.MASTER_ADDR.set(address[0])
     bootstrap.set_job(bootstrap.Job(index, size, index, size, address, key))
+    # Before `job_client`, which starts the devices.
     hardware.restrict(index, size)
     connection.job_client()
     try:
@@ -192,6 +196,7 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
+        # A signal, not an exit: what the program does at SIGTERM is done.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="xla-launcher-watch", daemon=True).start()

@@ -26,6 +26,7 @@ class AuthenticationError(Exception):
 def listen(host: str) -> socket.socket:
     """A listening socket on one address of this host, on any port that is free. Raises OSError."""
     family, address = _resolved(host, 0)
+    # All processes of a large job may connect at once.
     return socket.create_server(address, family=family, backlog=1024)
 
 
@@ -72,10 +73,12 @@ def authenticate(connection: Connection, key: bytes) -> None:
 
 
 def _proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
+    # With the side in it: else a proof that one side gave could be sent back to it as the other's.
     return hmac.digest(key, side + first + second, "sha256")
 
 
 def _proof_part(connection: Connection, size: int) -> bytes:
+    # Until this is over anybody may be at the other end: neither time nor memory without a limit.
     if not connection.poll(_TIMEOUT_SECONDS):
         raise AuthenticationError(f"no proof came within {_TIMEOUT_SECONDS:.0f} s")
     part = connection.recv_bytes(maxlength=size)
@@ -92,6 +95,7 @@ def send(connection: Connection, header: dict[str, Any], body: bytes = b"") -> N
 def receive(connection: Connection) -> tuple[dict[str, Any], bytes]:
     """The next message. Raises EOFError when the other side is gone, ValueError for what is no message."""
     message = connection.recv_bytes()
+    # JSON of one line: the first line end is the header's, whatever the body holds.
     end = message.find(b"\n", 0, _LARGEST_HEADER)
     header = json.loads(message[:end]) if end >= 0 else None
     if not isinstance(header, dict):

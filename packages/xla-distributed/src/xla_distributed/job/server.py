@@ -60,6 +60,8 @@ class _Peer:
         """End the connection of a process that is lost, from any thread, also while another one sends to it."""
         self.lost = reason
         try:
+            # A shutdown wakes whoever reads or writes, where `close` would not.
+            # Without `sending`: the thread that holds it may be blocked on this very peer.
             with socket.socket(fileno=os.dup(self.connection.fileno())) as shared:
                 shared.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -122,6 +124,7 @@ class Server:
             while peer is not None:
                 header, body = protocol.receive(connection)
                 peer.heard = time.monotonic()
+                # One that has left is read on, so that its end is noticed, but takes part in nothing.
                 if header["do"] == "leave":
                     self._left(peer, ExitStatus(str(header["reason"]), int(header["runs"])))
                 elif peer.rank not in self._exits:
@@ -130,6 +133,7 @@ class Server:
             reason = f"{reason} ({error})" if str(error) else reason
         finally:
             if peer is not None:
+                # Without effect if it has left already: the first reason stays.
                 self._left(peer, ExitStatus(peer.lost or reason))
                 self._end(peer)
             connection.close()
@@ -190,6 +194,7 @@ class Server:
         parts = self._exchanges.setdefault(name, {})
         parts[peer.rank] = body
         peer.waits[name] = what
+        # Who has left comes to no exchange: none that begins now can be whole.
         if self._exits:
             peer.send({"exchange": name, **self._news()})
         elif len(parts) == self._size:
@@ -199,6 +204,7 @@ class Server:
                 del other.waits[name]
                 other.send({"exchange": name, "lengths": lengths}, joined)
         elif all(other.waits for other in self._peers.values()) and len(self._peers) == self._size:
+            # Not at once: a process has several threads, and another one of them may yet come.
             threading.Timer(_SETTLED_SECONDS, self._fail_if_all_wait, (self._waits(),)).start()
 
     def _waits(self) -> dict[int, dict[str, str]]:
@@ -222,6 +228,7 @@ class Server:
             return
         elsewhere = {place: what for place, what in peer.waits.items() if place not in other.waits}
         crossing = (name, *elsewhere)
+        # It must stay so for a while: a process that gets on is only late.
         if not elsewhere or peer.crossed[0] != crossing:
             peer.crossed = crossing, time.monotonic()
         elif time.monotonic() - peer.crossed[1] > _CROSSED_SECONDS:
@@ -273,6 +280,7 @@ class Server:
             self._exits[peer.rank] = status
             for other in self._peers.values():
                 other.send(self._news())
+                # Exchanges in which others wait for it.
                 for name, parts in self._exchanges.items():
                     if other.rank in parts and other is not peer:
                         other.send({"exchange": name, **self._news()})

@@ -39,9 +39,11 @@ class ThreadRendezvous:
             mine = self._round
             mine[ordinal] = (what, payload)
             if len(mine) == len(self._names):
+                # The last one begins the next round, in which it may be before others have left this one: they hold it as `mine`.
                 self._round = {}
                 self._news.notify_all()
             timeout = settings.COLLECTIVE_TIMEOUT_SECONDS.get()
+            # One that has exited may have been here before that; it is missed only if it was not.
             self._news.wait_for(lambda: len(mine) == len(self._names) or not mine.keys() >= self._exits.keys(), timeout)
             missing = [name for one, name in enumerate(self._names) if one not in mine]
             if missing and mine.keys() >= self._exits.keys():
@@ -122,11 +124,13 @@ def run_on_devices(devices: Sequence[torch.device], work: Callable[[int], T]) ->
                 _this_thread.rendezvous, _this_thread.ordinal = rendezvous, place
             results[place] = work(place)
         except BaseException as error:  # it belongs to the caller
+            # Before the others hear of it: they fail because of this one, and the first error is raised.
             errors.append(error)
             rendezvous.leave(place, f"has failed with {type(error).__name__}: {error}")
         else:
             rendezvous.leave(place, "has returned")
 
+    # Daemons: after Ctrl-C in `join` the process can end, whatever they wait for.
     running = [threading.Thread(target=run, args=(place,), name=f"xla-replica-{name}", daemon=True) for place, name in enumerate(names)]
     for thread in running:
         thread.start()

@@ -26,10 +26,12 @@ def start(joined: JobClient) -> None:
 
 
 def _watch(joined: JobClient) -> None:
+    # While all goes well this thread only sleeps.
     joined.wait_for_losses()
     doing, since, closed = None, 0.0, 0.0
     while True:
         last, doing, now = doing, _blocked(joined), time.monotonic()
+        # It got on to other work: the time begins anew.
         if doing is None or doing != last:
             since = closed = now
         elif not joined.all_exited_have_ended():

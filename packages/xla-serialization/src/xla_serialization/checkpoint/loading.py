@@ -33,6 +33,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self.path = Path(path)
         self.manifest, self._shards = folders.open_shards(self.path)
         self._verify = verify
+        # All headers now: what does not fit is found before half of a model is on the device.
         for entry in self.manifest.tensors.values():
             for piece in entry.pieces:
                 self._shard(piece).check(block_of(entry, piece))
@@ -90,6 +91,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             inside = tuple(slice(start - offset, stop - offset) for (start, stop), offset in zip(common, piece.offset, strict=True))
             block, shard = block_of(entry, piece), self._shard(piece)
             whole = all((one.start, one.stop) == (0, size) for one, size in zip(inside, piece.shape, strict=True))
+            # All that is wanted is in one piece: no second copy of it on the host.
             if whole and piece.shape == shape:
                 return shard.read(block, self._wanted(piece))
             if found is None:

@@ -40,6 +40,7 @@ class Participants:
         failure: BaseException | None = None
         try:
             yield
+        # Of Ctrl-C, too: the others wait in the exchange below.
         except BaseException as error:
             failure = error
         failures = self.all_gather(None if failure is None else f"{type(failure).__name__}: {failure}")
@@ -63,6 +64,7 @@ def spans_processes() -> bool:
 def _on_devices(text: str) -> list[str]:
     process.client()  # jax, which is asked below, knows the job once the core has started it
     mine = np.frombuffer(text.encode(), np.uint8)
+    # Devices gather equal shapes only: lengths first, then texts as long as the longest.
     lengths = np.ravel(multihost_utils.process_allgather(np.array([mine.size], np.int32)))
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: mine.size] = mine
@@ -95,6 +97,7 @@ def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Par
         )
     if len(ranks) == 1:
         return [Participants()] * number
+    # use_local_synchronization: only members call this, and others may exist.
     made = [dist.new_group(ranks, backend="gloo", use_local_synchronization=True) for _ in range(number)]
     return [Participants(ranks.index(dist.get_rank()), len(ranks), functools.partial(_in_group, one, len(ranks))) for one in made]
 

@@ -63,6 +63,7 @@ def flatten(data: Any) -> FlatState:
         key = _key(tensor)
         if key not in seen:
             seen[key] = free_name(keys, named)
+            # Alive until all are named: ids and addresses of a tensor that is gone would be used again.
             named[seen[key]] = tensor
         return seen[key]
 
@@ -149,6 +150,7 @@ def write_chunks(
         try:
             with participants.raise_together():
                 if participants.index == 0:
+                    # By one of them for all: the lock is the folder's, and the others would find it taken.
                     stack.enter_context(folders.prepared(folder))
                 else:
                     folders.prepare(folder)
@@ -158,6 +160,7 @@ def write_chunks(
                     _write_shard(folder / file, [chunks[block.name] for block in shard], files, pieces, meter)
             _publish(state, folder, save_id, files, pieces, participants)
         except BaseException:
+            # What fails after the rename, or Ctrl-C there, must not take files from those who read them already.
             if not folders.is_published(folder, save_id):
                 folders.remove(folder, names)
             raise
@@ -165,6 +168,7 @@ def write_chunks(
 
 def _numbered(shards: int, participants: Participants) -> tuple[list[int], str]:
     """The number of shards that each process writes, and the id of this save."""
+    # Each makes an id, and the first one's counts: one exchange less.
     gathered = participants.all_gather([shards, folders.new_id()])
     return [count for count, _ in gathered], gathered[0][1]
 

@@ -18,6 +18,7 @@ from xla_serialization.format.manifest import INDEX, Manifest, dump, parse
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.format.tree import check
 
+# With the id of a save: shards of other programs have none, and are never removed.
 _OURS = re.compile(r"model-\d{5,}-of-\d{5,}-[0-9a-f]{16}\.safetensors|\.index-[0-9a-f]{16}\.json")
 _TRIES = 100
 
@@ -40,6 +41,7 @@ def prepare(folder: Path) -> None:
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, "a checkpoint is a folder, and there is a file: choose another path", str(folder)) from None
     for one in made:
+        # Else the folder's own name may be lost with a crash, and all in it.
         files.sync_folder(one.parent)
 
 
@@ -89,6 +91,7 @@ def publish(folder: Path, manifest: Manifest) -> None:
         with files.name_errors(temporary), open(temporary, "xb") as file:
             file.write(index)
         files.sync_folder(folder)  # the shards' names, before the index's
+    # Not before the rename: until then readers open the earlier shards.
     clean(folder, set(manifest.files))
 
 
@@ -111,6 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / INDEX
     try:
         with open_file(inside(folder, INDEX)) as file:
+            # One byte too many says enough of a file of any size.
             data = file.read(LARGEST_TEXT + 1)
     except (FileNotFoundError, NotADirectoryError):
         what = "there is no such folder" if not folder.exists() else "no folder" if not folder.is_dir() else f"no {INDEX} in it"

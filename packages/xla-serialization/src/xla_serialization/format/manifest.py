@@ -22,6 +22,7 @@ MANIFEST_KEY = "xla_checkpoint"
 _BYTES_LIMIT = 1 << 63
 _LENIENT = ConfigDict(extra="ignore")
 
+# FailFast: a damaged index of a million numbers makes one error, not a million.
 Shape = Annotated[tuple[int, ...], FailFast()]
 Tree = Any
 """What stands for a nesting in JSON (FORMAT.md §5)."""
@@ -93,6 +94,7 @@ def _for_others(manifest: Manifest) -> dict[str, Any]:
 
 
 def _canonical(plain: dict[str, Any]) -> bytes:
+    # Of the values, not of the file's text, in which the checksum itself stands.
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -108,6 +110,7 @@ def parse(data: bytes, path: str) -> Manifest:
     version = found.get("version")
     if type(version) is not int or version < 1:
         raise DamagedCheckpointError(f"{path}: a checkpoint of version {shown(version)}, which never was")
+    # Before the checksum, which a newer version may take of other fields.
     if version > VERSION:
         raise NewerCheckpointError(
             f"{path}: a checkpoint of version {version}, this xla-serialization reads up to {VERSION}: pip install -U xla-serialization"
@@ -211,6 +214,7 @@ def _inside(piece: Piece, shape: Shape) -> bool:
 def _make_up(entry: TensorEntry) -> bool:
     """Whether the pieces make up a grid, and fill it."""
     placed = [piece for piece in entry.pieces if math.prod(piece.shape)]
+    # Nothing to cover, but readers take even that from a piece.
     if not math.prod(entry.shape):
         return len(entry.pieces) > 0
     count = 1
@@ -224,4 +228,5 @@ def _make_up(entry: TensorEntry) -> bool:
         if end != whole:
             return False
         count *= len(spans)
+    # As many pieces as the grid has places, each at one of its own.
     return len(placed) == count == len({piece.offset for piece in placed})

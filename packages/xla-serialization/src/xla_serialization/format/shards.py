@@ -32,6 +32,7 @@ _ALIGNMENT = 64  # so that data may be used where it is mapped
 _LENGTH_BYTES = 8
 _WRITE_BYTES = 64 << 20
 """A single write takes at most so many: the kernel takes no more than 2 GB at once."""
+# Of less, the checksum takes no longer than the start of a thread.
 _WORTH_A_THREAD = 1 << 20
 _READERS = min(4, os.cpu_count() or 1)
 _READ_BYTES = 1 << 22
@@ -142,6 +143,7 @@ class ShardReader:
         self.bytes_read = 0
         self._path = path
         self._file = open_file(path)
+        # Nobody closes a checkpoint; what is mapped does not need the descriptor.
         weakref.finalize(self, self._file.close)
         found = os.fstat(self._file.fileno()).st_size
         if found != nbytes:
@@ -177,6 +179,7 @@ class ShardReader:
         data = _memory(end - start)
         places = range(start, end, _READ_BYTES)
         parts = [data.data[at - start : at - start + _READ_BYTES] for at in places]
+        # `map` keeps the order, so that the checksum goes on over parts as they come while later ones are read.
         with ThreadPoolExecutor(_READERS) as pool:  # threads start when there is work: of small blocks none does
             self._compare(block, (pool.map if len(parts) > 1 else map)(self._filled, parts, places), wanted)
         return _shown(data, block.dtype, block.shape)
@@ -222,6 +225,7 @@ class ShardReader:
     def forget(self, block: Block) -> None:
         """Let the system have back the memory in which a block is mapped."""
         start, end = self._place(block)
+        # Whole pages only; what a neighbour loses by it is read again. Not on the private mapping, where written pages would be lost.
         start -= start % mmap.PAGESIZE
         if end > start:
             self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
@@ -247,6 +251,7 @@ def _entries(path: str, start: int) -> dict[str, tuple[str, Shape, int, int]]:
     """Dtype, shape and place of each tensor. safetensors checks the header: its tensors follow each other without gaps."""
     found = {}
     with safe_open(path, framework="numpy") as file:
+        # In the order of the data: each begins where the one before ends.
         for name in file.offset_keys():
             part = file.get_slice(name)
             dtype, shape = part.get_dtype(), tuple(part.get_shape())

@@ -23,6 +23,7 @@ _DEEPEST = 100
 _PLAIN_BITS = 64
 """Integers up to so many bits are numbers in JSON: Python reads and writes no decimals of any length, other programs no more than these."""
 _LONGEST_REASON = 500
+# In names of files that are not UTF-8, as Python reads them; no file in UTF-8 can hold them.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LIKE_A_PIECE = re.compile(r".*@[\d,]+", re.DOTALL)
 _FACTORIES: Mapping[str, Callable[[], Any]] = {made.__name__: made for made in (bool, dict, float, int, list, set, str, tuple)}
@@ -51,6 +52,7 @@ def free_name(keys: tuple[str, ...], taken: Container[str]) -> str:
     wanted = _SURROGATE.sub("�", ".".join(keys)) or "tensor"
     free = wanted
     number = 1
+    # Taken: by safetensors, in its header, and by the pieces of sharded tensors.
     while free in taken or free == "__metadata__" or _LIKE_A_PIECE.fullmatch(free):
         number += 1
         free = f"{wanted}~{number}"
@@ -60,11 +62,13 @@ def free_name(keys: tuple[str, ...], taken: Container[str]) -> str:
 class _Encoder:
     def __init__(self, name: Name) -> None:
         self._name = name
+        # Those on the way down only: one container may stand at several places side by side.
         self._around: set[int] = set()
 
     def tree(self, value: Any, keys: tuple[str, ...]) -> Tree:
         if value is None or type(value) is bool:
             return value
+        # Of this very type: np.float64 is a subclass, and comes back as what it was.
         if type(value) is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor):
@@ -136,6 +140,7 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, keys: tuple[str, ...])
     if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
         raise UnsavableError(f"{where(keys)}: a {type(value).__qualname__} cannot be saved; save its fields, plain arrays, in a dict")
     try:
+        # A copy: torch takes no foreign byte order and no negative strides, and warns of what is read-only.
         return torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
     except TypeError as error:
         raise UnsavableError(f"{where(keys)}: a NumPy array of {value.dtype} cannot be saved; save numbers") from error
@@ -174,6 +179,7 @@ def decode(tree: Tree, find: Find, path: str) -> Any:
     known: dict[tuple[str, str], Any] = {}
 
     def leaf(kind: str, name: str) -> Any:
+        # By the kind, too: one tensor may be a parameter at one place and plain data at another.
         if (kind, name) not in known:
             known[kind, name] = _leaf(kind, find(name))
         return known[kind, name]

@@ -115,6 +115,7 @@ def _unpickled(path: Path, file: BinaryIO) -> Any:
 def _tensor(place: Path, folder: int, number: int) -> torch.Tensor:
     path = _with_ending(place, "tensors") / f"tensor_{number}.pt"
     try:
+        # Below the open folder: a save may give it another name meanwhile.
         file = open_file(path, folder)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path}: this tensor of the checkpoint is missing") from None
@@ -135,6 +136,7 @@ def _write(data: Any, path: Path) -> None:
     with ExitStack() as stack:
         try:
             with rename_lock(parent):
+                # Made and locked while nobody cleans up: between the two it looks like the leftover of a save that was killed.
                 new_tensors.mkdir()
                 stack.enter_context(locked(new_tensors))
             _save(_with_references(data, new_tensors), new_structure)
@@ -152,6 +154,7 @@ def _write(data: Any, path: Path) -> None:
                 with suppress(FileNotFoundError):
                     tensors.rename(earlier)
                 new_tensors.rename(tensors)
+                # The structure last: until then the old one finds its tensors as `earlier`, by their checksum.
                 new_structure.replace(path)
             except BaseException:
                 if new_structure.exists():  # it has not come to its moment

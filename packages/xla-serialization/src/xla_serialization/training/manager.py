@@ -77,6 +77,7 @@ class CheckpointManager:
         self._retaining = threading.Lock()
         self._step: int | None = None
         self._watches, self._reached, self._saved_after_signal = chkpt_on_preemption, False, False
+        # No method, which would keep the manager alive; and this very dict, which is emptied but never replaced.
         weakref.finalize(self, _log_failures, self._pending, self._path)
         if chkpt_on_preemption:
             preemption.watch()
@@ -93,6 +94,7 @@ class CheckpointManager:
         """
         if not self.should_save(step) and not force:
             return False
+        # Errors stay there for `_synchronize`: all processes raise them at the same call, whichever has them.
         wait(self._pending.values())
         with self._participants.raise_together():
             state = flatten(state_dict)
@@ -109,6 +111,7 @@ class CheckpointManager:
         if not self.should_save(step) and not force:
             return False
         self._make_room(step)
+        # The same thread in all processes, as its group of processes needs.
         number = self._started % len(self._threads)
         participants = self._thread_participants[number]
         with self._participants.raise_together():
@@ -150,6 +153,7 @@ class CheckpointManager:
         if not isinstance(step, int) or step < 0:
             raise ValueError(f"step is {step!r}, must be an integer of at least 0")
         new = step != self._step
+        # One exchange for each step, however often each process asks in it.
         if not new and self._participants.count > 1:
             return
         failed, signalled = any_of(self._participants, [any(map(_failed, self._pending.values())), self._watches and preemption.received()])
@@ -165,6 +169,7 @@ class CheckpointManager:
         def running() -> list[Future[None]]:
             return [future for future in self._pending.values() if not future.done()]
 
+        # A save of this step in another thread would write to the same folder.
         if step in self._pending:
             wait([self._pending[step]])
         while len(running()) >= self._max_pending:
@@ -189,6 +194,7 @@ class CheckpointManager:
         with participants.raise_together(f"step {step} was saved, but older ones could not be removed"):
             if participants.index == 0:
                 with self._retaining:
+                    # A copy, since the thread that steps adds to it. This save's own future is not done yet.
                     busy = {other for other, future in self._pending.copy().items() if not future.done()} - {step}
                     retain(self._path, step, self._max_to_keep, busy)
 

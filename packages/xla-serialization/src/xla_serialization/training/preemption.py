@@ -20,6 +20,7 @@ class _Watch:
 
     def start(self) -> None:
         """Note the signal from now on. Raises ValueError outside the main thread, where Python sets no handlers."""
+        # `==`: each look at `self._note` makes another bound method.
         if self._on and signal.getsignal(signal.SIGTERM) == self._note:
             return
         if threading.current_thread() is not threading.main_thread():
@@ -27,6 +28,7 @@ class _Watch:
                 "SIGTERM can be watched for from the main thread only: make the CheckpointManager there, or with chkpt_on_preemption=False"
             )
         self._earlier = signal.signal(signal.SIGTERM, self._note)
+        # Once: hooks of fork cannot be taken back.
         if not self._on:
             os.register_at_fork(before=self._block_signal, after_in_parent=self._unblock_signal, after_in_child=self._restore_in_child)
         self._on = True

@@ -40,6 +40,7 @@ def _lower(
 
     def step(tensors: Sequence[jax.Array], token: jax.Array) -> Any:
         shapes = [(*x.shape[:dim], x.shape[dim] // count, *x.shape[dim + 1 :]) for x in tensors]
+        # Rows, so that one scatter along the first axis does for tensors of any shape.
         rows = [_rows(x, dim, count) for x in tensors]
         joined = lax.concatenate(rows, 1) if len(rows) > 1 else rows[0]
         if not joined.size:
@@ -51,6 +52,7 @@ def _lower(
             size = int(np.prod(shape))
             made.append(lax.reshape(lax.slice(mine, (start,), (start + size,)), shape))
             start += size
+        # After the cut: each replica scales only what it keeps.
         return [scaled(x, scale) for x in made], token
 
     results, token = together(inputs, token, step)
@@ -64,6 +66,7 @@ def _rows(x: jax.Array, dim: int, count: int) -> jax.Array:
 
 
 def _scattered(flat: jax.Array, op: ReduceOp, count: int, width: int, groups: IndexGroups) -> jax.Array:
+    # JAX has a scatter of sums only; of others each replica makes all and keeps its part.
     if op is ReduceOp.SUM and flat.dtype != np.bool_:
         rows = lax.reshape(flat, (count, width))
         return lax.psum_scatter(rows, REPLICA_AXIS, axis_index_groups=groups)  # type: ignore[no-any-return]
@@ -123,6 +126,7 @@ def reduce_scatter(
         rest = (op.value, float(scale), dims[0], shard_count, found.members, found.sizes)
         results = record(REDUCE_SCATTER, tensors, *rest)
     else:
+        # A negative scatter_dim of tensors with different ranks.
         results = [reduce_scatter(reduce_type, tensor, scale, scatter_dim, shard_count, groups) for tensor in tensors]
     return returned(input, results, output)
 
