@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,26 @@ def test_all_processes_save_at_the_same_step(start: Start, reports: Reports, tmp
     assert [report["signalled"] for report in found] == [preempted == 0, preempted == 1]
     for report in found:
         assert report["saved"] == report["all"] == [1, 3]
+
+
+def test_a_handler_put_between_two_managers_and_the_first_one_are_called_once() -> None:
+    code = """
+import os, signal
+from xla_serialization.training import preemption
+
+called = []
+signal.signal(signal.SIGTERM, lambda *_: called.append("first"))
+preemption.watch()
+earlier = signal.getsignal(signal.SIGTERM)
+
+def between(*args):
+    called.append("between")
+    earlier(*args)
+
+signal.signal(signal.SIGTERM, between)
+preemption.watch()
+os.kill(os.getpid(), signal.SIGTERM)
+print(called, preemption.received())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.split("\n")[0] == "['between', 'first'] True"

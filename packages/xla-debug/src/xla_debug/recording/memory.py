@@ -78,7 +78,8 @@ class AllocationSites:
     def count(self, step: int) -> None:
         """Note how many buffers of each line are alive at the end of `step`."""
         self.update()
-        alive = Counter(line for line, _ in self._sites.values() if line is not None)
+        sites = list(self._sites.values())  # whole: the thread that writes recordings may add to it meanwhile
+        alive = Counter(line for line, _ in sites if line is not None)
         self._live_counts.append((step, alive))
 
     def growing(self) -> dict[str, float]:
