@@ -10,29 +10,29 @@ import pytest
 import torch
 
 from xla_core.testing import EventSinkContract, GraphPassContract
-from xla_debug import graphs
+from xla_debug.analysis.slowdown_warnings import SlowdownWarnings
 from xla_debug.core import events
 from xla_debug.core import graph as graph_abi
-from xla_debug.health import Health
+from xla_debug.graphs import graph_text
 
 
-class TestHealth(EventSinkContract):
+class TestSlowdownWarnings(EventSinkContract):
     """The advice that PT_XLA_DEBUG asks for."""
 
     @pytest.fixture(autouse=True)
     def target(self, tmp_path: Path) -> None:
-        self.path = str(tmp_path / "health.txt")
+        self.path = str(tmp_path / "advice.txt")
 
     def start(self) -> Callable[[], None]:
-        return events.subscribe(Health(self.path).note)
+        return events.subscribe(SlowdownWarnings(self.path).note)
 
 
 class TestReadingGraphs(GraphPassContract):
     """A pass that watches: each program is read back from its text, as the pages that draw it do."""
 
     def graph_pass(self, graph: graph_abi.Graph) -> None:
-        read = graphs.parse(graph_abi.graph_text(graph))
-        names = [node.name for node in read.nodes if node.kind is graphs.NodeKind.OPERATION]
+        read = graph_text.parse(graph_abi.graph_text(graph))
+        names = [node.name for node in read.nodes if node.kind is graph_text.NodeKind.OPERATION]
         assert names == [operation.name for operation in graph.operations()]
 
     def programs(self) -> Mapping[str, Callable[[torch.device], Any]]:

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from xla_core.testing import OperatorContract
-from xla_distributed import ops
+from xla_distributed.collectives.ops.all_gather import ALL_GATHER
+from xla_distributed.collectives.ops.all_reduce import ALL_REDUCE
 
 TOKEN = torch.zeros((), dtype=torch.uint8)
 
 
 class TestAllReduce(OperatorContract):
-    operator = ops.all_reduce
+    operator = ALL_REDUCE.operation
 
     def samples(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         tensors = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.arange(4.0)]
@@ -25,7 +26,7 @@ class TestAllReduce(OperatorContract):
 
 
 class TestAllGather(OperatorContract):
-    operator = ops.all_gather
+    operator = ALL_GATHER.operation
 
     def samples(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         return [(([torch.arange(6.0).reshape(2, 3)], TOKEN, dim, 1, [], []), {}) for dim in (0, 1)]

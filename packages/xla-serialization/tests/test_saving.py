@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 import torch_xla
 import xla_serialization as checkpoint
+from xla_core.abi import metrics
 from xla_serialization import Checkpoint, MismatchError
-from xla_serialization.core import metrics
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX
 

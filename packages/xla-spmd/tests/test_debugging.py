@@ -11,7 +11,6 @@ import rich.console
 import rich.table
 import torch
 
-import torch_xla._XLAC
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 
@@ -78,7 +77,7 @@ def test_neighbours_differ_in_color() -> None:
 
 
 def test_of_a_tensor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(torch_xla._XLAC, "_get_xla_sharding_spec", lambda t: "{devices=[2,2]3,1,0,2}", raising=False)
+    monkeypatch.setattr("xla_spmd.debugging.sharding_text", lambda t: "{devices=[2,2]3,1,0,2}")
     table = xs.debugging.visualize_tensor_sharding(torch.ones(2, 2), use_color=False, scale=0.2)
     assert isinstance(table, rich.table.Table) and capsys.readouterr().out == LINES
 

@@ -37,7 +37,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.scalar = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.register_buffer("mask", torch.tril(torch.ones(length, length)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Attention(nn.Module):
         weights = (q @ k.transpose(-2, -1)) / (width // self.heads) ** 0.5
         weights = weights.masked_fill(self.mask[:length, :length] == 0, float("-inf")).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).contiguous().view(batch, length, width))
-        result: Tensor = x + self.add_scalar(self.norm2(x))
+        result: Tensor = x + self.feed(self.norm2(x))
         return result
 
 

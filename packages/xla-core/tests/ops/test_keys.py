@@ -87,11 +87,11 @@ def key_of(call: Callable[[Tensor], Any], x: Tensor) -> Any:
     torch_xla.sync()
     results = call(x)
     recorder = current_recorder()
-    tape = recorder.tape
-    inputs = inputs_of(tape.entries, tape.feeds)
+    pending_graph = recorder.pending_graph
+    inputs = inputs_of(pending_graph.entries, pending_graph.input_data)
     numbers = [float(number).hex() for number in (*inputs.floats, *inputs.fixed_floats)]
     outs = tuple(leaf._storage.value.slot for leaf in tree_leaves(results))
-    return tuple(tape.entries), outs, tuple(map(id, inputs.buffers)), tuple(numbers), (*inputs.ints, *inputs.fixed_ints)
+    return tuple(pending_graph.entries), outs, tuple(map(id, inputs.buffers)), tuple(numbers), (*inputs.ints, *inputs.fixed_ints)
 
 
 def same(left: Any, right: Any) -> bool:

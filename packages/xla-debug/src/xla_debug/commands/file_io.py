@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import click
 
-from xla_debug.core import files as files_abi
 from xla_debug.run_report import files
 from xla_debug.run_report.errors import RunReportFileError
 from xla_debug.run_report.schema import RunReport
@@ -43,6 +42,6 @@ def write(data: bytes, path: str) -> None:
         click.echo(data)
         return
     try:
-        files_abi.atomic_write_bytes(path, data)
+        files.replace_file(path, data)
     except OSError as error:
         raise CommandError(f"{path}: cannot be written ({error.strerror}); give another file") from error

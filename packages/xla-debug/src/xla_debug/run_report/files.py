@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from xla_debug.core import files as files_abi
 from xla_debug.run_report.errors import RunReportFileError
 from xla_debug.run_report.schema import FORMAT, VERSION, RunReport
 
@@ -35,7 +34,15 @@ def to_json(report: RunReport) -> bytes:
 
 def write(report: RunReport, path: str | os.PathLike[str]) -> None:
     """Write a run report as JSON. Readers see the old file or the new one, never a part. Raises OSError."""
-    files_abi.atomic_write_bytes(path, to_json(report))
+    replace_file(path, to_json(report))
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace a file atomically, by the core. Raises OSError."""
+    # Here, because commands that only read shall start without torch.
+    from xla_debug.core import files
+
+    files.atomic_write_bytes(path, data)
 
 
 def read(path: str | os.PathLike[str]) -> RunReport:
