@@ -125,7 +125,7 @@ def recorder_among(args: Any) -> Recorder | None:
 
 
 class _Encoder:
-    """Turns arguments into key parts and operand slots (the general case; the plans inline the common ones)."""
+    """Turns arguments into key parts and operand slots (the general case; `encode` has the common ones inline)."""
 
     __slots__ = ("call", "key", "recorder", "slots", "pending_graph")
 
@@ -240,6 +240,7 @@ def encode(
             else:
                 key.append(spec.aval)
                 slots.append(pending_graph.read(value.slot, spec))
+        # As the encoder does it, which an operation with a number would take 0.96 µs by, not 0.61 (CPython 3.11).
         elif kind is float and place in scalars:
             scalar = FLOAT_INPUT if call.eager_inputs else FLOAT_FIXED
             key.append(_FLOAT)

@@ -61,7 +61,8 @@ def functional(call: Call) -> Handler:
             # `encode` leaves the first place free, so that the entry takes no second list.
             slots[0] = signature
             entries = pending_graph.entries
-            # `define`, and `wrap` below, without their calls: this runs for each operation.
+            # `define`, and `wrap` below, without their calls: this runs for each operation. By itself, a value set field by field
+            # takes 0.22 µs, one with an `__init__` 0.29 (CPython 3.11).
             value = Value()
             value.aval = aval
             value.recorder = recorder

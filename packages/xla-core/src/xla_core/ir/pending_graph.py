@@ -72,6 +72,7 @@ class Value:
 
     aval: Aval
     recorder: Recorder
+    # No `__init__`: its call costs as much as two fields (frontend/record.py has the figures).
     pending_graph: PendingGraph | None
     slot: int
     buffer: jax.Array | None
