@@ -408,8 +408,8 @@ def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device
 
     jax itself only runs what it has traced.
     """
-    told = xla_client.CompileOptions()
-    told.env_option_overrides = list(options.items())
-    executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), told)
+    compile_options = xla_client.CompileOptions()
+    compile_options.env_option_overrides = list(options.items())
+    executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     return [result[0] for result in results]

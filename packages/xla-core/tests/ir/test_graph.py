@@ -194,9 +194,9 @@ def test_lines_are_those_of_the_call_or_of_the_first_one_like_it() -> None:
 BUFFER = np.zeros(2, np.float32)
 NONE = Inputs([], [], [], [], [], [])
 ILLEGAL: dict[str, tuple[Graph, Inputs, str]] = {
-    "no_buffer": (Graph((F32,), (0,)), NONE, "1 leaves are fed with 0 buffers"),
-    "wrong_buffer": (Graph((I64,), (0,)), Inputs([BUFFER], [], [], [], [], []), r"leaf 0 is i64\[3\], fed with float32\[2\]"),
-    "no_number": (Graph((FLOAT_INPUT,), (0,)), NONE, "1 numbers of ScalarKind.FLOAT are fed with 0"),
+    "no_buffer": (Graph((F32,), (0,)), NONE, "1 leaves get 0 buffers"),
+    "wrong_buffer": (Graph((I64,), (0,)), Inputs([BUFFER], [], [], [], [], []), r"leaf 0 is i64\[3\], gets float32\[2\]"),
+    "no_number": (Graph((FLOAT_INPUT,), (0,)), NONE, "1 numbers of ScalarKind.FLOAT get 0"),
     "later_slot": (Graph(((NEG, 1), (NEG, 0)), (1,)), NONE, "reads a later slot"),
     "missing_operand": (Graph((F32, (ADD, 0)), (1,)), Inputs([BUFFER], [], [], [], [], []), "has 2 places for 1 operands"),
     "result_of_nothing": (Graph((None,), (0,)), NONE, "slot 0 is a result of no operation"),

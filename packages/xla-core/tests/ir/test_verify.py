@@ -32,10 +32,10 @@ LEGAL: dict[str, tuple[tuple[Entry, ...], tuple[int, ...], Inputs]] = {
     "numbers": ((LEAF, FLOAT_INPUT, (ADD, 0, 1), SEED, (DRAW, 3)), (2, 4), inputs(BUFFER, floats=1, seeds=1)),
 }
 ILLEGAL: dict[str, tuple[tuple[Entry, ...], tuple[int, ...], tuple[int, ...], Inputs, str]] = {
-    "too_few_buffers": ((LEAF, LEAF), (0,), (), inputs(BUFFER), "2 leaves are fed with 1 buffers"),
-    "another_shape": ((LEAF,), (0,), (), inputs(np.zeros(4, np.float32)), r"leaf 0 is f32\[3\], fed with float32\[4\]"),
-    "another_dtype": ((LEAF,), (0,), (), inputs(np.zeros(3, np.int32)), r"leaf 0 is f32\[3\], fed with int32\[3\]"),
-    "a_number_missing": ((FLOAT_INPUT,), (0,), (), inputs(), "1 numbers of .* are fed with 0"),
+    "too_few_buffers": ((LEAF, LEAF), (0,), (), inputs(BUFFER), "2 leaves get 1 buffers"),
+    "another_shape": ((LEAF,), (0,), (), inputs(np.zeros(4, np.float32)), r"leaf 0 is f32\[3\], gets float32\[4\]"),
+    "another_dtype": ((LEAF,), (0,), (), inputs(np.zeros(3, np.int32)), r"leaf 0 is f32\[3\], gets int32\[3\]"),
+    "a_number_missing": ((FLOAT_INPUT,), (0,), (), inputs(), "1 numbers of .* get 0"),
     "a_later_slot": ((LEAF, (ADD, 0, 2), (ADD, 0, 0)), (2,), (), inputs(BUFFER), r"slot 1 \(test.add\) reads a later slot: \[0, 2\]"),
     "an_operand_missing": ((LEAF, (ADD, 0)), (1,), (), inputs(BUFFER), r"slot 1 \(test.add\) has 2 places for 1 operands"),
     "a_seed_missing": (((DRAW,),), (0,), (), inputs(), r"slot 0 \(test.draw\) has 1 places for 0 operands"),

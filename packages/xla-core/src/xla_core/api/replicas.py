@@ -13,12 +13,12 @@ from xla_core.runtime.topology import Topology, topology
 def place() -> Topology:
     """The place of this process in its job: as set by a launcher or a plugin, else by torchrun's variables, else alone."""
     implementations()  # a plugin may know what to put into the variables
-    told = topology()
+    explicit = topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
-    if told != Topology(spmd=told.spmd) or count is None or count == 1:
-        return told
+    if explicit != Topology(spmd=explicit.spmd) or count is None or count == 1:
+        return explicit
     rank, local_rank = config.RANK.get() or 0, config.LOCAL_RANK.get() or 0
-    return Topology(rank, count, local_rank, local_count or local_rank + 1, replicas=True, spmd=told.spmd)
+    return Topology(rank, count, local_rank, local_count or local_rank + 1, replicas=True, spmd=explicit.spmd)
 
 
 class _Membership(threading.local):

@@ -1,1 +1,1 @@
-"""The torch side: the tensor, the device, and one plan for each aten overload."""
+"""The torch side: the tensor, the device, and one handler for each aten overload."""

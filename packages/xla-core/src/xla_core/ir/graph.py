@@ -192,7 +192,7 @@ def _column(inputs: Inputs, scalar: ScalarInput) -> list[Any]:
 
 
 def operation_at(entries: Sequence[Entry], slot: int) -> int:
-    """The slot of the operation, leaf or feed that defines the value at `slot`."""
+    """The slot of the operation, leaf or scalar input that defines the value at `slot`."""
     if entries[slot] is None:
         while type(entries[slot]) is not tuple:
             slot -= 1

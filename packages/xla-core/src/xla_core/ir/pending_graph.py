@@ -2,8 +2,8 @@
 
 A *slot* is a position on the pending graph. Each slot holds one entry:
 
-* an `Aval`: a leaf, fed with a device buffer;
-* a `ScalarInput`: a host number fed with the program (a Python scalar, a 0-d CPU tensor, a random seed);
+* an `Aval`: a leaf, given as a device buffer;
+* a `ScalarInput`: a host number given with the program (a Python scalar, a 0-d CPU tensor, a random seed);
 * a tuple `(signature, slot, slot, …)`: an operation over earlier slots. With one result its slot is the result's; with
   several, the results take the slots behind it;
 * `None`: a result of the nearest operation before it.

@@ -12,10 +12,10 @@ from xla_core.ir.signature import PLACEHOLDER
 def verify(graph: Graph, inputs: Inputs) -> None:
     """Raise InternalError naming the slot and the rule that it breaks; nothing if `graph` and `inputs` are legal."""
     leaves = [entry for entry in graph.entries if type(entry) is Aval]
-    internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves are fed with {len(inputs.buffers)} buffers")
+    internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves get {len(inputs.buffers)} buffers")
     for number, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
         fits = buffer is not None and tuple(buffer.shape)[aval.manual :] == aval.shape and buffer.dtype == aval.physical
-        internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, fed with {_kind(buffer)}")  # type: ignore[misc]
+        internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, gets {_kind(buffer)}")  # type: ignore[misc]
     _verify_feeds(graph, inputs)
     verify_structure(graph)
 
@@ -52,7 +52,7 @@ def _verify_feeds(graph: Graph, inputs: Inputs) -> None:
     }
     for (kind, fixed), count in given.items():
         wanted = sum(scalar.kind is kind and scalar.fixed is fixed for scalar in input_data)
-        internal(wanted == count, lambda kind=kind, wanted=wanted, count=count: f"{wanted} numbers of {kind} are fed with {count}")  # type: ignore[misc]
+        internal(wanted == count, lambda kind=kind, wanted=wanted, count=count: f"{wanted} numbers of {kind} get {count}")  # type: ignore[misc]
 
 
 def _verify_operation(graph: Graph, slot: int) -> None:
