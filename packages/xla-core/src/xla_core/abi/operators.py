@@ -1,7 +1,7 @@
 """Bring an operation of one's own to device `xla`: recorded lazily, compiled with all around it, cached.
 
 torch is told the schema, a kernel for the CPU and the shapes, by `torch.library`; the core is told the lowering, by `register_op`. That is
-a function over jax arrays, called while a program is traced. Its `Context` says which shapes and dtypes were inferred to the user when
+a function over jax arrays, called while a program is traced. Its `Context` says which shapes and dtypes were inferred when
 the operation was recorded, and it returns exactly these.
 
     >>> import torch

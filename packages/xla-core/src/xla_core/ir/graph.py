@@ -171,7 +171,7 @@ class Inputs:
 
 
 def inputs_of(entries: list[Entry], input_data: dict[int, Any]) -> Inputs:
-    """Sort the scalar inputs of a pending graph by kind."""
+    """Sort the input data of a pending graph by kind."""
     inputs = Inputs([], [], [], [], [], [])
     buffers = inputs.buffers
     for slot, payload in input_data.items():
@@ -234,7 +234,7 @@ def dependants(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
 
 
 def extract(pending_graph: PendingGraph, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
-    """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, scalar inputs."""
+    """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, input data."""
     entries: list[Entry] = []
     renamed: dict[int, int] = {}
     input_data: dict[int, Any] = {}

@@ -154,7 +154,7 @@ NO_LIMIT = sys.maxsize
 
 
 class PendingGraph:
-    """Entries by slot, weak references to the values defined there, and what scalar inputs the leaves.
+    """Entries by slot, weak references to the values defined there, and the data of leaves and scalar inputs.
 
     limit: a recording that leaves more entries than that runs some (runtime/pending_limit.py).
     """

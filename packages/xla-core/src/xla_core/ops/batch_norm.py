@@ -62,7 +62,7 @@ def _blend(running: jax.Array, new: jax.Array, momentum: Real) -> jax.Array:
 
 
 def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
-    """`value` as the inferred result: some forms promise an empty tensor instead."""
+    """`value` as the inferred result: some forms have an empty tensor instead."""
     out = ctx.out[index]
     if out is None or out.shape == value.shape:
         return value if out is None else cast(value, np.dtype(out.dtype))

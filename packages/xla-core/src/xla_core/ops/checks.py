@@ -36,7 +36,7 @@ class Fault(enum.IntEnum):
     RATE = 13
     LIKELIHOOD = 14
     DIVISION = 15
-    REPEATS = 16  # value: sum of the repeats; the size that was inferred
+    REPEATS = 16  # value: sum of the repeats; the `output_size` that was given
     BAG = 17  # value: an index; the size
     UNPOOL = 18  # value: an index; the size
     CLASS = 19  # value: a class; number of classes

@@ -27,7 +27,7 @@ _F = TypeVar("_F", bound=Lowering)
 class Context:
     """The context of a lowering: all it may know besides its operands.
 
-    out: shape and *device* dtype of each result that shape inference inferred, flattened in order (tensor lists in
+    out: shape and *device* dtype of each result that shape inference gave, flattened in order (tensor lists in
         line); None where the operation returns no tensor (a masked gradient). A lowering must return exactly these.
     seed: (2,) uint32 key of this random operation; None for operations that are not `random`.
     checks: what `check` found to test, in order; None where nobody asks.
