@@ -313,7 +313,8 @@ def test_two_processes(run: Callable[..., list[Any]], tmp_path: Path, action: st
     one, two = run("together", action, tmp_path, processes=2, devices=2)
     if action == "steps":
         assert one == two
-        assert one["all"] == [6, 8] and one["weight"] == [9.0] and one["step"] == 8 and one["here"] == [8.0, 8.0]
+        # Two threads save at once, in either order: of two steps, the one that was saved longest ago is gone.
+        assert one["all"] in ([6, 8], [4, 8]) and one["weight"] == [9.0] and one["step"] == 8 and one["here"] == [8.0, 8.0]
         assert one["pieces"] == 4 and one["files"] == 2, "each wrote what its two devices hold"
     elif action == "fail":
         assert (one["refused"][0], two["refused"][0]) == ("CheckpointError", "UnsavableError")

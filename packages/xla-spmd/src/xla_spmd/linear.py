@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import torch_xla.core.xla_model as xm
-from torch_xla.utils.checkpoint import CheckpointFunction
 from xla_spmd import operators as operators  # defines them
 from xla_spmd.tensor import unwrap_sharded_tensor
 
@@ -65,7 +64,7 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
     def separate(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         gradients = [parameter.grad for parameter in module.parameters()]
         inputs = grad_input if isinstance(grad_input, tuple) else (grad_input,)
-        found = CheckpointFunction._extract_tensors_from_list([*gradients, *inputs])
+        found = [value for value in (*gradients, *inputs) if isinstance(value, torch.Tensor)]
         xm.optimization_barrier_([unwrap_sharded_tensor(tensor) for tensor in found])
 
     m.register_full_backward_hook(separate)
