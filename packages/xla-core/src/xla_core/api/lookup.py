@@ -33,32 +33,31 @@ _NAMES_OF_XLAC = {
     ),
     DEBUG: "profiler",
 }
-_COLLECTIVES: Mapping[str, Collective] = MappingProxyType({row.name: row for row in COLLECTIVES})
-# User's name → the distribution that implements it.
-FACADE: Mapping[str, str] = MappingProxyType(
+_COLLECTIVES: Mapping[tuple[str, str], Collective] = MappingProxyType({(row.module, row.name): row for row in COLLECTIVES})
+# Module and name of the user's → the distribution that implements it.
+OWNERS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
-        **{row.name: row.owner for row in COLLECTIVES},
-        **{f"{_XLAC}.{name}": owner for owner, names in _NAMES_OF_XLAC.items() for name in names.split()},
+        **{(row.module, row.name): row.owner for row in COLLECTIVES},
+        **{(_XLAC, name): owner for owner, names in _NAMES_OF_XLAC.items() for name in names.split()},
     }
 )
 
 
-def find(name: str) -> Any:
-    """Look up the implementation of the user's name `name`: a plugin's, else a function that decides when it is called.
+def find(module: str, name: str) -> Any:
+    """Look up the implementation of `name` in a user's module: a plugin's, else a function that decides when it is called.
 
     Raises AttributeError for a name that is neither in the table nor offered.
     """
-    row = _COLLECTIVES.get(name)
-    offered = implementations().get(name)
+    row = _COLLECTIVES.get((module, name))
+    offered = implementations().get(f"{module}.{name}")
     if offered is not None:
         own = row is not None and row.single is not None and row.serves is Serves.ONE_REPLICA
-        return _by_replicas(name, offered) if own else offered
+        return _by_replicas(module, name, offered) if own else offered
     if row is not None and row.serves is Serves.ANY_NUMBER:
         return row.single
-    if name not in FACADE:
-        module, _, attribute = name.rpartition(".")
-        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
-    return _stand_in(name)
+    if (module, name) not in OWNERS:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return _stand_in(module, name)
 
 
 def _has_no_others(row: Collective | None) -> bool:
@@ -69,8 +68,8 @@ def _has_no_others(row: Collective | None) -> bool:
 
 # Kept: a module's `__getattr__` asks at each use.
 @functools.cache
-def _by_replicas(name: str, several: Callable[..., Any]) -> Callable[..., Any]:
-    row = _COLLECTIVES[name]
+def _by_replicas(module: str, name: str, several: Callable[..., Any]) -> Callable[..., Any]:
+    row = _COLLECTIVES[module, name]
     single = row.single or several
 
     @functools.wraps(several)
@@ -81,24 +80,24 @@ def _by_replicas(name: str, several: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def _stand_in(name: str) -> Callable[..., Any]:
-    row = _COLLECTIVES.get(name)
+def _stand_in(module: str, name: str) -> Callable[..., Any]:
+    row = _COLLECTIVES.get((module, name))
     single = row.single if row is not None else None
+    owner = OWNERS[module, name]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if single is None or not _has_no_others(row):
-            raise missing(name, FACADE[name])
+            raise missing(f"{module}.{name}", owner)
         return single(*args, **kwargs)
 
-    call.__module__, _, call.__name__ = name.rpartition(".")
-    call.__qualname__ = call.__name__
-    call.__doc__ = f"Implemented by {FACADE[name]}, which is not installed."
+    call.__module__, call.__name__, call.__qualname__ = module, name, name
+    call.__doc__ = f"Implemented by {owner}, which is not installed."
     return call if single is None else functools.wraps(single)(call)
 
 
 def names_of(module: str) -> list[str]:
     """The names of a user's module that other distributions implement, for its `__all__`."""
-    return sorted(attribute for owner, _, attribute in (name.rpartition(".") for name in FACADE) if owner == module)
+    return sorted(name for found, name in OWNERS if found == module)
 
 
 def attribute(module: str, name: str) -> Any:
@@ -106,4 +105,4 @@ def attribute(module: str, name: str) -> Any:
     # Python and its tools ask for such names: no reason to load plugins.
     if name.startswith("__"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return find(f"{module}.{name}")
+    return find(module, name)

@@ -37,10 +37,11 @@ class Serves(enum.Enum):
 class Collective:
     """One function among replicas, as users know it.
 
-    name: in full; single: what it does for one replica, None if that takes the owner; between_devices: in SPMD mode, which has one
-    replica, it is meant between the devices of a manual region; owner: the distribution that implements it for several replicas.
+    module, name: of the user's; single: what it does for one replica, None if that takes the owner; between_devices: in SPMD mode, which
+    has one replica, it is meant between the devices of a manual region; owner: the distribution that implements it for several replicas.
     """
 
+    module: str
     name: str
     single: Callable[..., Any] | None = None
     between_devices: bool = False
@@ -299,36 +300,36 @@ def launch(fn: Callable[..., Any], args: tuple[Any, ...] = (), start_method: str
 
 _XM, _XF = "torch_xla.core.xla_model", "torch_xla.core.functions"
 COLLECTIVES: tuple[Collective, ...] = (
-    Collective(f"{_XM}.CoalescingBuckets"),
-    Collective(f"{_XM}._all_gather_using_all_reduce", all_gather_using_all_reduce, between_devices=True),
-    Collective(f"{_XM}._fetch_gradients", fetch_gradients, serves=Serves.ANY_NUMBER),
-    Collective(f"{_XM}._get_all_reduce_token", get_all_reduce_token),
-    Collective(f"{_XM}.all_gather", all_gather, between_devices=True),
-    Collective(f"{_XM}.all_gather_bucketized", all_gather_bucketized, between_devices=True),
-    Collective(f"{_XM}.all_reduce", all_reduce, between_devices=True),
-    Collective(f"{_XM}.all_reduce_bucketized_gradients", all_reduce_bucketized_gradients),
-    Collective(f"{_XM}.all_to_all", all_to_all, between_devices=True),
-    Collective(f"{_XM}.broadcast_master_param", broadcast_master_param),
-    Collective(f"{_XM}.collective_broadcast", collective_broadcast, between_devices=True),
-    Collective(f"{_XM}.collective_permute", collective_permute, between_devices=True),
-    Collective(f"{_XM}.do_on_ordinals", do_on_ordinals),
-    Collective(f"{_XM}.mesh_reduce", mesh_reduce),
-    Collective(f"{_XM}.optimizer_step", optimizer_step, serves=Serves.ANY_NUMBER),
-    Collective(f"{_XM}.recv"),
-    Collective(f"{_XM}.reduce_gradients", reduce_gradients),
-    Collective(f"{_XM}.reduce_scatter", reduce_scatter, between_devices=True),
-    Collective(f"{_XM}.reduce_scatter_bucketized", reduce_scatter_bucketized, between_devices=True),
-    Collective(f"{_XM}.rendezvous", rendezvous, serves=Serves.ANY_NUMBER),
-    Collective(f"{_XM}.save", save, serves=Serves.NOT_INSTALLED, owner=SERIALIZATION),
-    Collective(f"{_XM}.send"),
-    Collective(f"{_XM}.xla_rendezvous", xla_rendezvous),
-    Collective(f"{_XF}.AllGather"),
-    Collective(f"{_XF}.AllReduce"),
-    Collective(f"{_XF}.AllReduceSumLayer"),
-    Collective(f"{_XF}.SyncBatchNorm"),
-    Collective(f"{_XF}.all_gather", differentiable_all_gather, between_devices=True),
-    Collective(f"{_XF}.all_gather_summed", differentiable_all_gather),
-    Collective(f"{_XF}.all_reduce", differentiable_all_reduce, between_devices=True),
-    Collective(f"{_XF}.distributed_mm", distributed_mm, between_devices=True),
-    Collective("torch_xla.launch", launch, serves=Serves.NOT_INSTALLED),
+    Collective(_XM, "CoalescingBuckets"),
+    Collective(_XM, "_all_gather_using_all_reduce", all_gather_using_all_reduce, between_devices=True),
+    Collective(_XM, "_fetch_gradients", fetch_gradients, serves=Serves.ANY_NUMBER),
+    Collective(_XM, "_get_all_reduce_token", get_all_reduce_token),
+    Collective(_XM, "all_gather", all_gather, between_devices=True),
+    Collective(_XM, "all_gather_bucketized", all_gather_bucketized, between_devices=True),
+    Collective(_XM, "all_reduce", all_reduce, between_devices=True),
+    Collective(_XM, "all_reduce_bucketized_gradients", all_reduce_bucketized_gradients),
+    Collective(_XM, "all_to_all", all_to_all, between_devices=True),
+    Collective(_XM, "broadcast_master_param", broadcast_master_param),
+    Collective(_XM, "collective_broadcast", collective_broadcast, between_devices=True),
+    Collective(_XM, "collective_permute", collective_permute, between_devices=True),
+    Collective(_XM, "do_on_ordinals", do_on_ordinals),
+    Collective(_XM, "mesh_reduce", mesh_reduce),
+    Collective(_XM, "optimizer_step", optimizer_step, serves=Serves.ANY_NUMBER),
+    Collective(_XM, "recv"),
+    Collective(_XM, "reduce_gradients", reduce_gradients),
+    Collective(_XM, "reduce_scatter", reduce_scatter, between_devices=True),
+    Collective(_XM, "reduce_scatter_bucketized", reduce_scatter_bucketized, between_devices=True),
+    Collective(_XM, "rendezvous", rendezvous, serves=Serves.ANY_NUMBER),
+    Collective(_XM, "save", save, serves=Serves.NOT_INSTALLED, owner=SERIALIZATION),
+    Collective(_XM, "send"),
+    Collective(_XM, "xla_rendezvous", xla_rendezvous),
+    Collective(_XF, "AllGather"),
+    Collective(_XF, "AllReduce"),
+    Collective(_XF, "AllReduceSumLayer"),
+    Collective(_XF, "SyncBatchNorm"),
+    Collective(_XF, "all_gather", differentiable_all_gather, between_devices=True),
+    Collective(_XF, "all_gather_summed", differentiable_all_gather),
+    Collective(_XF, "all_reduce", differentiable_all_reduce, between_devices=True),
+    Collective(_XF, "distributed_mm", distributed_mm, between_devices=True),
+    Collective("torch_xla", "launch", launch, serves=Serves.NOT_INSTALLED),
 )
