@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What events say of whoever asks for a program. region: name of the part of the user's code; line: of the user's."""
+    """The asker of a program, as events name it. region: name of the part of the user's code; line: of the user's."""
 
     region: str | None
     cause: Cause | None

@@ -156,7 +156,7 @@ def _placeholder(value: Any) -> Any:
 
 
 def _stand_in(graph: Graph, value: Any) -> Any:
-    """What shapes are inferred with: a tensor without values, or a number of the kind that enters there."""
+    """A stand-in to infer shapes with: a tensor without values, or a number of the kind that enters there."""
     if not isinstance(value, Operand):
         return value
     entry = graph.entries[value.slot]

@@ -246,7 +246,7 @@ def _made_at(entry: Any) -> str:
 
 
 def retire(recorder: Recorder) -> None:
-    """Empty the pending graph: leaves that outlive it forget it, and it lets go of their buffers."""
+    """Empty the pending graph, so that it lets go of the buffers of leaves, which may outlive it, and start another one."""
     old = recorder.pending_graph
     recorder.pending_graph = PendingGraph(recorder.limit)
     # Values that were leaves still refer to the old one: emptied, it keeps no buffer alive.

@@ -1,4 +1,4 @@
-"""What an operation, a graph pass and a listener to events must keep, as test classes to subclass.
+"""Contracts of operations, graph passes and listeners to events, as test classes to subclass.
 
 class TestCube(OperatorContract):
     operator = torch.ops.docs.cube.default

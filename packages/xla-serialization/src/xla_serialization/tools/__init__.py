@@ -1,1 +1,1 @@
-"""What the command does: open a path of any known format, convert it, verify it."""
+"""Work of the command: open a path of any known format, convert it, verify it."""
