@@ -35,6 +35,7 @@ HOST = torch.device("cpu")
 BARE = "bare wrapper"
 
 Action = Callable[[], object]
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,14 @@ class Goal:
 
 GOALS = {
     "add": Goal("≤ 1.6 × bare", 1.6, of_ratio=True),
+    "add, autograd": Goal("≤ 7.5 µs", 7.5),
+    "layer_norm": Goal("≤ 9 µs", 9),
     "in-place add": Goal("≤ 8 µs", 8),
     "view of a view": Goal("≤ 10 µs", 10),
-    "Adam, 100 parameters": Goal("≤ 2 ms", 2_000),
+    "item of a pending (a + b).sum()": Goal("≤ 55 µs", 55),
+    "upload of 1 MiB": Goal("≤ 0.29 ms", 290),
+    "Adam, 100 parameters": Goal("≤ 1.5 ms", 1_500),
+    "Adam, foreach=False, 100 parameters": Goal("≤ 4 ms", 4_000),
     "sync per operation of a repeated 1000-operation graph, beyond jax.jit": Goal("≤ 0.5 µs", 0.5),
     "empty sync": Goal("≤ 5 µs", 5),
     "import torch_xla, beyond torch and jax": Goal("≤ 150 ms", 150_000),
@@ -141,8 +147,11 @@ def backward(count: int) -> Callable[[], Action]:
     return prepare
 
 
-def optimizer_step(make: Callable[[list[Tensor]], torch.optim.Optimizer], parameters: int) -> Callable[[], Action]:
-    """One optimizer step with its state in place and computed gradients. The results are dropped: nothing is compiled."""
+def optimizer_step(make: MakeOptimizer, parameters: int, eager: bool = False) -> Callable[[], Action]:
+    """One optimizer step with its state in place and computed gradients. The results are dropped: nothing is compiled.
+
+    eager: the same step of eager torch on the CPU, which computes, too.
+    """
 
     def weights_on(device: torch.device) -> list[Tensor]:
         weights = [torch.full((16, 16), 0.5).to(device).requires_grad_() for _ in range(parameters)]
@@ -155,7 +164,7 @@ def optimizer_step(make: Callable[[list[Tensor]], torch.optim.Optimizer], parame
     state = on_host.state_dict()
 
     def prepare() -> Action:
-        optimizer = make(weights_on(torch_xla.device()))
+        optimizer = make(weights_on(HOST if eager else torch_xla.device()))
         optimizer.load_state_dict(state)
         settle()
         return optimizer.step
@@ -200,6 +209,46 @@ def read_pending() -> Action:
     left, right = given(*SHAPE), given(*SHAPE)
     settle()
     return lambda: (left + right).sum().item()
+
+
+def read_pending_jax() -> Action:
+    """The same of a jitted function."""
+    jitted, left, right = jax.jit(lambda a, b: (a + b).sum()), jnp.full(SHAPE, 0.5), jnp.full(SHAPE, 0.5)
+    jitted(left, right).block_until_ready()
+    settle()
+    return lambda: jitted(left, right).item()
+
+
+def layer_norms(count: int, requires_grad: bool) -> Callable[[], Action]:
+    """Layer normalisation with weight and bias."""
+
+    def prepare() -> Action:
+        settle()
+        rows, weight, bias = given(*SHAPE, requires_grad=requires_grad), given(SHAPE[1]), given(SHAPE[1])
+
+        def run() -> None:
+            for _ in range(count):
+                torch.nn.functional.layer_norm(rows, (SHAPE[1],), weight, bias)
+
+        return run
+
+    return prepare
+
+
+def of_one_mebibyte(count: int, transfer: Callable[[Tensor], object]) -> Callable[[], Action]:
+    """`transfer` of tensors of 1 MiB on the host, one after the other."""
+
+    def prepare() -> Action:
+        settle()
+        hosts = [torch.ones(1 << 18) for _ in range(count)]
+
+        def run() -> None:
+            for host in hosts:
+                transfer(host)
+
+        return run
+
+    return prepare
 
 
 def empty_syncs(count: int) -> Callable[[], Action]:
@@ -269,15 +318,24 @@ def build_cases(sizes: Sizes) -> list[Case]:
         Case("view of a view", view_of_view(n), n),
         Case("relu, backward", backward(n), n),
         Case("item of a computed value", read_computed(n), n),
+        Case("layer_norm", layer_norms(n, requires_grad=False), n),
+        Case("layer_norm, autograd", layer_norms(n, requires_grad=True), n),
         Case("item of a pending (a + b).sum()", read_pending, 1),
+        Case("item of a jitted (a + b).sum()", read_pending_jax, 1),
+        Case("upload of 1 MiB", of_one_mebibyte(8, lambda host: host.to("xla")), 8),
+        Case("1 MiB, jax.device_put of a copy", of_one_mebibyte(8, lambda host: jax.device_put(host.numpy().copy())), 8),
         Case("empty sync", empty_syncs(n), n),
     ]
-    optimizers: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
-        "Adam": partial(torch.optim.Adam, lr=1e-3),
+    adam = partial(torch.optim.Adam, lr=1e-3)
+    optimizers: dict[str, MakeOptimizer] = {
+        "Adam": adam,
+        "Adam, foreach=False": partial(adam, foreach=False),
+        "Adam, fused=True": partial(adam, fused=True),
         "SGD": partial(torch.optim.SGD, lr=1e-3),
     }
     for name, make in optimizers.items():
         cases.append(Case(f"{name}, {sizes.parameters} parameters", optimizer_step(make, sizes.parameters), 1))
+        cases.append(Case(f"{name}, {sizes.parameters} parameters, eager torch", optimizer_step(make, sizes.parameters, eager=True), 1))
     graph, graph_jax = repeated_graph(sizes.graph)
     cases += [Case("repeated graph, xla", graph, 1), Case("repeated graph, jax.jit", graph_jax, 1)]
     return cases

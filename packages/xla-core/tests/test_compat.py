@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 from xla_core import _compat
-from xla_core.compile.compiler import compiler_options
+from xla_core.compile.options import compiler_options
 from xla_core.frontend.tensor import XLATensor
 
 
@@ -275,3 +276,35 @@ def test_garbage_of_jax_is_still_freed_with_that_of_python() -> None:
     finally:
         _compat._JaxGarbage.free = staticmethod(collect)
     assert len(freed) == 1
+
+
+def test_an_array_is_put_on_a_device_as_jax_does_it() -> None:
+    device = jax.devices()[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    with jax.enable_x64(True):
+        for array in (np.arange(6).reshape(2, 3), np.ones((), np.float32), np.zeros((0, 2), bool), np.ones(3, jnp.bfloat16)):
+            ours, theirs = _compat.put_on_device(array, sharding, device), jax.device_put(array, device)
+            assert (ours.aval, ours.sharding, ours.committed) == (theirs.aval, theirs.sharding, theirs.committed)
+            assert np.array_equal(np.asarray(ours), array)
+
+
+def test_adam_updates_lists_and_one_by_one_with_the_same_arguments() -> None:
+    from torch.optim import adam
+
+    lists, one_by_one = (inspect.signature(getattr(adam, name)).parameters for name in ("_multi_tensor_adam", "_single_tensor_adam"))
+    assert list(lists) == list(one_by_one)
+
+
+class _Ended(StopIteration):
+    """An end of the user's own."""
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemError("mine"), StopIteration(3), _Ended()], ids=repr)
+def test_what_a_hook_raises_leaves_the_engine(error: BaseException) -> None:
+    def fail(grad: torch.Tensor) -> None:
+        raise error
+
+    middle = torch.ones(2, device="xla", requires_grad=True) * 2
+    middle.register_hook(fail)
+    with pytest.raises(StopIteration if isinstance(error, StopIteration) else type(error)):
+        middle.sum().backward()

@@ -139,6 +139,13 @@ for _ in range(2):
 plain = torch.compile(lambda x: xs.mark_sharding(x, mesh, ("x", None), use_dynamo_custom_op=True) + 1, backend="openxla", fullgraph=True)
 x = torch.zeros(8, 4).to("xla")
 found["compiled input"] = [far(plain(x), torch.ones(8, 4)), dims(x)]
+double = torch.compile(lambda x: (x * 2).sum(0), backend="openxla")
+found["compiled, other layouts"] = []
+for layout in [("x", None), ("x", "y"), (None, None), ("x", None)]:
+    x = torch.randn(8, 4)
+    on_mesh = x.to("xla")
+    xs.mark_sharding(on_mesh, mesh, layout)
+    found["compiled, other layouts"].append(far(double(on_mesh), x.sum(0) * 2))
 x = torch.zeros(8, 4).to("xla")
 outside = xs.mark_sharding(x, mesh, ("x", None), use_dynamo_custom_op=True)
 found["outside"] = [type(outside).__name__, text(x)]
@@ -217,6 +224,7 @@ def test_compiled_functions_mark(report: dict[str, Any]) -> None:
         assert (text, shard) == (BOTH, [2, 2])
         assert error < 1e-3 and gradient_error < 1e-5
     assert report["compiled input"] == [0.0, [2, 4]]
+    assert max(report["compiled, other layouts"]) < 1e-5
 
 
 def test_the_operators_by_themselves(report: dict[str, Any]) -> None:

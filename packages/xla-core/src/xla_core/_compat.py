@@ -6,10 +6,10 @@ A test imports every one, so that an upgrade that takes one away fails there fir
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # built in; typeshed leaves it out
-import ctypes
 import functools
 import gc
 import importlib.util
+import inspect
 import operator
 import threading
 from collections.abc import Callable, Mapping
@@ -17,7 +17,10 @@ from types import CodeType, ModuleType
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 import torch
+from jax._src.core import ShapedArray
+from jax._src.interpreters.pxla import batched_device_put
 from jaxlib import _jax as _jax_runtime
 from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
@@ -122,22 +125,20 @@ class _Lost(threading.local):
 
 
 _lost = _Lost()
+_ENDED = zip()  # an iterator that has nothing to give
 
 
 class _Guard(_acc.DeviceGuard):
-    def type_(
-        self,
-        kind: Any = torch._C._autograd.DeviceType.PrivateUse1,
-        pending: Any = ctypes.pythonapi.PyErr_Occurred,
-        lost: Any = _lost,
-    ) -> Any:
+    def type_(self, kind: Any = torch._C._autograd.DeviceType.PrivateUse1, ended: Any = _ENDED, lost: Any = _lost) -> Any:
         """The device type. Only locals are read: while an exception leaves torch's engine, its destructors call this.
 
         An exception that is still set when a Python guard returns would abort the process, so it is taken away here, and given
-        back by `guarded_engine`.
+        back by `guarded_engine`. Each operation with a gradient calls this up to three times: a loop over an iterator that has ended
+        raises what is set, but for StopIteration, in less time than any call.
         """
         try:
-            pending()  # raises what is set
+            for _ in ended:
+                pass
         except BaseException as error:
             lost.error = error
         return kind
@@ -162,10 +163,12 @@ def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> N
         try:
             with torch.autograd.set_multithreading_enabled(False):
                 return run(outputs, *args, **kwargs)
-        except SystemError:
+        except SystemError as none_set:
             error, _lost.error = _lost.error, None
             if error is None:
-                raise
+                if "without setting an exception" not in str(none_set):
+                    raise
+                error = StopIteration()  # what the guard's loop takes for its own end
             raise error from None
 
     graph._engine_run_backward = guarded_engine  # type: ignore[assignment]
@@ -206,6 +209,8 @@ NO_TORCH_DISPATCH: Any = torch.Tensor.__torch_dispatch__
 # Whether a tensor may get the data of another: what modules ask when they move their parameters.
 may_get_data: Callable[[torch.Tensor, torch.Tensor], bool] = torch._has_compatible_shallow_copy_type
 # A tensor of a subclass over the data of another, without its history and with it.
+# How many hold a tensor in C++: its Python object, the tensor whose gradient it is, graphs of autograd that saved it.
+count_holders: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 as_subclass: Callable[..., Any] = torch.Tensor.as_subclass
 
@@ -305,6 +310,39 @@ def foreach_types() -> tuple[list[Any], ...]:
     return (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
 
 
+def in_backward() -> bool:
+    """Whether this thread is inside a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def complete_momenta_of_sgd(complete: Callable[[list[torch.Tensor], list[torch.Tensor | None], bool], bool]) -> None:
+    """Call `complete(gradients, momenta, dampened)` before each update of SGD with momentum; it may fill in momenta that do not exist yet.
+
+    It gives whether all of them are new: then nothing is dampened, as torch dampens no first step.
+    """
+    from torch.optim import sgd
+
+    def completing(update: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(update)
+        def updated(
+            params: list[torch.Tensor],
+            grads: list[torch.Tensor],
+            momenta: list[torch.Tensor | None],
+            *,
+            momentum: float,
+            dampening: float,
+            **options: Any,
+        ) -> None:
+            if momentum != 0 and complete(grads, momenta, dampening != 0):
+                dampening = type(dampening)(0)
+            update(params, grads, momenta, momentum=momentum, dampening=dampening, **options)
+
+        return updated
+
+    for name in ("_single_tensor_sgd", "_multi_tensor_sgd", "_fused_sgd"):
+        setattr(sgd, name, completing(getattr(sgd, name)))
+
+
 def radam_in_lists(applies: Callable[[torch.Tensor], bool]) -> None:
     """Let RAdam's loop over parameters that all satisfy `applies` be its list form: the loop branches in Python at its sixth step."""
     from torch.optim import radam
@@ -318,6 +356,33 @@ def radam_in_lists(applies: Callable[[torch.Tensor], bool]) -> None:
         step(params, *state, differentiable=differentiable, **options)
 
     radam._single_tensor_radam = loop_or_lists
+
+
+def adam_by(update: Callable[..., bool]) -> None:
+    """Let `update` take the updates of Adam and AdamW over, of lists and of one parameter after the other, which compute the same.
+
+    Where it gives False, or a mode watches, torch does it.
+    """
+    from torch.optim import adam
+
+    def taken_over(usual: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(usual)
+        def update_or_usual(*state: Any, **options: Any) -> None:
+            if torch.compiler.is_compiling() or _watched() or not update(*state, **options):
+                usual(*state, **options)
+
+        return update_or_usual
+
+    adam._multi_tensor_adam = taken_over(adam._multi_tensor_adam)
+    adam._single_tensor_adam = taken_over(adam._single_tensor_adam)
+
+
+def _watched() -> bool:
+    """Whether this thread is in a mode that is told of each operation; that of the default device changes those only that make tensors."""
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    modes = torch.overrides._get_current_function_mode_stack() if torch._C._len_torch_function_stack() else ()
+    return any(type(mode) is not _device.DeviceContext for mode in modes)
 
 
 def never_trace(code: CodeType) -> None:
@@ -401,6 +466,21 @@ def import_dialects() -> None:
     thread = threading.Thread(target=run, name="xla-imports")
     thread.start()
     thread.join()
+
+
+def _put_by(batched: Callable[..., jax.Array]) -> Callable[[np.ndarray[Any, Any], jax.sharding.Sharding, jax.Device], jax.Array]:
+    """`batched_device_put` for one array, which takes 7 µs where `jax.device_put` takes 50; the latter where the former is another one."""
+    if list(inspect.signature(batched).parameters)[:4] != ["aval", "sharding", "xs", "devices"]:
+        return lambda array, sharding, device: jax.device_put(array, device)
+
+    def put(array: np.ndarray[Any, Any], sharding: jax.sharding.Sharding, device: jax.Device) -> jax.Array:
+        return batched(ShapedArray(array.shape, array.dtype), sharding, [array], [device])
+
+    return put
+
+
+# A NumPy array as a buffer on a device, with the sharding that stands for that device.
+put_on_device = _put_by(batched_device_put)
 
 
 def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device, options: dict[str, str]) -> list[jax.Array]:

@@ -10,6 +10,7 @@ XlaError (Exception)
 ├── FallbackError (RuntimeError)           an operation without lowering where fallback is forbidden
 ├── UnsupportedOperationError (NotImplementedError)  cannot be done on XLA; says what to do instead
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
+├── CaptureError (RuntimeError)             a step that cannot be captured, or is no longer what was captured; says why, and what to do
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
@@ -68,6 +69,10 @@ class UnsupportedOperationError(XlaError, NotImplementedError):
 
 class GraphBreakError(XlaError, RuntimeError):
     """A value was read inside a region that must be one graph."""
+
+
+class CaptureError(XlaError, RuntimeError):
+    """A function that `torch_xla.compile(capture=True)` cannot capture, or that does something else than what was captured."""
 
 
 class TooManyGraphsError(XlaError, RuntimeError):

@@ -57,6 +57,7 @@ class Cause(enum.Enum):
     DYNAMO_COMPILE = "dynamo_compile"
     DYNAMO_EXECUTE = "dynamo_execute"
     VALUE_READ = "value_read"
+    CAPTURED = "captured"  # a captured call (torch_xla.compile)
     PENDING_LIMIT = "pending_limit"  # nobody: too much was pending
 
 
@@ -195,16 +196,21 @@ class Registry:
 
     def metric_add(self, name: str, value: float, unit: Unit) -> None:
         """Add one sample, stamped with the present time. Raises: ValueError if the metric already has another unit."""
+        self.metrics_add((name, value, unit))
+
+    def metrics_add(self, *samples: tuple[str, float, Unit]) -> None:
+        """`metric_add` of several samples of one moment: `(name, value, unit)` each."""
         now = time.time()
         with self._lock:
-            metric = self._metrics.get(name)
-            if metric is None:
-                metric = self._metrics[name] = _Metric(unit, deque(maxlen=config.METRICS_SAMPLES.get()))
-            elif metric.unit is not unit:
-                raise ValueError(f"metric {name} holds {metric.unit.name}, got a sample of {unit.name}")
-            metric.samples.append((now, value))
-            metric.total_samples += 1
-            metric.accumulator += value
+            for name, value, unit in samples:
+                metric = self._metrics.get(name)
+                if metric is None:
+                    metric = self._metrics[name] = _Metric(unit, deque(maxlen=config.METRICS_SAMPLES.get()))
+                elif metric.unit is not unit:
+                    raise ValueError(f"metric {name} holds {metric.unit.name}, got a sample of {unit.name}")
+                metric.samples.append((now, value))
+                metric.total_samples += 1
+                metric.accumulator += value
 
     def register_collector(self, collect: Collector, names: frozenset[str] | None = None) -> Callable[[], None]:
         """Ask `collect` for counters at each snapshot; its numbers may only grow. Returns a function that ends it.
@@ -314,6 +320,7 @@ class Registry:
 _PROCESS = Registry()
 counter_add = _PROCESS.counter_add
 metric_add = _PROCESS.metric_add
+metrics_add = _PROCESS.metrics_add
 register_collector = _PROCESS.register_collector
 counter = _PROCESS.counter
 snapshot = _PROCESS.snapshot

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core.compile.compiler import compiler_options
 
 # Shape, the dimensions that each factor has, the dimensions that are summed: YNNPACK gave other numbers at each run, NaN among them.
 PRODUCTS = [
@@ -49,9 +48,3 @@ def test_bits_are_read_before_they_are_written_over() -> None:
         x.view(torch.float32)[1:].copy_(x.view(torch.float32)[:2].clone())
         seen.append(x.cpu())
     np.testing.assert_array_equal(seen[1].numpy(), seen[0].numpy())
-
-
-def test_what_xla_flags_say_is_not_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(compiler_options("cpu")) == 2 and compiler_options("cuda") == {}
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_DOT")
-    assert list(compiler_options("cpu")) == ["xla_disable_hlo_passes"]

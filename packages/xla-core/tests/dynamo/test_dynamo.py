@@ -21,10 +21,13 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 from torch_xla.core.dynamo_bridge import extract_compiled_graph, partition_fx_graph_for_cpu_fallback
 from xla_core import config, metrics
+from xla_core.abi.graph import Graph, register_pass, replace
+from xla_core.compile.cache import programs
 from xla_core.dynamo import config as dynamo_config
 from xla_core.dynamo.bridge import CompiledGraph
 from xla_core.dynamo.capture import Captured
 from xla_core.errors import ExecutionError, UnsupportedOperationError
+from xla_core.ops import precision
 from xla_core.runtime.client import current_recorder
 
 BACKENDS = ["openxla", "openxla_eval"]
@@ -389,6 +392,55 @@ def test_extracted_modules_keep_their_state() -> None:
     ours.eval()
     same(run(x), theirs.eval()(X))
     same(list(ours.state_dict().values()), list(theirs.state_dict().values()))
+
+
+def test_another_precision_is_another_program() -> None:
+    a, b = (torch.randn(7, 13).to("xla"), torch.randn(13, 9).to("xla"))
+    product = torch.compile(torch.matmul, backend="openxla")
+    product(a, b)
+    before = precision.get()
+    try:
+        precision.set("default")
+        results = [cost(lambda: product(a, b)) for _ in range(2)]
+    finally:
+        precision.set(before)
+    results.append(cost(lambda: product(a, b)))
+    assert [(programs, runs) for _, programs, runs in results] == [(1, 1), (0, 1), (0, 1)]
+    for result, _, _ in results:
+        torch.testing.assert_close(result.cpu(), a.cpu() @ b.cpu())
+
+
+def test_graph_passes_that_come_and_go_make_other_programs() -> None:
+    a = torch.randn(3, 19)
+    arg = a.to("xla")
+    compiled = torch.compile(lambda a: torch.sin(a), backend="openxla")
+    same(compiled(arg), torch.sin(a))
+
+    def cosine(graph: Graph) -> Graph:
+        (sine,) = (operation for operation in graph.operations() if operation.target == "aten::sin")
+        return replace(graph, sine, "aten::cos", *graph.arguments(sine)[0])
+
+    end = register_pass(cosine)
+    try:
+        same(compiled(arg), torch.cos(a))
+        same(compiled(arg), torch.cos(a))
+    finally:
+        end()
+    result, programs, runs = cost(lambda: compiled(arg))
+    same(result, torch.sin(a))
+    assert (programs, runs) == (0, 1)
+
+
+def test_the_cache_in_memory_decides_what_is_kept() -> None:
+    a = torch.randn(3, 23)
+    arg = a.to("xla")
+    compiled = torch.compile(lambda a: torch.tanh(a), backend="openxla")
+    compiled(arg)
+    assert cost(lambda: compiled(arg))[1:] == (0, 1)
+    programs().clear()
+    result, compiles, _ = cost(lambda: compiled(arg))
+    same(result, torch.tanh(a))
+    assert compiles == 1
 
 
 def test_pending_inputs_are_computed() -> None:

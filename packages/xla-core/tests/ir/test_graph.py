@@ -41,6 +41,7 @@ from xla_core.ir.verify import verify
 from xla_core.runtime.recorder import Recorder
 
 F32 = aval_of((2,), torch.float32)
+LARGE = aval_of((4096,), torch.float32)
 I64 = aval_of((3,), torch.int64)
 OWNER = Recorder(0)
 ADD = Signature("test.add", lambda context, x, y: x + y, (PLACEHOLDER, PLACEHOLDER), {}, (F32,))
@@ -144,11 +145,12 @@ def test_inputs_are_sorted_by_kind_in_slot_order() -> None:
 
 def test_what_is_held_comes_out_and_what_is_not_may_be_reused() -> None:
     build = Build()
-    kept, given = build.leaf(), build.leaf(hold=False)
+    kept, given = build.leaf(LARGE), build.leaf(LARGE, hold=False)
+    small = build.leaf(hold=False)
     dead = build.op(ADD, kept, given)
-    live = build.op(BOTH, dead, hold=1)
+    live = build.op(BOTH, build.op(ADD, dead, small), hold=1)
     assert live_slots(build.pending_graph) == [live]
-    assert dead_leaves(build.pending_graph) == (1,)
+    assert dead_leaves(build.pending_graph) == (1,), "not the small one"
     build.held.clear()
     assert live_slots(build.pending_graph) == [] and dead_leaves(build.pending_graph) == (0, 1)
 

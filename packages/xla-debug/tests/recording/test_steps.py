@@ -167,3 +167,11 @@ def test_steps_of_one_thread_are_recorded_and_of_the_next_when_it_has_ended() ->
         collector.stop()
     found = collector.replica(True)
     assert found.steps == 5 and sum(row.count for row in found.syncs if row.kind == "step") == 7
+
+
+def test_samples_count_for_the_time_they_stand_for() -> None:
+    steps = Steps(START)
+    steps.notes.append(sync(99, 1))
+    tracing, python = (sample(10.0 + place, phase) for place, phase in enumerate((Phase.TRACING, Phase.PYTHON)))
+    found = taken(steps, tracing._replace(weight=2), python._replace(weight=1), python._replace(time_s=START + 0.05))
+    assert (found["tracing"], found["python"]) == (49.5, 49.5)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 
 from xla_core.api import eager, plugins
+from xla_core.captured.function import CapturedFunction, Policy
 from xla_core.compat.deprecation import warn_once
 from xla_core.errors import TooManyGraphsError
 from xla_core.ir.graph import Graph
@@ -100,7 +101,7 @@ class Region:
         entered = _Entered(eager.is_eager_mode(), None, None)
         eager.eager_mode(False)
         try:
-            _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
+            self.clear_pending()
         except BaseException:
             eager.eager_mode(entered.eager)
             raise
@@ -115,6 +116,10 @@ class Region:
         _stack.entered.append(entered)
         enter_region(self._name)
         return self
+
+    def clear_pending(self) -> None:
+        """Run what is pending: it is not part of the region."""
+        _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
 
     def __exit__(self, *exc: object) -> None:
         entered = _stack.entered.pop()
@@ -154,21 +159,65 @@ class Region:
         return wrapper
 
 
+def _captured(function: Callable[P, R], region: Region, fallback: bool, verify_every: int) -> Callable[P, R]:
+    named = getattr(function, "__name__", type(function).__name__)
+    captured = CapturedFunction(function, Policy(named, fallback, verify_every), lambda: region, region.clear_pending)
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        return captured(args, kwargs)  # type: ignore[no-any-return]
+
+    return wrapper
+
+
 @overload
 def compile(
-    f: Callable[P, R], full_graph: bool = ..., name: str | None = ..., max_different_graphs: int | None = ...
+    f: Callable[P, R],
+    full_graph: bool = ...,
+    name: str | None = ...,
+    max_different_graphs: int | None = ...,
+    *,
+    capture: bool = ...,
+    fallback: bool = ...,
+    verify_every: int = ...,
 ) -> Callable[P, R]: ...
 @overload
-def compile(f: None = ..., full_graph: bool = ..., name: str | None = ..., max_different_graphs: int | None = ...) -> Region: ...
 def compile(
-    f: Callable[..., Any] | None = None, full_graph: bool = False, name: str | None = None, max_different_graphs: int | None = None
+    f: None = ...,
+    full_graph: bool = ...,
+    name: str | None = ...,
+    max_different_graphs: int | None = ...,
+    *,
+    capture: bool = ...,
+    fallback: bool = ...,
+    verify_every: int = ...,
+) -> Region: ...
+def compile(
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    *,
+    capture: bool = False,
+    fallback: bool = False,
+    verify_every: int = 1000,
 ) -> Any:
     """`f` traced lazily as one graph in each call, with a sync before and after; without `f` a decorator and context manager.
 
     full_graph: raise GraphBreakError if a value is read inside. max_different_graphs: raise TooManyGraphsError past so many.
+    capture: run the Python of `f` until two calls in a row have made the same program, and then launch that, with the results put where
+    they belong: see docs/fast-steps.md; only a decorator. What keeps a function from being captured raises CaptureError; fallback: record
+    it at each call instead, with a warning. verify_every: each so-many-th call is recorded again and compared; 1 for all, to find errors.
     """
     region = Region(full_graph, name or getattr(f, "__name__", None), max_different_graphs)
-    return region if f is None else region(f)
+    if not capture:
+        if fallback:
+            raise ValueError("torch_xla.compile(fallback=True) says what to do where nothing can be captured: give capture=True, too")
+        return region if f is None else region(f)
+    if verify_every < 1:
+        raise ValueError(f"verify_every is {verify_every}, must be at least 1")
+    decorate = functools.partial(_captured, region=region, fallback=fallback, verify_every=verify_every)
+    return decorate if f is None else decorate(f)
 
 
 def experimental_compile(func: Callable[P, R]) -> Callable[P, R]:

@@ -29,7 +29,7 @@ def _replaced(numbers: list[Any], places: tuple[int, ...], others: list[Any]) ->
     return numbers
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Program:
     """All that is compiled for one graph key on one device.
 
@@ -52,6 +52,8 @@ class Program:
 
     def matches(self, inputs: Inputs) -> bool:
         """Whether the compiled constants are those of `inputs`; if not, what differs becomes an input and a compile is due."""
+        if not self.floats and not self.ints:
+            return True
         # Numbers that are inputs already may have any value.
         floats = _replaced(inputs.fixed_floats, self.varying_floats, self.floats)
         ints = _replaced(inputs.fixed_ints, self.varying_ints, self.ints)
@@ -119,6 +121,10 @@ class ProgramCache:
             found.last_use = next(self._uses)
             return found
 
+    def used(self, program: Program) -> None:
+        """Note the use of a program that was found without a look-up."""
+        program.last_use = next(self._uses)
+
     def learn(self, program: Program, graph: Graph) -> None:
         """Make inputs of those numbers of a program, which is about to be compiled, that are known to change.
 
@@ -133,7 +139,7 @@ class ProgramCache:
             for place, value in zip(places, program.floats, strict=False):
                 if place is not None and self._floats.setdefault(place, value) != value:
                     self._varying.add(place)
-            program.vary(program.varying | {number for number, place in enumerate(places) if place in self._varying})
+            program.vary(program.varying | graph.scheduled() | {number for number, place in enumerate(places) if place in self._varying})
 
     def clear(self) -> None:
         """Forget all programs, and what was learned from them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,27 +12,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from xla_core import config
 from xla_core.compile.emit import Constants, program
+from xla_core.compile.options import compiler_options
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, aval_at
 from xla_core.ir.manual import manual_sharding
 from xla_core.ir.sharding import sharding_at, spans_devices
 
 Executable = Callable[..., Any]
-
-# For the CPU, without what miscomputes there (jaxlib 0.10.2 to 0.12.0, on processors with AVX-512; a test has the cases):
-_CPU_OPTIONS = {
-    # YNNPACK reads memory that is not its own where it fuses a broadcast, a product and a sum of many dimensions. It keeps single
-    # matrix products.
-    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-    # Keeps the barriers in place that `ops/axes.py` writes blocks with; from jaxlib 0.12 on they are kept by default.
-    "xla_disable_hlo_passes": "cse_barrier_expander",
-}
-
-
-def compiler_options(platform: str) -> dict[str, str]:
-    """The XLA compiler options for a platform (`cpu`, `cuda`, …), without those that `XLA_FLAGS` sets."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in _CPU_OPTIONS.items() if name not in flags} if platform == "cpu" else {}
 
 
 def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:

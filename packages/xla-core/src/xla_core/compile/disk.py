@@ -37,6 +37,7 @@ from xla_core._compat import jaxlib_version
 from xla_core._version import __version__
 from xla_core.compile.compiler import donated_arguments
 from xla_core.compile.entry import Identity, UnusableError, pack, unpack
+from xla_core.compile.options import compiler_options
 from xla_core.dtypes import conversions
 from xla_core.files import atomic_write, sync_file
 from xla_core.ir.graph import Graph, aval_at
@@ -162,7 +163,7 @@ def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], device: j
 
 def _identity(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Identity:
     places = [device.id, *(other.id for other in devices), jax.process_count()]
-    environment = _environment(device)
+    environment = f"{_environment(device)}\n{sorted(compiler_options(device.platform).items())}"
     name = hashlib.sha256(f"{key}\n{places}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
     return Identity(name, _interface(graph, arguments), environment)
 

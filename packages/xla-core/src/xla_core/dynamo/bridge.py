@@ -22,6 +22,7 @@ from xla_core._compat import OpOverload, tree_map
 from xla_core.dynamo.capture import Captured, NotOneProgram, Recording, StandIns, capture, with_own_pending_graph
 from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.text import graph_text
 
 _logger = logging.getLogger("torch_xla.core.dynamo_bridge")
@@ -33,12 +34,11 @@ def _debug(text: Callable[[], str]) -> None:
         _logger.warning("%s", text())
 
 
-def _input_key(args: Sequence[Any]) -> tuple[Any, ...] | None:
+def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tuple[Any, ...] | None:
     """All that a recording depends on besides the data: shapes, dtypes, views, what shares data, numbers. None: not known."""
     storages: dict[int, int] = {}
     key: list[Any] = []
-    for arg in args:
-        tensor = tensor_behind(arg)
+    for arg, tensor in zip(args, tensors, strict=True):
         if tensor is not None:
             storage = tensor._storage
             value = storage.value
@@ -64,12 +64,13 @@ class CompiledGraph(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """The graph's results."""
-        program = self.program(args)
-        return program.run(args) if isinstance(program, Captured) else program(*args)
+        tensors = list(map(tensor_behind, args))
+        program = self.program(args, tensors)
+        return program.run(args, tensors) if isinstance(program, Captured) else program(*args)
 
-    def program(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
-        """The function that runs the graph for these arguments."""
-        key = _input_key(args)
+    def program(self, args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> Captured | fx.GraphModule:
+        """The function that runs the graph for these arguments. tensors: those behind them."""
+        key = _input_key(args, tensors)
         needs_grad = torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
         if key is None or needs_grad:
             return self._model
@@ -103,7 +104,7 @@ def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -
     drawn afresh at each call. Where gradients are wanted through it, the graph is recorded as usual, without a program.
     """
     graph = CompiledGraph(xla_model)
-    graph.program(xla_args)
+    graph.program(xla_args, list(map(tensor_behind, xla_args)))
     return graph
 
 

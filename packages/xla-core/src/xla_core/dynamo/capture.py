@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from xla_core.ir.sharding import Sharding
 from xla_core.metrics import Cause
 from xla_core.runtime import executor, resharding
 from xla_core.runtime.client import current_recorder
+from xla_core.runtime.executor import ProgramsOfGraph
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.source_location import asking_line
 from xla_core.runtime.sync import compute, forbid_reads
@@ -202,7 +203,7 @@ class Captured:
     avals: shape and dtype of each result of the program.
     sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
     written: inputs that hold another value afterwards. holders: values of the new storages.
-    shardings: those that the graph set for inputs, and (second) for the new storages.
+    shardings: those that the graph set for inputs, and (second) for the new storages. programs: those of the graph that ran.
     """
 
     recorder: Recorder
@@ -215,10 +216,11 @@ class Captured:
     results: list[Any]
     tree: TreeSpec
     shardings: tuple[list[Sharding | None], list[Sharding | None]]
+    programs: ProgramsOfGraph = field(default_factory=ProgramsOfGraph)
 
-    def run(self, args: Sequence[Any]) -> Any:
-        """The graph's results for arguments with the key that it was recorded with."""
-        storages = [ours(args[source] if isinstance(source, int) else source)._storage for source in self.sources]
+    def run(self, args: Sequence[Any], tensors: Sequence[Any]) -> Any:
+        """The graph's results for arguments with the key that it was recorded with. tensors: those behind them."""
+        storages = [(tensors[source] if isinstance(source, int) else source)._storage for source in self.sources]
         with self.recorder.lock:
             # All of them before any is written to: one input may take the value of another.
             before = [storage.value for storage in storages]
@@ -240,14 +242,15 @@ class Captured:
     def _execute(self, before: list[Value]) -> list[Value]:
         if not self.graph.outs:
             return []
-        used = [before[item.number] for item in self.inputs.buffers if isinstance(item, _Source)]
+        recorded = self.inputs
+        used = [before[item.number] for item in recorded.buffers if isinstance(item, _Source)]
         _make_real([value for value in used if value.buffer is None])
-        buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in self.inputs.buffers]
+        buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in recorded.buffers]
         # Each call has random numbers of its own.
-        seeds = [self.recorder.draw() for _ in self.inputs.seeds]
-        inputs = replace(self.inputs, buffers=buffers, seeds=seeds)
+        seeds = [self.recorder.draw() for _ in recorded.seeds]
+        inputs = Inputs(buffers, recorded.floats, recorded.fixed_floats, recorded.ints, recorded.fixed_ints, seeds)
         results: list[Any] = []
-        executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line())
+        executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line(), self.programs)
         return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
 
 

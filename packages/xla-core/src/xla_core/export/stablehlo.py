@@ -13,8 +13,9 @@ import torch
 from xla_core import config
 from xla_core._compat import run_module
 from xla_core.api.conversion import plain
-from xla_core.compile.compiler import across_replicas, compiler_options, source_scope
+from xla_core.compile.compiler import across_replicas, source_scope
 from xla_core.compile.emit import Constants, arrays_of, program
+from xla_core.compile.options import compiler_options
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer

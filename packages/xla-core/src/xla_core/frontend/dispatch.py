@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from xla_core import config
 from xla_core._compat import OpOverload, call_kernel, has_kernel
 from xla_core.frontend import attention, ctc, data_dependent, views
 from xla_core.frontend.encode import recorder_among
-from xla_core.frontend.handlers import aliases, batch_norm, blanks, copies, reads
+from xla_core.frontend.handlers import aliases, batch_norm, blanks, copies, reads, zeros
 from xla_core.frontend.plain import plainly
 from xla_core.frontend.recorded import on_cpu, recording_handler
 from xla_core.frontend.schema import Convention, Handler, calling, full_name, short_name
@@ -20,7 +21,7 @@ from xla_core.runtime.source_location import user_line
 
 _CUSTOM: dict[str, Handler] = {
     name: handler
-    for subject in (aliases, attention, batch_norm, blanks, copies, ctc, data_dependent, reads)
+    for subject in (aliases, attention, batch_norm, blanks, copies, ctc, data_dependent, reads, zeros)
     for name, handler in subject.HANDLERS.items()
 }
 _THIS_DEVICE, _ANY_DEVICE = "PrivateUse1", "CompositeExplicitAutograd"
@@ -52,38 +53,47 @@ def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
     """
     known = spec.name in TABLE
     register(spec, replace)
-    outdated = _handled if known else on_cpu & _handled
-    for func in tuple(outdated):
-        forget_handler(func)
-    _handled.difference_update(tuple(outdated))
+    for func in tuple(_handlers):
+        if known or func in on_cpu:
+            forget_handler(func)
     on_cpu.clear()
     return spec
 
 
-_handled: set[OpOverload] = set()
+_handlers: dict[Any, Handler] = {}  # by overload, without what `wrap_handlers` put around them
+_wrapper: Callable[[Handler], Handler] | None = None
 _capture = config.IR_DEBUG.get()
 
 
 def handler_for(func: Any) -> Handler:
     """The handler of `func`, made at its first call and kept on the overload itself (the fastest place to find it)."""
     handler = _make(func)
-    func._xla_handler = _with_lines(handler) if _capture else handler
-    _handled.add(func)
+    handler = _with_lines(handler) if _capture else handler
+    _handlers[func] = handler
+    func._xla_handler = handler if _wrapper is None else _wrapper(handler)
     return func._xla_handler  # type: ignore[no-any-return]
 
 
 def forget_handler(func: Any) -> None:
     """Make the handler of `func` anew at its next call."""
     del func._xla_handler
+    _handlers.pop(func, None)
+
+
+def wrap_handlers(wrapper: Callable[[Handler], Handler] | None) -> None:
+    """Put `wrapper(handler)` in the place of every handler, also of those that are made later; None: the handlers themselves again."""
+    global _wrapper
+    _wrapper = wrapper
+    for func, handler in tuple(_handlers.items()):  # other threads may record
+        func._xla_handler = handler if wrapper is None else wrapper(handler)
 
 
 def capture_lines(on: bool) -> None:
     """Whether every recorded operation keeps the user's `file:line` (`XLA_IR_DEBUG`); off, each signature keeps its first."""
     global _capture
     _capture = on
-    for func in tuple(_handled):  # other threads may record
+    for func in tuple(_handlers):  # other threads may record
         forget_handler(func)
-    _handled.clear()
 
 
 def _with_lines(handler: Handler) -> Handler:

@@ -13,10 +13,10 @@ from xla_core.errors import InternalError, internal
 from xla_core.frontend.encode import Call
 from xla_core.frontend.plain import as_xla
 from xla_core.frontend.refusals import ask_cpu, meta_of, on_cpu, on_meta
-from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.tensor import XLATensor, wrap, wrap_all
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.signature import PLACEHOLDER, Signature
-from xla_core.runtime.source_location import user_line
+from xla_core.runtime.source_location import in_optimizer, user_line
 
 PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 
@@ -45,7 +45,7 @@ def signature(
     flat, tree = tree_flatten(result)
     manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
     inferred = tuple(result_aval(item, manual) for item in flat)
-    held, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(tree)
+    held, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
     if targets is not None:
         held = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
     return Signature(
@@ -60,6 +60,7 @@ def signature(
         pack,
         call.spec.has_side_effects,
         call.spec.name,
+        not call.exponent and in_optimizer(),
     )
 
 
@@ -71,7 +72,11 @@ def result_aval(item: Any, manual: bool) -> Aval | None:
     return aval_of(tuple(item.shape), item.dtype, manual)
 
 
-def _packer(tree: TreeSpec) -> Callable[[list[Any]], Any]:
+def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
+    """What makes the results that a caller gets from values, for all calls like that which gave `result`."""
+    if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in result):
+        return wrap_all  # a list will do for a tuple: torch unpacks either
+
     def pack(values: list[Any]) -> Any:
         return tree_unflatten([None if value is None else wrap(value) for value in values], tree)
 

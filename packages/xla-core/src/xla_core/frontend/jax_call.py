@@ -164,7 +164,7 @@ def _record(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
         pending_graph = recorder.pending_graph
         made = [
             value
-            for value in define(recorder, pending_graph, signature, [pending_graph.adopt(value) for value in values])
+            for value in define(recorder, pending_graph, signature, [None, *[pending_graph.adopt(value) for value in values]])
             if value is not None
         ]
     if len(pending_graph.entries) > pending_graph.limit:

@@ -8,7 +8,7 @@ it along.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -66,13 +66,23 @@ def plainly(handler: Handler) -> Handler:
     """`handler`, which is given xla tensors for the plain ones among its arguments; those that it writes to come back as themselves."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for arg in args:
-            kind = type(arg)
-            if kind is not XLATensor and (kind is list or kind is tuple or isinstance(arg, torch.Tensor)):
-                return _replaced(handler, args, kwargs)
-        return _replaced(handler, args, kwargs) if kwargs else handler(args, kwargs)
+        if _holds_plain(args) or (kwargs and _holds_plain(kwargs.values())):
+            return _replaced(handler, args, kwargs)
+        return handler(args, kwargs)
 
     return run
+
+
+def _holds_plain(items: Iterable[Any]) -> bool:
+    """Whether there is a tensor of torch's own types on an xla device among arguments, or in lists there."""
+    for item in items:
+        kind = type(item)
+        if kind is list or kind is tuple:
+            if _holds_plain(item):
+                return True
+        elif kind is not XLATensor and isinstance(item, torch.Tensor) and tensor_behind(item) is not None:
+            return True
+    return False
 
 
 def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.writes import write
 from xla_core.ir.aval import Aval
-from xla_core.ir.pending_graph import PendingGraph, Value
+from xla_core.ir.pending_graph import NOBODY, PendingGraph, Value
 from xla_core.ir.signature import Signature
 from xla_core.runtime.client import recorder_of
 from xla_core.runtime.pending_limit import relieve
@@ -89,7 +89,7 @@ def functional(call: Call) -> Handler:
 def _several(call: Call, recorder: Recorder, pending_graph: PendingGraph, signature: Signature, slots: list[Any]) -> Any:
     """Record an operation with several results, or with a list of them."""
     call.packed += 1
-    values = define(recorder, pending_graph, signature, slots[1:])
+    values = define(recorder, pending_graph, signature, slots)
     if len(pending_graph.entries) > pending_graph.limit:
         relieve(recorder, [value for value in values if value is not None])
     return (signature.pack or _bare)(values)
@@ -154,7 +154,8 @@ def mutating(call: Call) -> Handler:
     if places == [0] and not outs and call.fresh == 0 and str(arguments[0].type) == "Tensor":
         return in_place(call)
     signatures = call.signatures
-    lists = call.func._schema.name.startswith("aten::_foreach_")  # torch leaves it to their kernels to count that they write
+    # Torch leaves it to the kernels of list operations to count that they write; ours are not called through autograd.
+    lists = call.func._schema.name.startswith(("aten::_foreach_", "xla_core::"))
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         targets: list[Any] = [
@@ -178,18 +179,19 @@ def mutating(call: Call) -> Handler:
                     return call.otherwise(args, kwargs)
                 signature = remember(signatures, tuple(key), signature)
             call.count += 1
-            values = define(recorder, pending_graph, signature, slots[1:])
+            values = define(recorder, pending_graph, signature, slots)
             fresh = len(values) - _assign_all(targets, values)
         if len(pending_graph.entries) > pending_graph.limit:
             relieve(recorder, [value for value in values if value is not None])
         if lists:
-            _count_writes(targets[0])
+            for target in targets:
+                count_writes(target)
         return _returned(call, values[:fresh], targets)
 
     return run
 
 
-def _count_writes(tensors: list[torch.Tensor]) -> None:
+def count_writes(tensors: list[torch.Tensor]) -> None:
     """Let backward passes that saved the tensors know that they were written to; those of inference mode keep no count."""
     try:
         increment_version(tensors)
@@ -205,12 +207,40 @@ def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
                 raise two_devices(recorder, ours(tensor)._storage.value.recorder)
 
 
-def define(recorder: Recorder, pending_graph: PendingGraph, signature: Signature, slots: list[int]) -> list[Value | None]:
-    """Record an operation over operand slots and make a value for each of its results."""
-    if not signature.outs:
+def define(recorder: Recorder, pending_graph: PendingGraph, signature: Signature, slots: list[Any]) -> list[Value | None]:
+    """Record an operation and make a value for each of its results. slots: of its operands, behind a free place, as `encode` has them."""
+    outs = signature.outs
+    if not outs:
         return []
-    first = pending_graph.append(signature, slots)
-    return [None if aval is None else pending_graph.define(recorder, slot, aval) for slot, aval in enumerate(signature.outs, first)]
+    slots[0] = signature
+    entries = pending_graph.entries
+    slot = len(entries)
+    values: list[Value | None] = []
+    refs: list[weakref.ref[Value]] = []
+    if len(outs) > 1:
+        refs.append(NOBODY)
+        slot += 1
+    for aval in outs:
+        if aval is None:
+            values.append(None)
+            refs.append(NOBODY)
+        else:
+            value = Value()
+            value.aval = aval
+            value.recorder = recorder
+            value.pending_graph = pending_graph
+            value.slot = slot
+            value.buffer = None
+            value.shared = False
+            values.append(value)
+            refs.append(_ref(value))
+        slot += 1
+    # Before the references: by what is missing behind an entry, `PendingGraph.mend` knows that it is half done.
+    entries.append(tuple(slots))
+    if len(outs) > 1:
+        entries.extend([None] * len(outs))
+    pending_graph.refs.extend(refs)
+    return values
 
 
 def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
@@ -218,16 +248,17 @@ def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
     flat: list[Any] = []
     for target in targets:
         if type(target) is list or type(target) is tuple:
-            flat.extend(target)
+            flat += target
         else:
             flat.append(target)
-    # From the end: results that are new tensors come first.
-    for target, value in zip(reversed(flat), reversed(values), strict=False):
+    # Results that are new tensors come first.
+    for target, value in zip(flat, values[len(values) - len(flat) :], strict=True):
         if target is not None and value is not None:
             shown = target if type(target) is XLATensor else ours(target)
+            storage = shown._storage
             # Avals are interned: no other shape, so `write` has nothing to check.
-            if shown._view is None and shown._storage.value.aval is value.aval:
-                shown._storage.value = value
+            if shown._view is None and storage.value.aval is value.aval:
+                storage.value = value
             else:
                 write(target, value)
     return len(flat)

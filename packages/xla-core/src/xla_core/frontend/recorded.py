@@ -36,7 +36,7 @@ def recording_handler(func: OpOverload) -> Handler:
     elif convention is Convention.FUNCTIONAL:
         handler = functional(call)
     else:
-        handler = mutating(call)
+        handler = wrapping.with_first_gradient(func, mutating(call))
     wrapped = wrapping.with_sharding_of_operand(
         func, wrapping.with_note_of_filling(func, wrapping.with_default_values(func, functional_form, handler))
     )

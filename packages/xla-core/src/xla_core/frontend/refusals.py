@@ -133,7 +133,10 @@ def _refusal(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], st
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return None  # as _ABOUT_VALUES
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        return None if _UNWRITTEN.search(str(error)) or str(error).startswith(_ABOUT_VALUES) else error
+        if _UNWRITTEN.search(str(error)) or str(error).startswith(_ABOUT_VALUES):
+            return None
+        # Its frames hold the tensors of the call, and would be in a circle with whoever keeps the error: a step would have them as results.
+        return error.with_traceback(None)
     return None
 
 

@@ -196,7 +196,7 @@ def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signatur
     recorder = value.recorder
     _check_devices(sharding, default_sharding(recorder))
     with recorder.lock:
-        return wrap(define(recorder, recorder.pending_graph, signature, [recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
+        return wrap(define(recorder, recorder.pending_graph, signature, [None, recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
 
 
 def is_manual(tensor: torch.Tensor) -> bool:

@@ -178,6 +178,14 @@ def made() -> int:
     return counted(_made)
 
 
+_rebound = itertools.count()
+
+
+def rebound() -> int:
+    """How often a tensor that was there already was given the data of another (`tensor.data = other`)."""
+    return counted(_rebound)
+
+
 def wrap(value: Value) -> XLATensor:
     """A new tensor with a storage of its own."""
     next(_made)
@@ -190,6 +198,23 @@ def wrap(value: Value) -> XLATensor:
     tensor._view = None
     tensor._seen = None
     return tensor
+
+
+def wrap_all(values: Sequence[Value]) -> list[XLATensor]:
+    """`wrap` of each, without its calls: operations with lists of results make hundreds."""
+    tensors = []
+    for value in values:
+        next(_made)
+        storage = Storage()
+        storage.value = value
+        storage.annotations = None
+        aval = value.aval
+        tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
+        tensor._storage = storage
+        tensor._view = None
+        tensor._seen = None
+        tensors.append(tensor)
+    return tensors
 
 
 def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLATensor:
@@ -244,6 +269,7 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     set_conj(tensor, other.is_conj())  # torch wants the same kind of tensor on both sides
     set_neg(tensor, other.is_neg())
     set_cpp_data(tensor, other)
+    next(_rebound)
     tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
 
 

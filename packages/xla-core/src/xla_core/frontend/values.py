@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.pending_graph import Value, buffer_value, computed_buffer
 from xla_core.runtime.client import mend
 from xla_core.runtime.recorder import Recorder
-from xla_core.runtime.sync import compute, read_many
+from xla_core.runtime.sync import compute, read_many, read_number
 from xla_core.runtime.transfer import download, put
 
 
@@ -47,6 +48,13 @@ def cpu_copies(tensors: Sequence[XLATensor]) -> list[torch.Tensor]:
     copies = [_cut_on_host(tensor) for tensor in tensors]
     rest = iter(read_many([value_of(tensor) for tensor, copy in zip(tensors, copies, strict=True) if copy is None]))
     return [next(rest) if copy is None else copy for copy in copies]
+
+
+def number_of(tensor: XLATensor) -> Any:
+    """The Python number in a tensor of one element. Raises what torch raises for a tensor of another size."""
+    if tensor._view is None and tensor.numel() == 1:
+        return read_number(tensor._storage.value)
+    return cpu_copies((tensor,))[0].item()
 
 
 # A view of a computed base of at most so many bytes is cut out of it on the host: `x[i].item()` need not compile for every i.

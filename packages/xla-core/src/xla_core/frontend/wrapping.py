@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from xla_core._compat import OpOverload, tree_map
-from xla_core.frontend.schema import Handler
+from xla_core._compat import OpOverload, in_backward, tree_map
+from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.schema import Handler, full_name
 from xla_core.frontend.sharding import with_sharding_of
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import moved, value_of
+from xla_core.ir.pending_graph import BLANK
 from xla_core.ir.state import note_filled
 from xla_core.runtime.client import recorder_of
 
@@ -104,5 +106,28 @@ def with_note_of_filling(func: OpOverload, handler: Handler) -> Handler:
         if pending_graph is not None:
             note_filled(pending_graph, storage, number_of(args))
         return tensor
+
+    return run
+
+
+def with_first_gradient(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, for which a gradient added to one that was set to zero is that gradient.
+
+    So the steps after `zero_grad(set_to_none=False)` are the same program as the first one, which found no gradients. (XLA leaves out
+    an addition of zeros, too.)
+    """
+    if full_name(func) != "aten::add_.Tensor":
+        return handler
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        if type(target) is XLATensor and target._storage.value.slot == BLANK and not kwargs and target._view is None and in_backward():
+            zeros, gradient = target._storage.value, tensor_behind(args[1])
+            if gradient is not None:
+                value = value_of(gradient)
+                if value.aval is zeros.aval and value.recorder is zeros.recorder:
+                    target._storage.value = value
+                    return target
+        return handler(args, kwargs)
 
     return run

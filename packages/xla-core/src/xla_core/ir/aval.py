@@ -12,11 +12,13 @@ import torch
 
 from xla_core.dtypes import device_dtype
 
+_SMALL = 1 << 14  # bytes
+
 
 class Aval:
     """Shape and torch dtype of one value, and the dtype that stands for it on the device.
 
-    manual: each of the devices behind `xla:0` has a value like this (ir/manual.py).
+    manual: each of the devices behind `xla:0` has a value like this (ir/manual.py). small: its memory is not worth taking over.
     Make them with `aval_of` only: two equal avals are the same object.
     """
 
@@ -25,6 +27,7 @@ class Aval:
         self.dtype = dtype
         self.manual = manual
         self.physical: np.dtype = device_dtype(dtype)
+        self.small = self.nbytes < _SMALL
         self.integral = not (dtype.is_floating_point or dtype.is_complex)
         # Made at first use and kept here, where finding them costs nothing.
         self.root: Any = None  # the view that is the whole of such a base
@@ -40,7 +43,7 @@ class Aval:
         """The shape and dtype of a result as a lowering sees them."""
         return jax.ShapeDtypeStruct(self.shape, self.physical)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes on the device."""
         return math.prod(self.shape) * self.physical.itemsize

@@ -142,6 +142,11 @@ class Graph:
                         seen[place] += 1
         return [users.get(slot) for slot in self.numbers()]
 
+    def scheduled(self) -> set[int]:
+        """Which of `numbers()` optimizers use: they may be others in the next step."""
+        taken = {slot for entry in self.entries if type(entry) is tuple and entry[0].scheduled for slot in entry[1:]}
+        return {number for number, slot in enumerate(self.numbers()) if slot in taken}
+
     def results(self) -> Iterator[Operation | None]:
         """The operation that computes each result, in order; None for an input that is handed through."""
         for slot in self.outs:
@@ -218,7 +223,8 @@ def ancestors(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
         seen.add(slot)
         entry = entries[slot]
         if type(entry) is tuple:
-            stack.extend(operation_at(entries, operand) for operand in entry[1:])
+            for operand in entry[1:]:
+                stack.append(operation_at(entries, operand) if entries[operand] is None else operand)
     return sorted(seen)
 
 
@@ -235,6 +241,8 @@ def dependants(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
 
 def extract(pending_graph: PendingGraph, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
     """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, input data."""
+    if len(slots) == len(pending_graph.entries):
+        return list(pending_graph.entries), dict(zip(slots, slots, strict=True)), dict(pending_graph.input_data)
     entries: list[Entry] = []
     renamed: dict[int, int] = {}
     input_data: dict[int, Any] = {}
@@ -270,10 +278,13 @@ def live_slots(pending_graph: PendingGraph) -> list[int]:
 
 
 def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
-    """Numbers of the leaves whose buffers nobody but the pending graph holds."""
+    """Numbers of the leaves whose buffers nobody but the pending graph holds; not of small ones, whose memory is worth no other program.
+
+    So a prompt that is still held is read by the same program as the tokens that follow it.
+    """
     entries, refs = pending_graph.entries, pending_graph.refs
-    leaves = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
-    return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None])
+    leaves: list[Any] = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
+    return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
 
 
 def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:

@@ -29,6 +29,8 @@ from xla_core.ir.signature import Signature, blank
 if TYPE_CHECKING:  # a value names the recorder of its device; at run time nothing here looks up
     from xla_core.runtime.recorder import Recorder
 
+_ref = weakref.ref  # a global: recording looks it up for each value
+
 Entry: TypeAlias = "Aval | ScalarInput | tuple[Any, ...] | None"
 
 
@@ -65,10 +67,11 @@ class Value:
     """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
 
     shared: somebody outside holds the buffer, so that it is never donated. lost: why there is neither; not set on others.
+    zeroed: of a blank that stands for zeros which were written, to which storage and in which step; not set on others.
     """
 
     # No __init__: recording makes one for each operation and sets the fields itself, which saves a call.
-    __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "pending_graph")
+    __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "pending_graph", "zeroed")
 
     aval: Aval
     recorder: Recorder
@@ -78,6 +81,7 @@ class Value:
     buffer: jax.Array | None
     shared: bool
     lost: XlaError
+    zeroed: tuple[weakref.ref[Any], int]
 
 
 def lose(value: Value, reason: XlaError) -> None:
@@ -125,7 +129,7 @@ def buffer_value(recorder: Recorder, aval: Aval, buffer: jax.Array, shared: bool
     return value
 
 
-BLANK = -2  # slot of a value that has no values yet: recorded when somebody uses it
+BLANK = -2  # slot of a value that has no values yet, or zeros: recorded when somebody uses it
 
 
 def blank_value(recorder: Recorder, aval: Aval) -> Value:
@@ -176,21 +180,27 @@ class PendingGraph:
         """The slot of `value` on this pending graph; a value from before enters as a leaf."""
         if value.pending_graph is self:
             return value.slot
-        if value.buffer is None:
+        buffer = value.buffer
+        if buffer is None:
             if value.slot == BLANK:
                 return self._fill(value)
             raise no_value_error(value)
         # A leaf of an earlier pending graph still names that one, and enters this one anew.
-        slot = len(self.entries)
-        self.entries.append(value.aval)
-        self.refs.append(KEPT if value.shared else weakref.ref(value))
-        self.input_data[slot] = value.buffer
+        entries = self.entries
+        slot = len(entries)
+        entries.append(value.aval)
+        self.refs.append(KEPT if value.shared else _ref(value))
+        self.input_data[slot] = buffer
         value.pending_graph = self
         value.slot = slot
         return slot
 
     def _fill(self, value: Value) -> int:
         slot = self.append(blank(value.aval), [])
+        zeroed = getattr(value, "zeroed", None)
+        if zeroed is not None and zeroed[1] != value.recorder.steps:
+            # Zeros of an earlier step are on the device, as any state: if they are written to, a leaf (ir/state.py).
+            self.filled.append((zeroed[0], slot, 0))
         self.refs[slot] = weakref.ref(value)
         value.slot = slot
         value.pending_graph = self

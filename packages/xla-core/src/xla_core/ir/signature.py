@@ -32,6 +32,7 @@ class Signature:
     pack: makes what the caller gets from the values of the results; None if that is one bare tensor.
     has_side_effects: must not run twice.
     target: the row of the op table that lowers it (`aten::add.Tensor`); empty for operations that have none.
+    scheduled: its numbers may be others in each step: an optimizer's.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Signature:
         "pack",
         "inferred",
         "random",
+        "scheduled",
         "target",
     )
 
@@ -62,6 +64,7 @@ class Signature:
         pack: Callable[[list[Any]], Any] | None = None,
         has_side_effects: bool = False,
         target: str = "",
+        scheduled: bool = False,
     ) -> None:
         self.name = name
         self.lower = lower
@@ -74,6 +77,7 @@ class Signature:
         self.pack = pack
         self.has_side_effects = has_side_effects
         self.target = target
+        self.scheduled = scheduled
 
     def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
         """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data."""

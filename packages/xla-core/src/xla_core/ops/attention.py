@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.errors import UnsupportedOperationError
+from xla_core.ops import staged
 from xla_core.ops.matmul import contract, matrix_product
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
@@ -46,11 +47,11 @@ def _summed_to(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if grad.shape == shape:
         return grad
     extra = grad.ndim - len(shape)
-    grad = lax.reduce_sum(grad, tuple(range(extra)))
+    grad = staged.total(grad, tuple(range(extra)))
     for axis, (have, want) in enumerate(zip(grad.shape, shape, strict=True)):
         if have != want:
             split = lax.reshape(grad, (*grad.shape[:axis], want, have // want, *grad.shape[axis + 1 :]))
-            grad = lax.reduce_sum(split, (axis + 1,))
+            grad = staged.total(split, (axis + 1,))
     return grad
 
 
@@ -85,9 +86,9 @@ def _over_keys(row: jax.Array, like: jax.Array) -> jax.Array:
 def _weights(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Unnormalised weights, their sum (1 for a row masked throughout), and its logarithm, per query."""
     last = scores.ndim - 1
-    top = _finite(lax.reduce_max(scores, (last,)))
+    top = _finite(staged.largest(scores, (last,)))
     weights = lax.exp(lax.sub(scores, _over_keys(top, scores)))
-    total = lax.reduce_sum(weights, (last,))
+    total = staged.total(weights, (last,))
     logsumexp = lax.add(top, lax.log(total))
     return weights, lax.select(lax.eq(total, lax.full_like(total, 0)), lax.full_like(total, 1), total), logsumexp
 
@@ -126,7 +127,7 @@ def attend_backward(
     weights = lax.exp(lax.sub(scores, _over_keys(_finite(lax.reshape(logsumexp, scores.shape[:-1])), scores)))
     rows, batch = scores.ndim - 2, tuple(range(scores.ndim - 2))
     to_value = contract(weights, grad, ((rows,), (rows,)), (batch, batch))
-    level = lax.reduce_sum(lax.mul(grad, output), (grad.ndim - 1,))
+    level = staged.total(lax.mul(grad, output), (grad.ndim - 1,))
     to_weights = matrix_product(grad, _transposed(value))
     to_scores = lax.mul(weights, lax.sub(to_weights, _over_keys(level, to_weights)))
     scaled = lax.mul(to_scores, full(factor, to_scores.shape, dtype))

@@ -11,7 +11,7 @@ from jax import lax
 from xla_core.ops.max_pool import bins, take
 from xla_core.ops.promote import cast, compute_dtype, full
 from xla_core.ops.table import Context, op
-from xla_core.ops.windows import Slide, at_offset, of_rank, over_input, padded, slides
+from xla_core.ops.windows import Slide, at_offset, channels_first, channels_last, of_rank, over_input, padded, slides
 
 # From so many summands on, a window is summed by XLA's own loop instead of slice by slice.
 _SLICES = 16
@@ -76,10 +76,10 @@ def avg_pool(
 ) -> jax.Array:
     """avg_pool2d(self, kernel_size, stride=[], padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None)"""
     windows = slides(rank, x.shape, ctx.shape, kernel_size, stride, padding)
-    total = cast(x, compute_dtype(ctx.dtype))
+    total = channels_last(cast(x, compute_dtype(ctx.dtype)), rank)
     for slide in reversed(windows):
         total = _sum_along(total, slide)
-    return cast(_divided(total, windows, count_include_pad, divisor_override), ctx.dtype)
+    return channels_first(cast(_divided(total, windows, count_include_pad, divisor_override), ctx.dtype), rank)
 
 
 def avg_pool_backward(
@@ -96,10 +96,11 @@ def avg_pool_backward(
 ) -> jax.Array:
     """avg_pool2d_backward(grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, int? divisor_override)"""
     windows = slides(rank, x.shape, grad.shape, kernel_size, stride, padding)
-    total = _divided(cast(grad, compute_dtype(ctx.dtype)), windows, count_include_pad, divisor_override)
+    total = channels_last(cast(grad, compute_dtype(ctx.dtype)), rank)
+    total = _divided(total, windows, count_include_pad, divisor_override)
     for slide in windows:
         total = _spread_along(total, slide)
-    return cast(total, ctx.dtype)
+    return channels_first(cast(total, ctx.dtype), rank)
 
 
 def _bin_sums(x: jax.Array, axis: int, out: int) -> jax.Array:
@@ -154,10 +155,10 @@ def adaptive_avg_pool(ctx: Context, x: jax.Array, output_size: Sequence[int]) ->
     if 0 in ctx.shape:
         return lax.full(ctx.shape, 0, ctx.dtype)
     rank = len(output_size)
-    total = cast(x, compute_dtype(ctx.dtype))
+    total = channels_last(cast(x, compute_dtype(ctx.dtype)), rank)
     for axis in range(x.ndim - 1, x.ndim - 1 - rank, -1):
-        total = _bin_sums(total, axis, ctx.shape[axis])
-    return cast(_over_counts(total, x.shape[-rank:], ctx.shape[-rank:]), ctx.dtype)
+        total = _bin_sums(total, axis - 1, ctx.shape[axis])
+    return cast(_over_counts(channels_first(total, rank), x.shape[-rank:], ctx.shape[-rank:]), ctx.dtype)
 
 
 def adaptive_avg_pool_backward(ctx: Context, rank: int, grad: jax.Array, x: jax.Array) -> jax.Array:
@@ -165,9 +166,10 @@ def adaptive_avg_pool_backward(ctx: Context, rank: int, grad: jax.Array, x: jax.
     if 0 in (*grad.shape, *ctx.shape):
         return lax.full(ctx.shape, 0, ctx.dtype)
     total = _over_counts(cast(grad, compute_dtype(ctx.dtype)), x.shape[-rank:], grad.shape[-rank:])
+    total = channels_last(total, rank)
     for axis in range(x.ndim - rank, x.ndim):
-        total = _bin_spread(total, axis, x.shape[axis])
-    return cast(total, ctx.dtype)
+        total = _bin_spread(total, axis - 1, x.shape[axis])
+    return channels_first(cast(total, ctx.dtype), rank)
 
 
 for _rank in (2, 3):

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops import staged
+from xla_core.ops.in_memory import channels_first, channels_last, in_memory
 from xla_core.ops.promote import Number, cast, compute_dtype, full
 from xla_core.ops.table import Context, op, scalar
 
@@ -19,26 +21,39 @@ Real = Number | jax.Array
 Maybe = jax.Array | None
 
 
-def _reduced(x: jax.Array) -> tuple[int, ...]:
-    """All dimensions but the channels'."""
-    return tuple(i for i in range(x.ndim) if i != 1)
+def _once(x: jax.Array) -> jax.Array:
+    """`x` with the channels last, in the compute dtype."""
+    return cast(channels_last(x), compute_dtype(x.dtype))
+
+
+def _repeatedly(x: jax.Array) -> jax.Array:
+    """The same of an array that is read several times: computed once."""
+    return cast(in_memory(channels_last(x)), compute_dtype(x.dtype))
 
 
 def _spread(per_channel: jax.Array, like: jax.Array) -> jax.Array:
-    return lax.broadcast_in_dim(per_channel, like.shape, (1,))
+    return lax.broadcast_in_dim(per_channel, like.shape, (like.ndim - 1,))
+
+
+def _result(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    return channels_first(cast(x, dtype))
 
 
 def _count(x: jax.Array) -> int:
     """The number of values of each channel."""
-    return int(np.prod([x.shape[i] for i in _reduced(x)], dtype=np.int64))
+    return x.size // x.shape[-1]
+
+
+def _total(x: jax.Array) -> jax.Array:
+    """The sum over all but the channels."""
+    return staged.total(x, range(x.ndim - 1))
 
 
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and sum of squared deviations per channel."""
-    axes = _reduced(x)
-    mean = lax.div(lax.reduce_sum(x, axes), scalar(_count(x), x.dtype))
+    mean = lax.div(_total(x), scalar(_count(x), x.dtype))
     centred = lax.sub(x, _spread(mean, x))
-    return mean, lax.reduce_sum(lax.mul(centred, centred), axes)
+    return mean, _total(lax.mul(centred, centred))
 
 
 def _inverse_deviation(variance: jax.Array, eps: Real) -> jax.Array:
@@ -73,19 +88,20 @@ def _normalise(
     ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running: tuple[Maybe, Maybe], training: bool, momentum: Real, eps: Real
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Maybe, Maybe]]:
     """(output, saved mean, saved inverse deviation), and the running statistics after the step."""
-    wide = cast(x, compute_dtype(x.dtype))
     mean, variance = running
     if not training and mean is not None and variance is not None:
+        wide = _once(x)
         mean, variance = cast(mean, wide.dtype), cast(variance, wide.dtype)
         inverse = _inverse_deviation(variance, eps)
         after = running
     else:
+        wide = _repeatedly(x)
         mean, squares = moments(wide)
-        inverse = _inverse_deviation(lax.div(squares, scalar(_count(x), wide.dtype)), eps)
-        unbiased = lax.div(squares, scalar(_count(x) - 1, wide.dtype))
+        inverse = _inverse_deviation(lax.div(squares, scalar(_count(wide), wide.dtype)), eps)
+        unbiased = lax.div(squares, scalar(_count(wide) - 1, wide.dtype))
         updates = [None if old is None else _blend(old, new, momentum) for old, new in zip(running, (mean, unbiased), strict=True)]
         after = (updates[0], updates[1])
-    output = cast(_affine(wide, mean, inverse, weight, bias), ctx.dtype)
+    output = _result(_affine(wide, mean, inverse, weight, bias), ctx.dtype)
     return (output, _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, inverse)), after
 
 
@@ -170,11 +186,11 @@ def _gradients(
     grad: jax.Array, x: jax.Array, mean: jax.Array, inverse: jax.Array, weight: Maybe, train: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradients of input, weight and bias, in the compute dtype."""
-    axes, count = _reduced(x), scalar(_count(x), x.dtype)
-    to_bias = lax.reduce_sum(grad, axes)
+    count = scalar(_count(x), x.dtype)
+    to_bias = _total(grad)
     # The deviation, not the value, meets the gradient: means far from zero cancel before anything is summed.
     centred = lax.sub(x, _spread(mean, x))
-    along = lax.reduce_sum(lax.mul(grad, centred), axes)
+    along = _total(lax.mul(grad, centred))
     to_weight = lax.mul(along, inverse)
     slope = inverse if weight is None else lax.mul(inverse, cast(weight, x.dtype))
     if not train:
@@ -200,7 +216,7 @@ def native_batch_norm_backward(
 ) -> tuple[Maybe, ...]:
     """native_batch_norm_backward(grad_out, input, weight?, running and saved statistics?, bool train, float eps, bool[3] output_mask)"""
     dtype = compute_dtype(x.dtype)
-    grad, x = cast(grad, dtype), cast(x, dtype)
+    grad, x = _repeatedly(grad), _repeatedly(x)
     if train and save_mean is not None and save_invstd is not None:
         mean, inverse = cast(save_mean, dtype), cast(save_invstd, dtype)
     elif running_mean is not None and running_var is not None:
@@ -208,7 +224,8 @@ def native_batch_norm_backward(
     else:
         mean, squares = moments(x)
         inverse = _inverse_deviation(lax.div(squares, scalar(_count(x), dtype)), eps)
-    found = _gradients(grad, x, mean, inverse, weight, train)
+    to_x, *others = _gradients(grad, x, mean, inverse, weight, train)
+    found = (channels_first(to_x), *others)
     inferred = zip(found, ctx.out, output_mask, strict=True)
     return tuple(cast(g, np.dtype(out.dtype)) if wanted and out is not None else None for g, out, wanted in inferred)
 
@@ -235,16 +252,16 @@ def batch_norm_backward(
 @op("batch_norm_stats", scalars=("eps",))
 def batch_norm_stats(ctx: Context, x: jax.Array, eps: Real) -> tuple[jax.Array, jax.Array]:
     """batch_norm_stats(Tensor input, float eps) -> (mean, inverse deviation)"""
-    wide = cast(x, compute_dtype(x.dtype))
+    wide = _repeatedly(x)
     mean, squares = moments(wide)
-    return _as_inferred(ctx, 0, mean), _as_inferred(ctx, 1, _inverse_deviation(lax.div(squares, scalar(_count(x), wide.dtype)), eps))
+    return _as_inferred(ctx, 0, mean), _as_inferred(ctx, 1, _inverse_deviation(lax.div(squares, scalar(_count(wide), wide.dtype)), eps))
 
 
 @op("batch_norm_elemt", scalars=("eps",))
 def batch_norm_elemt(ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, mean: jax.Array, invstd: jax.Array, eps: Real) -> jax.Array:
     """batch_norm_elemt(Tensor input, Tensor? weight, Tensor? bias, Tensor mean, Tensor invstd, float eps) -> Tensor"""
-    wide = cast(x, compute_dtype(x.dtype))
-    return cast(_affine(wide, cast(mean, wide.dtype), cast(invstd, wide.dtype), weight, bias), ctx.dtype)
+    wide = _once(x)
+    return _result(_affine(wide, cast(mean, wide.dtype), cast(invstd, wide.dtype), weight, bias), ctx.dtype)
 
 
 @op("batch_norm_backward_reduce")
@@ -261,8 +278,9 @@ def batch_norm_backward_reduce(
 ) -> tuple[Maybe, ...]:
     """batch_norm_backward_reduce(...) -> (sum_dy, sum_dy_xmu, grad_weight, grad_bias)"""
     dtype = compute_dtype(x.dtype)
-    grad, centred = cast(grad, dtype), lax.sub(cast(x, dtype), _spread(cast(mean, dtype), x))
-    total, along = lax.reduce_sum(grad, _reduced(x)), lax.reduce_sum(lax.mul(grad, centred), _reduced(x))
+    grad, x = _repeatedly(grad), _once(x)
+    centred = lax.sub(x, _spread(cast(mean, dtype), x))
+    total, along = _total(grad), _total(lax.mul(grad, centred))
     found = (total, along, lax.mul(along, cast(invstd, dtype)), total)
     wanted = (input_g, input_g, weight_g, bias_g)
     return tuple(_as_inferred(ctx, i, value) if want else None for i, (value, want) in enumerate(zip(found, wanted, strict=True)))
@@ -282,10 +300,10 @@ def batch_norm_backward_elemt(
 ) -> jax.Array:
     """batch_norm_backward_elemt(grad_out, input, mean, invstd, weight?, sum_dy, sum_dy_xmu, count): `count` values per process"""
     dtype = compute_dtype(x.dtype)
-    grad, x, inverse = cast(grad, dtype), cast(x, dtype), cast(invstd, dtype)
+    grad, x, inverse = _once(grad), _once(x), cast(invstd, dtype)
     total = cast(lax.reduce_sum(count, tuple(range(count.ndim))), dtype)
     centred = lax.sub(x, _spread(cast(mean, dtype), x))
     pull = lax.div(lax.mul(cast(sum_dy_xmu, dtype), lax.mul(inverse, inverse)), total)
     level = lax.sub(grad, _spread(lax.div(cast(sum_dy, dtype), total), x))
     slope = inverse if weight is None else lax.mul(inverse, cast(weight, dtype))
-    return cast(lax.mul(lax.sub(level, lax.mul(centred, _spread(pull, x))), _spread(slope, x)), ctx.dtype)
+    return _result(lax.mul(lax.sub(level, lax.mul(centred, _spread(pull, x))), _spread(slope, x)), ctx.dtype)

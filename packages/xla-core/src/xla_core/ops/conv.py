@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops import conv_choice
+from xla_core.ops import conv_choice, staged
 from xla_core.ops.conv_shape import Window, spatial_arguments
+from xla_core.ops.in_memory import channels_first, channels_last, in_memory
 from xla_core.ops.promote import cast, compute_dtype
 from xla_core.ops.table import Context, op
 
@@ -21,14 +22,9 @@ def _working_dtype(dtype: np.dtype) -> np.dtype:
     return compute_dtype(dtype) if jax.default_backend() == "cpu" else dtype
 
 
-def channels_last(x: jax.Array) -> jax.Array:
+def _operand(x: jax.Array) -> jax.Array:
     """(N, C, *spatial) as (N, *spatial, C), in the working dtype."""
-    return lax.transpose(cast(x, _working_dtype(x.dtype)), (0, *range(2, x.ndim), 1))
-
-
-def channels_first(x: jax.Array) -> jax.Array:
-    """(N, *spatial, C) as (N, C, *spatial)."""
-    return lax.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+    return cast(in_memory(channels_last(x)), _working_dtype(x.dtype))
 
 
 def _window(rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> Window:
@@ -52,7 +48,7 @@ def convolution(
 ) -> jax.Array:
     """convolution(input, weight, Tensor? bias, stride, padding, dilation, bool transposed, output_padding, SymInt groups) -> Tensor"""
     window = _window(x.ndim - 2, stride, padding, dilation, groups)
-    last, weight = channels_last(x), cast(weight, _working_dtype(weight.dtype))
+    last, weight = _operand(x), cast(weight, _working_dtype(weight.dtype))
     if 0 in (*x.shape, *weight.shape, *ctx.shape):
         result = lax.full(ctx.shape, 0, last.dtype)
     elif transposed:
@@ -69,8 +65,8 @@ def _gradients(
 ) -> Gradients:
     """Gradients of input, weight and bias that the mask asks for."""
     dtype = _working_dtype(grad.dtype)
-    last_x, last_grad, matrix = channels_last(x), channels_last(grad), cast(weight, dtype)
-    size, out, kernel = x.shape[2:], grad.shape[2:], weight.shape[2:]
+    last_x, last_grad, matrix = _operand(x), _operand(grad), cast(weight, dtype)
+    size, kernel = x.shape[2:], weight.shape[2:]
     empty = 0 in (*x.shape, *grad.shape, *weight.shape)
     to_x = to_weight = to_bias = None
     if output_mask[0] and empty:
@@ -86,7 +82,7 @@ def _gradients(
     elif output_mask[1]:
         to_weight = conv_choice.weight_gradient(last_x, last_grad, kernel, window)
     if output_mask[2]:
-        to_bias = lax.reduce_sum(cast(grad, compute_dtype(grad.dtype)), (0, *range(2, 2 + len(out))))
+        to_bias = staged.total(cast(last_grad, compute_dtype(grad.dtype)), range(last_grad.ndim - 1))
     return to_x, to_weight, to_bias
 
 

@@ -21,6 +21,8 @@ from xla_core.ops.promote import is_integral
 
 # Reading and adding up the result of one tap costs as much as multiplying with this many channels.
 _TAP_OVERHEAD = 32
+# A product per tap pays if, with that, it has less than this share of the convolution's work, which multiplies with padding too.
+_WORTH = 0.8
 # Groups are merged into blocks of at least so many channels, and into no more than so many blocks.
 _BLOCK_CHANNELS = 32
 _MAX_BLOCKS = 16
@@ -36,7 +38,7 @@ def _taps_pay(x: jax.Array, slid: Ints, over: Ints, kernel: Ints, share: float, 
 
     Where the map has fewer positions than what slides over it, XLA:CPU leaves its fast path; a single tap is a plain product.
     """
-    return prod(kernel) == 1 or prod(slid) > prod(over) or share * (1 + overhead) < 1 or is_integral(np.dtype(x.dtype))
+    return prod(kernel) == 1 or prod(slid) > prod(over) or share * (1 + overhead) < _WORTH or is_integral(np.dtype(x.dtype))
 
 
 def _depthwise(weight_inputs: int, window: Window) -> bool:

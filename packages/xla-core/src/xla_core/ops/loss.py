@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops import staged
 from xla_core.ops.checks import Fault, not_a_share, outside
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
@@ -29,7 +30,7 @@ def _const(value: Real, like: jax.Array) -> jax.Array:
 
 
 def _total(x: jax.Array) -> jax.Array:
-    return lax.reduce_sum(x, tuple(range(x.ndim)))
+    return staged.total(x, tuple(range(x.ndim)))
 
 
 def _reduce(ctx: Context, values: jax.Array, reduction: int) -> jax.Array:

@@ -17,7 +17,18 @@ from xla_core.ops.checks import Fault, outside
 from xla_core.ops.conv_shape import spatial_arguments
 from xla_core.ops.promote import cast, compute_dtype, is_float, lowest
 from xla_core.ops.table import Context, Lowering, op
-from xla_core.ops.windows import Slide, at_offset, index_dtype, of_rank, over_input, padded, position, slides
+from xla_core.ops.windows import (
+    Slide,
+    at_offset,
+    channels_first,
+    channels_last,
+    index_dtype,
+    of_rank,
+    over_input,
+    padded,
+    position,
+    slides,
+)
 
 Pair = tuple[jax.Array, jax.Array]
 # With more covering windows than this a scatter is faster than looking each of them up.
@@ -71,11 +82,12 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Pair:
     """max_pool2d_with_indices(self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False)"""
-    value, index, inner = x, None, 1
+    value, index, inner = channels_last(x, rank), None, 1
     for slide in reversed(slides(rank, x.shape, ctx.shape, kernel_size, stride, padding, dilation)):
         value, index = _max_along(value, index, slide, inner)
         inner *= slide.size
-    return value, cast(value if index is None else index, np.dtype(np.int64))
+    index = cast(value if index is None else index, np.dtype(np.int64))
+    return channels_first(value, rank), channels_first(index, rank)
 
 
 def _scatter(grad: jax.Array, index: jax.Array, shape: tuple[int, ...], rank: int, *, replace: bool = False) -> jax.Array:
@@ -88,9 +100,11 @@ def _scatter(grad: jax.Array, index: jax.Array, shape: tuple[int, ...], rank: in
     return lax.reshape(place(zeros, flat, updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP), shape)
 
 
-def _look_up(grad: jax.Array, index: jax.Array, windows: list[Slide], shape: tuple[int, ...]) -> jax.Array:
+def _look_up(grad: jax.Array, index: jax.Array, windows: list[Slide]) -> jax.Array:
     """Each position's gradient from the windows that cover it and name it in `index`."""
-    narrow = index_dtype([slide.size for slide in windows])
+    rank, narrow = len(windows), index_dtype([slide.size for slide in windows])
+    grad, index = channels_last(grad, rank), channels_last(index, rank)
+    shape = (*grad.shape[: -rank - 1], *[slide.size for slide in windows], grad.shape[-1])
     own, inner = lax.full(shape, 0, narrow), 1
     for slide in reversed(windows):
         own = own + position(shape, slide.axis, narrow) * inner
@@ -102,7 +116,7 @@ def _look_up(grad: jax.Array, index: jax.Array, windows: list[Slide], shape: tup
     total = lax.full(shape, 0, grad.dtype)
     for gradient, named in candidates:
         total = total + lax.select(lax.eq(named, own), gradient, lax.full_like(gradient, 0))
-    return total
+    return channels_first(total, rank)
 
 
 def max_pool_backward(
@@ -122,7 +136,7 @@ def max_pool_backward(
     wide = cast(grad, compute_dtype(ctx.dtype))
     if math.prod(slide.overlap for slide in windows) > _LOOKUPS or grad.size == 0:
         return cast(_scatter(wide, indices, ctx.shape, len(windows)), ctx.dtype)
-    return cast(_look_up(wide, indices, windows, ctx.shape), ctx.dtype)
+    return cast(_look_up(wide, indices, windows), ctx.dtype)
 
 
 def bins(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
@@ -165,11 +179,13 @@ def adaptive_max_pool(ctx: Context, x: jax.Array, output_size: Sequence[int]) ->
     """adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)"""
     if 0 in ctx.shape:
         return lax.full(ctx.shape, 0, ctx.dtype), lax.full(ctx.shape, 0, np.int64)
-    value, index, inner = x, None, 1
-    for axis in range(x.ndim - 1, x.ndim - 1 - len(output_size), -1):
-        value, index = _adaptive_along(value, index, axis, ctx.shape[axis], inner)
+    rank, inner = len(output_size), 1
+    value, index = channels_last(x, rank), None
+    for axis in range(x.ndim - 1, x.ndim - 1 - rank, -1):
+        value, index = _adaptive_along(value, index, axis - 1, ctx.shape[axis], inner)
         inner *= x.shape[axis]
-    return value, cast(value if index is None else index, np.dtype(np.int64))
+    index = cast(value if index is None else index, np.dtype(np.int64))
+    return channels_first(value, rank), channels_first(index, rank)
 
 
 def adaptive_max_pool_backward(ctx: Context, rank: int, grad: jax.Array, x: jax.Array, indices: jax.Array) -> jax.Array:
@@ -179,7 +195,7 @@ def adaptive_max_pool_backward(ctx: Context, rank: int, grad: jax.Array, x: jax.
     if grad.size == 0 or any(x.shape[i] % grad.shape[i] for i in axes):
         return cast(_scatter(wide, indices, ctx.shape, rank), ctx.dtype)
     steps = [x.shape[i] // grad.shape[i] for i in axes]
-    return cast(_look_up(wide, indices, slides(rank, x.shape, grad.shape, steps, steps, (0,)), ctx.shape), ctx.dtype)
+    return cast(_look_up(wide, indices, slides(rank, x.shape, grad.shape, steps, steps, (0,))), ctx.dtype)
 
 
 def fractional_max_pool(

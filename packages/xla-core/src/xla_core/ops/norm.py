@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops import staged
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
 
@@ -19,7 +20,7 @@ Maybe = jax.Array | None
 def _mean(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     """Mean over `axes`, which stay as dimensions of size 1."""
     count = math.prod(x.shape[i] for i in axes)
-    total = lax.expand_dims(lax.reduce_sum(x, tuple(axes)), tuple(axes))
+    total = lax.expand_dims(staged.total(x, tuple(axes)), tuple(axes))
     return lax.div(total, full(count, total.shape, x.dtype))
 
 
@@ -83,9 +84,9 @@ def native_layer_norm_backward(
     if output_mask[0]:
         to_x = _as_inferred(ctx, 0, _normalised_gradient(_scaled(grad, weight), unit, rstd, axes))
     if output_mask[1] and weight is not None:
-        to_weight = _as_inferred(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), rows))
+        to_weight = _as_inferred(ctx, 1, staged.total(lax.mul(grad, unit), rows))
     if output_mask[2] and bias is not None:
-        to_bias = _as_inferred(ctx, 2, lax.reduce_sum(grad, rows))
+        to_bias = _as_inferred(ctx, 2, staged.total(grad, rows))
     return to_x, to_weight, to_bias
 
 
@@ -131,9 +132,9 @@ def native_group_norm_backward(
     if output_mask[0]:
         to_x = _as_inferred(ctx, 0, _normalised_gradient(_scaled(grad, _by_channel(weight, group)), unit, rstd, (2, 3)))
     if output_mask[1]:
-        to_weight = _as_inferred(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), (0, 3)))
+        to_weight = _as_inferred(ctx, 1, staged.total(lax.mul(grad, unit), (0, 3)))
     if output_mask[2]:
-        to_bias = _as_inferred(ctx, 2, lax.reduce_sum(grad, (0, 3)))
+        to_bias = _as_inferred(ctx, 2, staged.total(grad, (0, 3)))
     return to_x, to_weight, to_bias
 
 
@@ -172,7 +173,7 @@ def fused_rms_norm_backward(
         along = lax.mul(unit, expand(_mean(lax.mul(scaled, unit), axes), x.shape))
         to_x = _as_inferred(ctx, 0, lax.mul(lax.sub(scaled, along), expand(rstd, x.shape)))
     if output_mask[1] and weight is not None:
-        to_weight = _as_inferred(ctx, 1, lax.reduce_sum(lax.mul(grad, unit), rows))
+        to_weight = _as_inferred(ctx, 1, staged.total(lax.mul(grad, unit), rows))
     return to_x, to_weight
 
 
@@ -181,7 +182,7 @@ def _others(x: jax.Array, dim: int) -> tuple[int, ...]:
 
 
 def _kept_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    return lax.expand_dims(lax.reduce_sum(x, axes), axes)
+    return lax.expand_dims(staged.total(x, axes), axes)
 
 
 @op("_weight_norm_interface")

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops import staged
 from xla_core.ops.axes import at_least_1d, axes, axis, count, keep_reduced
 from xla_core.ops.promote import cast, compute_dtype, is_complex, is_float, real_dtype
 from xla_core.ops.table import Context, op, scalar
@@ -37,7 +38,7 @@ def finish(ctx: Context, x: jax.Array, result: int = 0) -> jax.Array:
 
 def total(x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """Sum over `dims`; of booleans, whether any is set."""
-    return lax.reduce_or(x, dims) if x.dtype == np.bool_ else lax.reduce_sum(x, dims)
+    return lax.reduce_or(x, dims) if x.dtype == np.bool_ else staged.total(x, dims)
 
 
 def product(x: jax.Array, dims: Sequence[int]) -> jax.Array:
@@ -77,7 +78,7 @@ def _mean(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *
 
 def mean_over(x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """Arithmetic mean over `dims`; NaN where there is nothing to average."""
-    added = lax.reduce_sum(x, dims)
+    added = staged.total(x, dims)
     return lax.div(added, lax.full_like(added, count(x.shape, dims)))
 
 
@@ -110,7 +111,7 @@ def _extreme(reduce: Reducer) -> Callable[..., jax.Array]:
     return lower
 
 
-op("amax", "max")(_extreme(lax.reduce_max))
+op("amax", "max")(_extreme(staged.largest))
 op("amin", "min")(_extreme(lax.reduce_min))
 
 
@@ -204,7 +205,7 @@ def norm_over(x: jax.Array, order: float, dims: Sequence[int]) -> jax.Array:
     if order == 1:
         return lax.reduce_sum(size, dims)
     exponent = np.asarray(order, size.dtype)
-    added = lax.reduce_sum(lax.pow(size, lax.full_like(size, exponent)), dims)
+    added = staged.total(lax.pow(size, lax.full_like(size, exponent)), dims)
     return lax.pow(added, lax.full_like(added, np.asarray(1.0 / order, size.dtype)))
 
 
@@ -239,7 +240,7 @@ def _logsumexp(ctx: Context, x: jax.Array, dim: Dims, keepdim: bool = False) -> 
     peak = lax.reduce_max(real, dims)
     peak = lax.select(lax.is_finite(peak), peak, lax.full_like(peak, 0))
     shift = cast(peak, x.dtype)
-    added = lax.reduce_sum(lax.exp(lax.sub(x, keep_reduced(shift, x.shape, dims))), dims)
+    added = staged.total(lax.exp(lax.sub(x, keep_reduced(shift, x.shape, dims))), dims)
     return finish(ctx, lax.add(lax.log(added), shift))
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops import staged
 from xla_core.ops.promote import cast, compute_dtype, expand
 from xla_core.ops.table import Context, op
 
@@ -21,19 +22,19 @@ def _spread(reduced: jax.Array, x: jax.Array, axes: tuple[int, ...]) -> jax.Arra
 
 def shifted(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """`x` minus its maximum over `axes`, so that exponentials do not overflow."""
-    return lax.sub(x, _spread(lax.reduce_max(x, axes), x, axes))
+    return lax.sub(x, _spread(staged.largest(x, axes), x, axes))
 
 
 def softmax_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Softmax over `axes`, in the dtype of `x`."""
     weights = lax.exp(shifted(x, axes))
-    return lax.div(weights, _spread(lax.reduce_sum(weights, axes), x, axes))
+    return lax.div(weights, _spread(staged.total(weights, axes), x, axes))
 
 
 def softmax_gradient(grad: jax.Array, output: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Gradient of softmax over `axes`: output * (grad - sum(grad * output))."""
     weighted = lax.mul(grad, output)
-    return lax.sub(weighted, lax.mul(output, _spread(lax.reduce_sum(weighted, axes), output, axes)))
+    return lax.sub(weighted, lax.mul(output, _spread(staged.total(weighted, axes), output, axes)))
 
 
 @op("_softmax")
@@ -47,7 +48,7 @@ def log_softmax(ctx: Context, x: jax.Array, dim: int, half_to_float: bool) -> ja
     """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     axes = _axes(x, dim)
     low = shifted(cast(x, compute_dtype(ctx.dtype)), axes)
-    total = lax.reduce_sum(lax.exp(low), axes)
+    total = staged.total(lax.exp(low), axes)
     return cast(lax.sub(low, _spread(lax.log(total), low, axes)), ctx.dtype)
 
 
@@ -63,7 +64,7 @@ def log_softmax_backward(ctx: Context, grad: jax.Array, output: jax.Array, dim: 
     """_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor"""
     dtype, axes = compute_dtype(output.dtype), _axes(grad, dim)
     grad, output = cast(grad, dtype), cast(output, dtype)
-    total = _spread(lax.reduce_sum(grad, axes), grad, axes)
+    total = _spread(staged.total(grad, axes), grad, axes)
     return cast(lax.sub(grad, lax.mul(lax.exp(output), total)), ctx.dtype)
 
 

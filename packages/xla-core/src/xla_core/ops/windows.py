@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.axes import moved
 from xla_core.ops.conv_shape import spatial_arguments
 from xla_core.ops.promote import Number
 from xla_core.ops.table import Context, Lowering
@@ -59,10 +60,24 @@ def slides(
     padding: Sequence[int],
     dilation: Sequence[int] = (1,),
 ) -> list[Slide]:
-    """The windows along each of the last dimensions of `shape`; an empty stride means the kernel's size."""
+    """The windows along each spatial dimension of `shape`, (…, C, *spatial), for arrays with the channels last.
+
+    An empty stride means the kernel's size.
+    """
     columns = spatial_arguments(rank, kernel, stride or kernel, padding, dilation)
-    first = len(shape) - rank
-    return [Slide(first + i, shape[first + i], out[first + i], *row) for i, row in enumerate(zip(*columns, strict=True))]
+    first = len(shape) - rank - 1
+    rows = zip(shape[-rank:], out[-rank:], *columns, strict=True)
+    return [Slide(first + number, *row) for number, row in enumerate(rows)]
+
+
+def channels_last(x: jax.Array, rank: int) -> jax.Array:
+    """(…, C, *spatial) as (…, *spatial, C): as convolutions leave it in memory, and vectorised whatever the stride."""
+    return moved(x, x.ndim - rank - 1, x.ndim - 1)
+
+
+def channels_first(x: jax.Array, rank: int) -> jax.Array:
+    """The inverse."""
+    return moved(x, x.ndim - 1, x.ndim - rank - 1)
 
 
 def padded(x: jax.Array, slide: Slide, value: Number) -> jax.Array:

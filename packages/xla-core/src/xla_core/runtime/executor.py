@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 
@@ -39,6 +40,9 @@ def watch_graphs(watcher: GraphWatcher) -> Callable[[], None]:
 
 _last_token: dict[int, jax.Array] = {}
 
+# The programs of one graph, by all else that their keys have, as long as the cache in memory has them.
+ProgramsOfGraph = WeakValueDictionary[Any, Program]
+
 
 def execute(
     recorder: Recorder,
@@ -47,20 +51,50 @@ def execute(
     keep: Callable[[list[jax.Array]], None],
     cause: Cause | None = None,
     line: str | None = None,
+    known: ProgramsOfGraph | None = None,
 ) -> None:
     """Run `graph`, and give `keep` its results, perhaps still being computed, before Ctrl-C may end anything. line: of the user's,
-    that asked for them.
+    that asked for them. known: kept by who runs the same graph again.
 
     Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
     """
     for watcher in tuple(_watchers):
         watcher(graph)
+    if recorder.tape is not None:
+        inputs = recorder.tape.running(graph, inputs)
+    program = program_of(recorder, graph, inputs, known)
+    results = launch(recorder, program, graph, inputs, keep, cause, line)
+    if recorder.tape is not None:
+        recorder.tape.ran(graph, inputs, program, results)
+
+
+def program_of(recorder: Recorder, graph: Graph, inputs: Inputs, known: ProgramsOfGraph | None = None) -> Program:
+    """The program of a graph on a device, which need not be compiled yet. known: those of this graph, found without its long key."""
     # Beside the graph, what lowerings and passes read: an executable is for one device and one precision.
-    key: tuple[Any, ...] = (recorder.index, precision.get(), graph.key, *pass_keys())
+    settings: tuple[Any, ...] = (recorder.index, precision.get(), *pass_keys())
+    if spans_devices(default_sharding(recorder)):
+        settings = (*settings, *[buffer.sharding for buffer in inputs.buffers])
+    if known is None:
+        return programs().program((graph.key, *settings), inputs)
+    program = known.get(settings)
+    if program is None:
+        program = known[settings] = programs().program((graph.key, *settings), inputs)
+    else:
+        programs().used(program)
+    return program
+
+
+def launch(
+    recorder: Recorder,
+    program: Program,
+    graph: Graph,
+    inputs: Inputs,
+    keep: Callable[[list[jax.Array]], None],
+    cause: Cause | None = None,
+    line: str | None = None,
+) -> list[jax.Array]:
+    """Run the program of `graph`, compiled first if need be; its results, which `keep` has been given. Raises as `execute`."""
     spans = spans_devices(default_sharding(recorder))
-    if spans:
-        key = (*key, *[buffer.sharding for buffer in inputs.buffers])
-    program = programs().program(key, inputs)
     # Locked up to the end of the call: the numbers of another thread may turn constants of this program into inputs.
     # 64 bits for the call, too: jax.jit tells apart what it compiled with and without.
     with program.lock, jax.enable_x64(True):
@@ -81,12 +115,14 @@ def execute(
         begin = time.perf_counter_ns()
         # Donated inputs are gone with the call: what takes their place must be stored before Ctrl-C may end anything.
         with uninterrupted():
-            results = _call(recorder, graph, executable, arguments)
-            keep(list(results[:-1]))
+            results: list[jax.Array]
+            *results, token = _call(recorder, graph, executable, arguments)
+            keep(results)
     # An error word is a vector, a bare token a scalar.
-    if results[-1].ndim:
-        faults.expect(recorder, results[-1], graph)
-    _measure(recorder, program, results[-1], begin, spans, cause, line)
+    if token.ndim:
+        faults.expect(recorder, token, graph)
+    _measure(recorder, program, token, begin, spans, cause, line)
+    return results
 
 
 def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:

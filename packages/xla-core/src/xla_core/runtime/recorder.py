@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
+import jax
 import torch
 
+from xla_core.compile.cache import Program
+from xla_core.ir.graph import Graph, Inputs
 from xla_core.ir.loops import Loop
 from xla_core.ir.pending_graph import NO_LIMIT, PendingGraph
 from xla_core.runtime import rng
+
+
+class Tape(Protocol):
+    """What sees the programs of a device run: `captured/tape.py` has the one that does."""
+
+    def running(self, graph: Graph, inputs: Inputs) -> Inputs:
+        """The inputs with which `graph` is to run instead."""
+
+    def ran(self, graph: Graph, inputs: Inputs, program: Program, results: list[jax.Array]) -> None:
+        """Takes note of a program that was launched."""
 
 
 class Recorder:
     """One device as recording sees it: its lock, its pending graph and its random state.
 
     limit: of its next pending graphs. loop: the one without syncs that it is in, as far as that was noticed.
-    seed: the random state, which advances on the host (runtime/rng.py), so that reading it runs nothing.
+    seed: the random state, which advances on the host (runtime/rng.py), so that reading it runs nothing. tape: sees the programs that run
+    while a step is captured. steps: syncs so far.
     """
 
-    __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "seed", "pending_graph")
+    __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "pending_graph", "seed", "steps", "tape")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -31,6 +45,8 @@ class Recorder:
         self.eager = False  # each operation runs as soon as it is recorded
         self.limit = NO_LIMIT
         self.loop: Loop | None = None
+        self.tape: Tape | None = None
+        self.steps = 0
 
     def set_seed(self, seed: int) -> None:
         """Set the random state. Raises ValueError for what is no non-negative 64-bit integer."""
@@ -47,5 +63,6 @@ class Recorder:
         self.limit = self.pending_graph.limit = limit
 
     def end_step(self) -> None:
-        """Move the random state past a step."""
+        """Count a step, and move the random state past it."""
+        self.steps += 1
         self.seed = rng.past_step(self.seed)

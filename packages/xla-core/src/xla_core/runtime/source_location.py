@@ -24,14 +24,14 @@ def exclude_frames(folder: Path) -> None:
     """Count the code below `folder` as none of the user's."""
     global _inside
     _inside += (f"{folder}/",)
-    _is_users.cache_clear()
+    is_users.cache_clear()
 
 
 def user_line() -> str | None:
     """`file:line` of the innermost frame of the user's code; None if there is none (a thread of ours)."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None
@@ -42,10 +42,23 @@ def asking_line() -> str | None:
     return user_line() if metrics.listened() else None
 
 
+_OPTIMIZERS = f"{_inside[0]}optim/optimizer.py"
+
+
+def in_optimizer() -> bool:
+    """Whether this thread is in the step of an optimizer, torch's or one made like them, and not in the closure that it calls."""
+    if torch.is_grad_enabled():
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _OPTIMIZERS:
+        frame = frame.f_back
+    return frame is not None
+
+
 def asking_name() -> str:
     """Name the program that is asked for: after the innermost region that has a name, else after the user's function or file."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     function = "run" if frame is None else frame.f_code.co_name
     if frame is not None and function == "<module>":
@@ -58,14 +71,15 @@ def user_frames() -> tuple[str, ...]:
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             found.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
         frame = frame.f_back
     return tuple(found)
 
 
 @cache
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Whether a source file is the user's: not of torch, jax or these packages."""
     return not path.startswith(_inside) and not path.startswith("<frozen") and _NAMESPACE not in path and "/contextlib.py" not in path
 
 

@@ -38,7 +38,7 @@ from xla_core.runtime import executor, faults, turns
 from xla_core.runtime.interrupts import uninterrupted
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.source_location import asking_line
-from xla_core.runtime.transfer import download
+from xla_core.runtime.transfer import download, download_number
 
 # A pending graph this long is checked for operations that nothing alive needs, and again when it has doubled.
 _COMPACT_FROM = 256
@@ -315,19 +315,29 @@ def read(value: Value) -> torch.Tensor:
     return read_many([value])[0]
 
 
+def read_number(value: Value) -> Any:
+    """The Python number of a value with one element, computed first if it is pending."""
+    return _read([value], (), download_number)[0]
+
+
 def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[torch.Tensor]:
     """CPU copies of `values`; what is pending of them and of those `beside` is computed in one execution for each device."""
+    return _read(values, beside, download)
+
+
+def _read(values: Sequence[Value], beside: Sequence[Value], take: Callable[[Value], Any]) -> list[Any]:
     line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
     pending = [value for value in (*values, *beside) if value.buffer is None]
-    compute(pending)
-    tensors = [download(value) for value in values]
+    if pending:
+        compute(pending)
+    taken = [take(value) for value in values]
     # After the copies, which have waited for these programs: their error words are there.
     for recorder in {value.recorder.index: value.recorder for value in values}.values():
         faults.look(recorder, wait=True)
     if pending and metrics.has_subscribers(SyncEvent):
         _announce(pending[0].recorder, line, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)
-    return tensors
+    return taken
 
 
 def block(values: Iterable[Value]) -> None:
@@ -364,5 +374,18 @@ def user_step(recorder: Recorder, wait: bool, log: str, cause: Cause = Cause.USE
         hook(recorder)
     forced = config.SYNC_WAIT.get()
     step(recorder, wait if forced is None else forced, cause)
+    for hook in tuple(_after_step):
+        hook(recorder)
+
+
+def finish_step(recorder: Recorder, line: str | None, start_s: float, begin_ns: int) -> None:
+    """What follows the launch of a captured step, begun at `begin_ns`: the wait that `XLA_SYNC_WAIT` asks for, and hooks."""
+    metrics.counter_add("MarkStep")
+    launched = time.perf_counter_ns()
+    if config.SYNC_WAIT.get():
+        executor.wait(recorder)
+    if metrics.has_subscribers(SyncEvent):
+        now = time.perf_counter_ns()
+        _announce(recorder, line, start_s, now - begin_ns, SyncKind.STEP, Cause.CAPTURED, now - launched)
     for hook in tuple(_after_step):
         hook(recorder)

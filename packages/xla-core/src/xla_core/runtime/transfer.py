@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +11,7 @@ import torch
 from jax.sharding import SingleDeviceSharding
 
 from xla_core import metrics
+from xla_core._compat import put_on_device
 from xla_core.dtypes import natural_dtype
 from xla_core.errors import ExecutionError
 from xla_core.ir.aval import Aval, aval_of
@@ -101,6 +99,8 @@ def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: j
             default = default_sharding(recorder)
             if spans_devices(default):
                 return jax.make_array_from_callback(array.shape, sharding or default, lambda index: np.asarray(array[index]))
+            if isinstance(default, SingleDeviceSharding) and isinstance(array, np.ndarray):
+                return put_on_device(array, default, jax_device(recorder))
             return with_default_sharding(jax.device_put(array, jax_device(recorder)), recorder)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
@@ -129,22 +129,35 @@ def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.A
 
 def download(value: Value) -> torch.Tensor:
     """A CPU copy of a value that has a buffer. Raises ExecutionError if what computed it failed."""
-    buffer = value.buffer
-    if buffer is None:
-        raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
     with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
-        try:
-            transfer.wait(buffer)
-            if value.aval.manual:
-                buffer = buffer.addressable_data(0)[0]  # of the first device here
-            whole = buffer.is_fully_addressable or buffer.is_fully_replicated
-            array, ours = fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder)))
-        except RuntimeError as error:
-            raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
+        array, ours = _on_host(value, transfer)
         converting = time.perf_counter_ns()
         tensor = to_torch(array, value.aval.dtype, copy=not ours)
         metrics.metric_add("TensorToData", time.perf_counter_ns() - converting, Unit.DURATION_NS)
     return tensor
+
+
+def download_number(value: Value) -> Any:
+    """The Python number that `.item()` of a value with one element and a buffer is. Raises as `download`."""
+    with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
+        return _on_host(value, transfer)[0].item()
+
+
+def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any], bool]:
+    """The elements of a value on the host, and whether they are the caller's own."""
+    buffer = value.buffer
+    if buffer is None:
+        raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
+    try:
+        transfer.wait(buffer)
+        if isinstance(default_sharding(value.recorder), SingleDeviceSharding):
+            return (np.asarray(buffer), False) if value.aval.nbytes < _KEPT_BYTES else fetched(buffer)
+        if value.aval.manual:
+            buffer = buffer.addressable_data(0)[0]  # of the first device here
+        whole = buffer.is_fully_addressable or buffer.is_fully_replicated
+        return fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder)))
+    except RuntimeError as error:
+        raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
 
 
 def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:
@@ -162,13 +175,26 @@ def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:
     return whole, True
 
 
-@dataclass(slots=True)
-class _Transfer:
-    """A transfer under way. watched: somebody wants to know how much of its time is the device's."""
+class transferring:  # read as a word, as contextlib.suppress
+    """Counts and times a block as one transfer of `nbytes`, unless it raises.
 
-    watched: bool
-    waited_ns: int = 0
-    buffer: jax.Array | None = None
+    watched: somebody wants to know how much of its time is the device's.
+    """
+
+    __slots__ = ("_begin", "_direction", "_nbytes", "_recorder", "_start", "buffer", "waited_ns", "watched")
+
+    def __init__(self, recorder: Recorder, direction: Direction, nbytes: int) -> None:
+        client()  # not in a process that was forked from that which holds the buffers
+        self._recorder = recorder
+        self._direction = direction
+        self._nbytes = nbytes
+        self.watched = metrics.has_subscribers(TransferEvent)
+        self.waited_ns = 0
+        self.buffer: jax.Array | None = None
+
+    def __enter__(self) -> transferring:
+        self._start, self._begin = time.time(), time.perf_counter_ns()
+        return self
 
     def wait(self, buffer: jax.Array) -> None:
         """Wait for `buffer`, apart from the transfer itself."""
@@ -178,30 +204,27 @@ class _Transfer:
             buffer.block_until_ready()
             self.waited_ns = time.perf_counter_ns() - begin
 
-
-@contextmanager
-def transferring(recorder: Recorder, direction: Direction, nbytes: int) -> Iterator[_Transfer]:
-    """Counts and times the block as one transfer of `nbytes`, unless it raises."""
-    client()  # not in a process that was forked from that which holds the buffers
-    start, begin = time.time(), time.perf_counter_ns()
-    transfer = _Transfer(metrics.has_subscribers(TransferEvent))
-    yield transfer
-    duration = time.perf_counter_ns() - begin
-    up = direction is Direction.TO_DEVICE
-    metrics.metric_add("OutboundData" if up else "InboundData", nbytes, Unit.BYTES)
-    metrics.metric_add("TransferToDeviceTime" if up else "TransferFromDeviceTime", duration, Unit.DURATION_NS)
-    if up:
-        metrics.counter_add("DeviceDataCacheMiss")  # nothing uploaded is kept for a second upload
-    if transfer.watched:
-        metrics.emit(
-            TransferEvent(
-                device=str(recorder.device),
-                start_s=start,
-                duration_ns=duration,
-                line=user_line(),
-                direction=direction,
-                nbytes=nbytes,
-                waited_ns=transfer.waited_ns,
-                buffer=transfer.buffer,
-            )
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
+        duration = time.perf_counter_ns() - self._begin
+        up = self._direction is Direction.TO_DEVICE
+        metrics.metrics_add(
+            ("OutboundData" if up else "InboundData", self._nbytes, Unit.BYTES),
+            ("TransferToDeviceTime" if up else "TransferFromDeviceTime", duration, Unit.DURATION_NS),
         )
+        if up:
+            metrics.counter_add("DeviceDataCacheMiss")  # nothing uploaded is kept for a second upload
+        if self.watched:
+            metrics.emit(
+                TransferEvent(
+                    device=str(self._recorder.device),
+                    start_s=self._start,
+                    duration_ns=duration,
+                    line=user_line(),
+                    direction=self._direction,
+                    nbytes=self._nbytes,
+                    waited_ns=self.waited_ns,
+                    buffer=self.buffer,
+                )
+            )

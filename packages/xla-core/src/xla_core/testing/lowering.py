@@ -11,7 +11,8 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xla_core._compat import OpOverload, tree_flatten, tree_map
-from xla_core.compile.compiler import across_replicas, compiler_options
+from xla_core.compile.compiler import across_replicas
+from xla_core.compile.options import compiler_options
 from xla_core.dtypes import natural_dtype
 from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ops.table import TABLE, Context

@@ -27,7 +27,7 @@ _GROWTH = 0.1
 _SNAPSHOT_SHARE = 0.005
 """Share of the run that snapshots may take."""
 
-Refs = list["weakref.ref[jax.Array]"]
+_UNKNOWN: Any = object()
 
 
 class AllocationSites:
@@ -35,7 +35,7 @@ class AllocationSites:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._new: deque[tuple[Sequence[str | None], Refs]] = deque()
+        self._new: deque[tuple[Sequence[str | None], tuple[int, ...]]] = deque()
         self._sites: dict[int, tuple[str | None, weakref.ref[jax.Array]]] = {}
         self._live_counts: list[tuple[int, Counter[str]]] = []
 
@@ -44,10 +44,11 @@ class AllocationSites:
         lines = [None if operation is None else operation.line for operation in graph.results()]
         note = self._new.append
 
-        # At each execution, in the user's thread: nothing but one append. `update` sorts later.
+        # At each execution, in the user's thread: nothing but one append. `update` sorts later. Not references: what the garbage
+        # collector has to walk over, thousands of them between two recordings, costs more than all else here.
         def run(*arguments: Any) -> Any:
             results = executable(*arguments)
-            note((lines, list(map(weakref.ref, results))))
+            note((lines, tuple(map(id, results))))
             return results
 
         return run
@@ -55,17 +56,21 @@ class AllocationSites:
     def add_upload(self, event: events.TransferEvent) -> None:
         """Note a buffer that was put on a device."""
         if event.buffer is not None and event.direction is events.Direction.TO_DEVICE:
-            self._new.append(([event.line], [weakref.ref(event.buffer)]))
+            self._new.append(([event.line], (id(event.buffer),)))
 
     def update(self) -> None:
-        """Sort the buffers that were noted: most of them are gone already."""
+        """Sort the buffers that were noted: most of them are gone already, and their ids may be those of later ones."""
         with self._lock:
-            while self._new:
-                lines, references = self._new.popleft()
-                for line, reference in zip(lines, references, strict=False):  # the last result of a program is no tensor
-                    array = reference()
-                    if array is not None:
-                        self._sites[id(array)] = (line, reference)
+            noted: dict[int, str | None] = {}
+            # Those that are noted meanwhile wait: `live_arrays` may not have seen their buffers.
+            for _ in range(len(self._new)):
+                lines, ids = self._new.popleft()
+                noted.update(zip(ids, lines, strict=False))  # the last result of a program is no tensor
+            if noted:
+                for array in jax.live_arrays(process.client().devices[0].platform):
+                    line = noted.get(id(array), _UNKNOWN)
+                    if line is not _UNKNOWN:
+                        self._sites[id(array)] = (line, weakref.ref(array))
             # A new dict: `line` looks into it without the lock.
             self._sites = {key: made for key, made in self._sites.items() if made[1]() is not None}
 

@@ -1,4 +1,4 @@
-"""Sample the host's time between syncs: the stack of the thread that steps, fifty times a second.
+"""Sample the host's time between syncs: the stack of the thread that steps, fifty times a second at first and later less often.
 
 Nothing is added to what runs for each recorded operation, so the cost does not depend on how much is recorded.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import itertools
 import sys
 import sysconfig
 import threading
@@ -23,7 +24,12 @@ import torch
 from xla_debug.core import abi
 from xla_debug.run_report.schema import Phase
 
-INTERVAL_S = 0.02  # each sample takes the interpreter lock from the thread that steps
+INTERVAL_S = 0.02
+"""At first. Each sample takes the interpreter lock from the thread that steps, which on busy cores gets it back a millisecond later."""
+_LONGEST = 16
+"""Intervals between two samples of a long run, whose shares need no more of them."""
+_SAMPLES = 128
+"""After so many samples the intervals double, and again after twice as many."""
 _MOST_FRAMES = 80
 _MOST_SAMPLES = 100_000
 """Kept where nobody reads them: a program without steps."""
@@ -89,11 +95,18 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
 
 
 class Sample(NamedTuple):
-    """A sample of a thread, in its own time."""
+    """A sample of a thread, in its own time. weight: for how many of the shortest intervals it stands."""
 
     time_s: float
     phase: Phase
     line: str
+    weight: int = 1
+
+
+def weight_of(number: int) -> int:
+    """The intervals that sample `number` stands for: a power of two."""
+    weight: int = min(1 << (number // _SAMPLES).bit_length(), _LONGEST)
+    return weight
 
 
 class Sampler:
@@ -115,7 +128,10 @@ class Sampler:
         self._runner.join()
 
     def _run(self) -> None:
-        while not self._end.wait(INTERVAL_S):
+        for number in itertools.count():
+            weight = weight_of(number)
+            if self._end.wait(weight * INTERVAL_S):
+                return
             found = classify(sys._current_frames().get(self.thread or 0))
             if found is not None:
-                self.samples.append(Sample(time.time(), *found))
+                self.samples.append(Sample(time.time(), *found, weight))

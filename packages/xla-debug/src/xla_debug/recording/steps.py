@@ -104,7 +104,7 @@ class Steps:
         ended = list(self._ended(samples))
         # Before any step is divided: those with few samples use the sums of all. Without the warm-up, which is like no later step.
         for step in ended[max(WARM_UP - self._totals.steps, 0) :]:
-            self._phase_samples.update(sample.phase for sample in step.samples)
+            self._phase_samples += _phases(step.samples)
         for step in ended:
             self._add_step(step)
 
@@ -130,10 +130,11 @@ class Steps:
     def _add_step(self, step: _StepNotes) -> None:
         """Divide the time outside events as the samples say: those of the step, or of the run if they are few."""
         totals, samples = self._totals, step.samples
-        totals.samples.update((sample.phase, sample.line) for sample in samples)
+        for sample in samples:
+            totals.samples[sample.phase, sample.line] += sample.weight
         ns, events_ns = self_times(step.events)
         few = len(samples) < _SPLIT_FROM and self._phase_samples
-        split = self._phase_samples if few else Counter(sample.phase for sample in samples)
+        split = self._phase_samples if few else _phases(samples)
         total = split.total()
         rest_ns = max(int((step.end_s - step.start_s) * 1e9) - events_ns, 0)
         for phase in _HOST:
@@ -178,6 +179,13 @@ class Steps:
     def timeline(self) -> list[Step]:
         """The steps, or evenly chosen ones of a long run, oldest first."""
         return list(self._timeline)
+
+
+def _phases(samples: Iterable[Sample]) -> Counter[Phase]:
+    found: Counter[Phase] = Counter()
+    for sample in samples:
+        found[sample.phase] += sample.weight
+    return found
 
 
 def self_times(events: Iterable[TimedEvent]) -> tuple[dict[Phase, int], int]:

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from xla_core._compat import OpOverload, tree_map
+from xla_core.frontend.encode import remember
 from xla_core.frontend.refusals import meta_of
 from xla_core.frontend.schema import Handler
 from xla_core.frontend.sharding import with_sharding_of
 from xla_core.frontend.tensor import XLATensor, wrap
-from xla_core.ir.aval import aval_of
+from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.pending_graph import blank_value
 from xla_core.ops.table import overload_named
 from xla_core.runtime.client import recorder_of
@@ -19,6 +20,7 @@ from xla_core.runtime.client import recorder_of
 
 def blank(func: OpOverload) -> Handler:
     """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
+    known: dict[Any, Aval] = {}  # by sizes and options: asking torch takes ten times as long
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = args[0] if type(args[0]) is XLATensor else None
@@ -30,12 +32,20 @@ def blank(func: OpOverload) -> Handler:
             recorder = source._storage.value.recorder
         else:
             recorder = recorder_of(target)
-        placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
-        meta = func(*tree_map(meta_of, args), **{name: value for name, value in placed.items() if value is not None})
-        made = wrap(blank_value(recorder, aval_of(tuple(meta.shape), meta.dtype)))
-        return made if source is None else with_sharding_of(source, made)
+        if source is not None:
+            return with_sharding_of(source, wrap(blank_value(recorder, _aval(func, args, kwargs))))
+        key = (*[tuple(arg) if type(arg) is list else arg for arg in args], *kwargs.items(), torch.get_default_dtype())
+        aval = known.get(key) or remember(known, key, _aval(func, args, kwargs))
+        return wrap(blank_value(recorder, aval))
 
     return run
+
+
+def _aval(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Aval:
+    """Shape and dtype of what `func` makes. Raises what torch raises for its arguments."""
+    placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
+    meta = func(*tree_map(meta_of, args), **{name: value for name, value in placed.items() if value is not None})
+    return aval_of(tuple(meta.shape), meta.dtype)
 
 
 def _like(item: Any, device: torch.device) -> Any:

@@ -11,7 +11,7 @@ from xla_core import metrics
 from xla_core.frontend.plain import mixed
 from xla_core.frontend.schema import Handler
 from xla_core.frontend.tensor import XLATensor
-from xla_core.frontend.values import cpu_copies
+from xla_core.frontend.values import cpu_copies, number_of
 
 aten = torch.ops.aten
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def item(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A Python number from a one-element tensor: a value read."""
     metrics.counter_add("aten::_local_scalar_dense")
-    return cpu_copies(args[:1])[0].item()
+    return number_of(args[0])
 
 
 def equal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,0 +1,218 @@
+"""Functions that are captured: recorded until two calls in a row are alike, then launched without their Python."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from xla_core.captured.arguments import Arguments, arguments_of
+from xla_core.captured.differences import difference
+from xla_core.captured.launch import Captured
+from xla_core.captured.optimizers import WAYS
+from xla_core.captured.recording import Recorded, Recording
+from xla_core.captured.tape import Tape, current_tape
+from xla_core.compile.passes import pass_keys
+from xla_core.errors import CaptureError
+from xla_core.ops import precision
+from xla_core.runtime import client, sync
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import asking_line
+
+_ATTEMPTS = 4
+"""Recorded calls in a row of which no two are alike, or captured programs that no call could use: then capturing is given up."""
+_MOST_PROGRAMS = 16
+"""Kinds of arguments of which the programs are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """name: of the function, for messages. fallback: record on where nothing can be captured. verify_every: each such call is recorded."""
+
+    name: str
+    fallback: bool
+    verify_every: int
+
+
+@dataclass(slots=True, eq=False)
+class _Variant:
+    """What is known of calls with equal arguments. objects: kept, since the key has their ids; calls: since it was captured.
+
+    attempts: recorded calls of which no two were alike; unused: captured programs in a row that no call could use; way: of `WAYS`.
+    """
+
+    objects: list[Any]
+    last: Recorded | None = None
+    captured: Captured | None = None
+    attempts: int = 0
+    unused: int = 0
+    calls: int = 0
+    way: int = 0
+    given_up: bool = False
+
+
+def _mode(recorder: Recorder) -> tuple[Any, ...]:
+    """The caller's switches that decide what is recorded."""
+    return (
+        recorder.index,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        precision.get(),
+        *pass_keys(),
+    )
+
+
+class CapturedFunction:
+    """A function with a captured program for each kind of arguments.
+
+    record: a context in which a call is recorded, with a sync before and after. begin: a sync before a captured call.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        policy: Policy,
+        record: Callable[[], AbstractContextManager[object]],
+        begin: Callable[[], None],
+    ) -> None:
+        self._function = function
+        self._policy = policy
+        self._record = record
+        self._begin = begin
+        self._variants: OrderedDict[Any, _Variant] = OrderedDict()
+        self._warned = False
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
+        if current_tape() is not None:
+            return self._function(*args, **kwargs)  # part of what is captured around it
+        try:
+            arguments = arguments_of(args, kwargs)
+        except CaptureError as error:
+            self._refuse(str(error))
+            return self._plain(args, kwargs)
+        recorder = arguments.storages[0].value.recorder if arguments.storages else client.current_recorder()
+        variant = self._variant(recorder, arguments)
+        if variant.given_up:
+            return self._plain(args, kwargs)
+        if variant.captured is None:
+            return self._recorded(recorder, variant, None, arguments, args, kwargs)
+        seed = recorder.seed
+        self._begin()
+        variant.calls += 1
+        due = variant.calls % self._policy.verify_every == 0
+        fits, outcome = _launched(recorder, variant.captured, arguments, due)
+        if not fits or due:
+            recorder.seed = seed  # a recorded call begins with a sync of its own, which moves it on as this one did
+            return self._recorded(recorder, variant, variant.captured if fits else None, arguments, args, kwargs)
+        variant.unused = 0
+        return outcome
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._record():
+            return self._function(*args, **kwargs)
+
+    def _variant(self, recorder: Recorder, arguments: Arguments) -> _Variant:
+        key = (*_mode(recorder), *arguments.key)
+        variant = self._variants.get(key)
+        if variant is None:
+            if len(self._variants) >= _MOST_PROGRAMS:
+                self._variants.popitem(last=False)
+            variant = self._variants[key] = _Variant(arguments.objects)
+        else:
+            self._variants.move_to_end(key)
+        return variant
+
+    def _recorded(
+        self,
+        recorder: Recorder,
+        variant: _Variant,
+        verified: Captured | None,
+        arguments: Arguments,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call the function, record what it does, and compare it with what was captured (`verified`), or with the call before."""
+        last = variant.last
+        if variant.captured is not None and verified is None:
+            # Something that it depends on is another: start anew.
+            self._unused(variant)
+            last, variant.attempts = None, 0
+        variant.captured = variant.last = None
+        tape = Tape(recorder, WAYS[variant.way])
+        try:
+            with self._record():
+                roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
+                recording = Recording(tape, roots, arguments, [] if last is None else last.leaves)
+                tape.open()
+                outcome = self._function(*args, **kwargs)
+        finally:
+            tape.close()
+        recorded = recording.finish(outcome)
+        other = verified.recorded if verified is not None else last
+        found = None if recorded is None or other is None else difference(other, recorded)
+        variant.last = recorded
+        if recorded is not None and found is None:
+            if other is not None:
+                variant.captured, variant.attempts = Captured(recorder, recorded), 0
+            return outcome
+        if verified is not None:
+            problem = tape.problems[0] if found is None else found.text
+            variant.given_up = self._refuse(f"call {variant.calls} does something else than what was captured: {problem}")
+            return outcome
+        # The first call may prepare what later ones use; of what they read or upload, the second tells.
+        variant.attempts += 1
+        if found is None:
+            self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.attempts > 1)
+        else:
+            slots = [] if recorded is None else recorded.stepped_slots
+            inside = found.slot is not None and any(begin <= found.slot < end for begin, end in slots)
+            self._give_up(variant, found.text, inside, variant.attempts > _ATTEMPTS - 2)
+        return outcome
+
+    def _give_up(self, variant: _Variant, problem: str, in_optimizer: bool, due: bool) -> None:
+        """Refuse, unless an optimizer could do in another way what cannot be captured."""
+        if due and in_optimizer and variant.way + 1 < len(WAYS):
+            variant.way, variant.attempts, variant.last = variant.way + 1, 0, None
+        elif due:
+            variant.given_up = self._refuse(problem)
+
+    def _unused(self, variant: _Variant) -> None:
+        variant.unused += 1
+        if variant.unused == _ATTEMPTS and variant.captured is not None:
+            changed = variant.captured.recorded.state.changed()
+            what = f"{changed} is another one" if changed else "tensors, gradients or settings that it depends on are others"
+            variant.given_up = self._refuse(f"what was captured could never be used, because {what} at each call")
+
+    def _refuse(self, problem: str) -> bool:
+        """Say that the function cannot be captured. True for fallback."""
+        text = f"{self._policy.name} cannot be captured: {problem}"
+        if not self._policy.fallback:
+            raise CaptureError(f"{text}. With torch_xla.compile(capture=True, fallback=True) it is recorded at each call instead")
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{text}. It is recorded at each call", RuntimeWarning, stacklevel=4)
+        return True
+
+
+def _launched(recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
+    """Whether a captured call fits, and what it returns, if it is not due to be verified."""
+    line, start, begin = asking_line(), time.time(), time.perf_counter_ns()
+    with recorder.lock:
+        ready = captured.ready(arguments)
+        if ready is None or due:
+            return ready is not None, None
+        outcome = captured.launch(ready, arguments, line)
+    sync.finish_step(recorder, line, start, begin)
+    return True, outcome

@@ -1,0 +1,184 @@
+"""Python numbers that are followed through a step: what it computes from a learning rate is computed anew at each captured call."""
+
+from __future__ import annotations
+
+import math
+import operator
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A number that may be another one at each call. name: for messages; key: what tells it from others."""
+
+    name: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A function of Python's `operator` over other expressions."""
+
+    function: Function
+    operands: tuple[Expression, ...]
+
+
+Expression = Symbol | Applied | float
+
+
+class Formulas:
+    """Lists of expressions to be worked out as Python has worked them out, again and again; what several have in common, once.
+
+    symbols: of which `evaluate` takes the values.
+    """
+
+    def __init__(self, symbols: Iterable[Symbol], *lists: Sequence[Expression]) -> None:
+        parts = [part for expressions in lists for expression in expressions for part in _parts(expression)]
+        applied = list(dict.fromkeys(part for part in parts if isinstance(part, Applied)))
+        self._constants = list({_key(part): part for part in parts if isinstance(part, (int, float))}.values())
+        ordered: list[Expression] = [*symbols, *self._constants, *applied]
+        places = {_key(part): place for place, part in enumerate(ordered)}
+        self._steps = [(part.function, picker([places[_key(operand)] for operand in part.operands])) for part in applied]
+        self._lists = [picker([places[_key(expression)] for expression in expressions]) for expressions in lists]
+
+    def evaluate(self, values: list[float]) -> list[list[Any]]:
+        """The values of the lists, for these of the symbols."""
+        known: list[Any] = [*values, *self._constants]
+        for function, operands in self._steps:
+            known.append(function(*operands(known)))
+        return [list(pick(known)) for pick in self._lists]
+
+
+def picker(places: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that gives the items at `places`, in C."""
+    return itemgetter(*places) if len(places) > 1 else lambda items: [items[place] for place in places]
+
+
+def _key(expression: Expression) -> Any:
+    """Equal for the same expressions; floats of other bits (-0.0) are others."""
+    return (type(expression), repr(expression)) if isinstance(expression, (int, float)) else expression
+
+
+def _parts(expression: Expression) -> Iterator[Expression]:
+    """An expression and all in it, operands before what they are operands of."""
+    if isinstance(expression, Applied):
+        for operand in expression.operands:
+            yield from _parts(operand)
+    yield expression
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of such numbers that the step's Python has made, on which its way may depend."""
+
+    expression: Applied
+    outcome: bool
+
+
+class Number(float):
+    """A float that knows how it was computed.
+
+    As a float it is a little off (see `Tracer`); true: its real value.
+    """
+
+    __slots__ = ("expression", "tracer", "true")
+
+    true: float
+    expression: Expression
+    tracer: Tracer
+
+    def __hash__(self) -> int:
+        return hash(self.true)
+
+    def __bool__(self) -> bool:
+        return self.tracer.compare(operator.ne, self, 0.0)
+
+
+def _computing(function: Function, swapped: bool = False) -> Any:
+    def method(self: Number, *others: Any) -> Any:
+        if not all(isinstance(other, (int, float)) for other in others):
+            return NotImplemented
+        return self.tracer.apply(function, (*others, self) if swapped else (self, *others))
+
+    return method
+
+
+def _comparing(function: Function) -> Any:
+    def method(self: Number, other: Any) -> Any:
+        return self.tracer.compare(function, self, other) if isinstance(other, (int, float)) else NotImplemented
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    setattr(Number, f"__{_name}__", _computing(getattr(operator, _name)))
+    setattr(Number, f"__r{_name}__", _computing(getattr(operator, _name), swapped=True))
+for _name in ("neg", "pos", "abs"):
+    setattr(Number, f"__{_name}__", _computing(getattr(operator, _name)))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Number, f"__{_name}__", _comparing(getattr(operator, _name)))
+
+# Small enough to change no number in f32, save where it is rounded; large enough to be left over where 1 is added.
+_NOISE = 2.0**-30
+_AT_ZERO = 1e-30
+
+
+class Tracer:
+    """Makes the numbers of one recorded call, and finds them again among the numbers of its program.
+
+    C++ takes the plain float out of a Number. So that it can be told from any other, each symbol's is made a little wrong at random, and
+    what Python computes from it is unlike any other float; before a program runs, the true values are put back. What was computed in a
+    way that cannot be followed (`math.sqrt`) is still a little wrong: it differs between two recorded calls, and so is noticed.
+    """
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+        self._known: dict[float, Number] = {}
+        self.comparisons: list[Comparison] = []
+
+    def symbol(self, symbol: Symbol, true: float) -> Number:
+        """A number that may be another one at each call."""
+        off = self._random.uniform(0.5, 1.0)
+        return self._make(true * (1.0 + off * _NOISE) if true else off * _AT_ZERO, float(true), symbol)
+
+    def _make(self, value: float, true: float, expression: Expression) -> Number:
+        number = Number(value)
+        number.true, number.expression, number.tracer = true, expression, self
+        self._known[float(value)] = number
+        return number
+
+    def apply(self, function: Function, operands: tuple[Any, ...]) -> Any:
+        """`function` over numbers, some of them Numbers."""
+        true = function(*map(_true, operands))
+        value = function(*map(_plain, operands))
+        if type(true) is not float or type(value) is not float or not math.isfinite(value):
+            return value
+        return self._make(value, true, Applied(function, tuple(map(_expression, operands))))
+
+    def compare(self, function: Function, *operands: Any) -> bool:
+        """The outcome for the true numbers, which is noted."""
+        outcome = bool(function(*map(_true, operands)))
+        self.comparisons.append(Comparison(Applied(function, tuple(map(_expression, operands))), outcome))
+        return outcome
+
+    def found(self, value: float) -> Number | None:
+        """The Number whose plain float a program was given."""
+        return self._known.get(value)
+
+
+def _true(operand: Any) -> Any:
+    return operand.true if isinstance(operand, Number) else operand
+
+
+def _plain(operand: Any) -> Any:
+    return float.__add__(operand, 0.0) if isinstance(operand, Number) else operand
+
+
+def _expression(operand: Any) -> Expression:
+    return operand.expression if isinstance(operand, Number) else operand

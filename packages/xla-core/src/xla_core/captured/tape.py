@@ -1,0 +1,225 @@
+"""What one recorded call touches: storages and the values they had, tensors, modules, optimizers, reads, and the program that ran."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from xla_core import metrics
+from xla_core.captured.numbers import Expression, Tracer
+from xla_core.captured.optimizers import Following, Watch
+from xla_core.compile.cache import Program
+from xla_core.frontend import dispatch
+from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.schema import Handler
+from xla_core.frontend.storage import Storage
+from xla_core.ir.graph import Graph, Inputs
+from xla_core.metrics import Direction, TransferEvent
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import user_line
+
+
+@dataclass(slots=True)
+class Touched:
+    """A storage as the call found it: its buffer then, None if it was made inside (`born`) or had none."""
+
+    buffer: jax.Array | None
+    born: bool
+
+
+@dataclass(slots=True)
+class Run:
+    """A program that ran. inputs: the numbers among them are the true ones; expressions: of floats, by column and place."""
+
+    graph: Graph
+    inputs: Inputs
+    program: Program
+    expressions: dict[tuple[bool, int], Expression]
+    results: list[jax.Array] = field(default_factory=list)
+
+
+class Tape:
+    """Observes what a thread records on one device, from `open` to `close`."""
+
+    def __init__(self, recorder: Recorder, following: Following) -> None:
+        self.recorder = recorder
+        self.following = following
+        self.tracer = Tracer()
+        self.touched: weakref.WeakKeyDictionary[Storage, Touched] = weakref.WeakKeyDictionary()
+        self.seen: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations took
+        self.made: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations gave
+        self.hosts: dict[int, tuple[weakref.ref[torch.Tensor], int, bool]] = {}  # CPU tensors that operations took
+        self.modules: dict[int, torch.nn.Module] = {}
+        self.runs: list[Run] = []
+        self.problems: list[str] = []
+        self.in_optimizer = False  # whether the first problem was met inside an optimizer's step
+        self._thread = threading.get_ident()
+        self._ends: list[Callable[[], None]] = []
+
+    def open(self) -> None:
+        """Observe from now on."""
+        self.watch = Watch(self.tracer, self.following, self.mine, lambda: len(self.recorder.pending_graph.entries))
+        self._ends = [
+            self.watch.close,
+            metrics.subscribe(self._transferred, TransferEvent),
+            register_module_forward_pre_hook(self._called).remove,
+        ]
+        self.recorder.tape = self
+        _set_tape(self)
+        _observe(1)
+
+    def close(self) -> None:
+        """Observe no more."""
+        if self.recorder.tape is self:
+            self.recorder.tape = None
+            _set_tape(None)
+            _observe(-1)
+        while self._ends:
+            self._ends.pop()()
+
+    def mine(self) -> bool:
+        """Whether this thread is the one that the tape is about."""
+        return threading.get_ident() == self._thread
+
+    def take(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that the call takes."""
+        found = tensor_behind(tensor)
+        if found is None:
+            if tensor.device.type == "cpu":
+                self.hosts[id(tensor)] = (weakref.ref(tensor), tensor._version, self.watch.depth > 0)
+            return
+        storage = found._storage
+        if storage.value.recorder is not self.recorder:
+            self.problem(f"it computes on {storage.value.recorder.device} as well as on {self.recorder.device}")
+        else:
+            self.touch(storage)
+        if id(tensor) not in self.seen:
+            self.seen[id(tensor)] = weakref.ref(tensor)
+
+    def touch(self, storage: Storage) -> None:
+        """Note a storage, as it is now."""
+        if storage not in self.touched:
+            self.touched[storage] = Touched(storage.value.buffer, False)
+
+    def born(self, storage: Storage) -> bool:
+        """Whether a storage was made inside."""
+        known = self.touched.get(storage)
+        return known is not None and known.born
+
+    def give(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that an operation has given."""
+        found = tensor_behind(tensor)
+        if found is None:
+            return
+        if found._storage not in self.touched:
+            self.touched[found._storage] = Touched(None, True)
+        if id(tensor) not in self.seen or self.seen[id(tensor)]() is not tensor:
+            self.made[id(tensor)] = weakref.ref(tensor)
+
+    def taken(self) -> list[torch.Tensor]:
+        """The tensors that operations took, as far as they still exist, in order."""
+        found = [reference() for reference in self.seen.values()]
+        return [tensor for tensor in found if tensor is not None]
+
+    def was_made(self, tensor: torch.Tensor) -> bool:
+        """Whether an operation inside has made this tensor object."""
+        known = self.made.get(id(tensor))
+        return known is not None and known() is tensor
+
+    def problem(self, text: str) -> None:
+        """Note why this call cannot be captured, with the user's line."""
+        line = user_line()
+        self.problems.append(f"{text} (at {line})" if line else text)
+
+    def running(self, graph: Graph, inputs: Inputs) -> Inputs:
+        """The inputs of a program that is about to run, with the true numbers."""
+        expressions: dict[tuple[bool, int], Expression] = {}
+        columns = {fixed: list(inputs.fixed_floats if fixed else inputs.floats) for fixed in (False, True)}
+        for fixed, column in columns.items():
+            for place, value in enumerate(column):
+                number = self.tracer.found(value)
+                if number is not None:
+                    column[place] = number.true
+                    expressions[fixed, place] = number.expression
+        self._expressions = expressions
+        return replace(inputs, floats=columns[False], fixed_floats=columns[True])
+
+    def ran(self, graph: Graph, inputs: Inputs, program: Program, results: list[jax.Array]) -> None:
+        """Note a program that was launched."""
+        self.runs.append(Run(graph, inputs, program, self._expressions, results))
+
+    def _transferred(self, event: TransferEvent) -> None:
+        if self.mine() and event.device == str(self.recorder.device):
+            self.in_optimizer = self.watch.depth > 0 and not self.problems or self.in_optimizer
+            where = f" (at {event.line})" if event.line else ""
+            if event.direction is Direction.FROM_DEVICE:
+                self.problems.append(f"it reads a value{where}: move print, item() and other reads behind the call, on what it returns")
+            else:
+                self.problems.append(
+                    f"it uploads host data{where}: move that to before the call, keep the tensor or give it as an argument on the device"
+                )
+
+    def _called(self, module: torch.nn.Module, args: Any) -> None:
+        if self.mine():
+            self.modules[id(module)] = module
+
+
+def _tensors(items: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (tuple, list)):
+            yield from _tensors(item)
+
+
+_open = 0
+_lock = threading.Lock()
+
+
+def _observe(change: int) -> None:
+    """Let one tape more (-1: less) see what is recorded; without any, handlers are as they always are."""
+    global _open
+    with _lock:
+        before, _open = _open, _open + change
+        if bool(before) is not bool(_open):
+            dispatch.wrap_handlers(_observed if _open else None)
+
+
+def _observed(handler: Handler) -> Handler:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tape = current_tape()
+        if tape is None:
+            return handler(args, kwargs)
+        for tensor in _tensors((*args, *kwargs.values())):
+            tape.take(tensor)
+        result = handler(args, kwargs)
+        for tensor in _tensors((result,)):
+            tape.give(tensor)
+        return result
+
+    return run
+
+
+class _Own(threading.local):
+    """The tape of what this thread records."""
+
+    tape: Tape | None = None
+
+
+_own = _Own()
+
+
+def current_tape() -> Tape | None:
+    """The tape that observes this thread."""
+    return _own.tape
+
+
+def _set_tape(tape: Tape | None) -> None:
+    _own.tape = tape

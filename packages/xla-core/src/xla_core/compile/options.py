@@ -1,0 +1,51 @@
+"""The XLA compiler options that programs are compiled with, where neither the user nor the jaxlib is against it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import jax
+import numpy as np
+
+# For the CPU: without what miscomputes there (jaxlib 0.10.2 to 0.12.0, on processors with AVX-512; a test has the cases), or is slow.
+_CPU_OPTIONS: Mapping[str, str] = {
+    # YNNPACK reads memory that is not its own where it fuses a broadcast, a product and a sum of many dimensions, and its convolution
+    # runs on one thread. It keeps single matrix products.
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+    # Keeps the barriers in place that `ops/axes.py` writes blocks with; from jaxlib 0.12 on they are kept by default.
+    "xla_disable_hlo_passes": "cse_barrier_expander",
+}
+
+
+def compiler_options(platform: str) -> dict[str, str]:
+    """The XLA compiler options for a platform (`cpu`, `cuda`, …): those that the jaxlib knows and `XLA_FLAGS` does not set."""
+    if platform != "cpu":
+        return {}
+    given = _flags(os.environ.get("XLA_FLAGS", ""))
+    return {name: value for name, value in _CPU_OPTIONS.items() if name not in given and _known(name, value)}
+
+
+def _flags(text: str) -> set[str]:
+    """The names that `XLA_FLAGS` sets; what does not begin with a dash is a file of them, as XLA has it."""
+    if text.strip() and not text.lstrip().startswith("-"):
+        file = Path(text.strip())
+        text = file.read_text() if file.is_file() else ""
+    return {word.lstrip("-").partition("=")[0] for word in shlex.split(text)}
+
+
+@cache
+def _known(name: str, value: str) -> bool:
+    """Whether this jaxlib takes an option: it compiles the smallest program with it. Raises what else goes wrong."""
+    on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    program = jax.jit(lambda x: x, compiler_options={name: value})
+    try:
+        program.lower(jax.ShapeDtypeStruct((), np.dtype(np.int32), sharding=on_cpu)).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "INVALID_ARGUMENT" not in str(error):
+            raise
+        return False
+    return True

@@ -1,0 +1,32 @@
+"""Arrays that XLA:CPU writes to memory, in a given order, instead of computing them anew wherever they are read. Registers nothing."""
+
+from __future__ import annotations
+
+import jax
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from xla_core.ops.axes import moved
+
+
+def one_cpu() -> bool:
+    """Whether programs run on one CPU device. Elsewhere the compiler and its partitioner know better what to keep and how to divide it."""
+    return jax.default_backend() == "cpu" and jax.local_device_count() == 1
+
+
+def in_memory(x: jax.Array) -> jax.Array:
+    """`x`, computed once and in row-major order, on one CPU device."""
+    if not one_cpu():
+        return x
+    kept: jax.Array = lax.optimization_barrier(with_layout_constraint(x, Layout(tuple(range(x.ndim)))))
+    return kept
+
+
+def channels_last(x: jax.Array) -> jax.Array:
+    """(N, C, *spatial) as (N, *spatial, C): the order in which XLA:CPU computes convolutions."""
+    return moved(x, 1, x.ndim - 1)
+
+
+def channels_first(x: jax.Array) -> jax.Array:
+    """(N, *spatial, C) as (N, C, *spatial)."""
+    return moved(x, x.ndim - 1, 1)
