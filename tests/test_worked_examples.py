@@ -358,7 +358,7 @@ def test_eager_mode_and_compile() -> None:
         compiled = experimental.compile(step_fn)
         before = samples("CompileTime") - samples("EagerOpCompileTime")
         assert train(compiled) == pytest.approx(lazy, rel=1e-4)
-        assert samples("CompileTime") - samples("EagerOpCompileTime") == before + 1
+        assert samples("CompileTime") - samples("EagerOpCompileTime") == before, "the program of the lazy steps"
     finally:
         experimental.eager_mode(False)
 

@@ -36,7 +36,7 @@ def second(start: Callable[..., Any], folder: Path, first: tuple[Reports, Report
 def test_jobs_that_write_at_once_do_no_harm(first: tuple[Reports, Reports], folder: Path) -> None:
     for report in [*first[0], *first[1]]:
         assert report["warnings"] == []
-        assert report["PersistentCacheHit"] + report["UncachedCompile"] > 3
+        assert report["PersistentCacheHit"] + report["UncachedCompile"] == 3, "a broadcast, the steps, a sum"
         assert report["PersistentCacheMiss"] == report["UncachedCompile"]
     assert {file.suffix for file in folder.iterdir()} == {".xla"}, "whole entries, and nothing left over"
 
@@ -45,7 +45,7 @@ def test_a_later_job_compiles_nothing(first: tuple[Reports, Reports], second: Re
     for report in second:
         assert report["warnings"] == []
         assert (report["PersistentCacheMiss"], report["UncachedCompile"]) == (0, 0)
-        assert report["PersistentCacheHit"] > 3
+        assert report["PersistentCacheHit"] == 3
 
 
 def test_what_is_loaded_computes_the_same(first: tuple[Reports, Reports], second: Reports) -> None:

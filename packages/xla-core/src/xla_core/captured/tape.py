@@ -193,13 +193,15 @@ def _observe(change: int) -> None:
 
 
 def _observed(handler: Handler) -> Handler:
+    recording = dispatch.with_lines(handler)  # for what is said of differences
+
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tape = current_tape()
         if tape is None:
             return handler(args, kwargs)
         for tensor in _tensors((*args, *kwargs.values())):
             tape.take(tensor)
-        result = handler(args, kwargs)
+        result = recording(args, kwargs)
         for tensor in _tensors((result,)):
             tape.give(tensor)
         return result

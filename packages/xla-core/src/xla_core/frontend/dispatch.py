@@ -68,7 +68,7 @@ _capture = config.IR_DEBUG.get()
 def handler_for(func: Any) -> Handler:
     """The handler of `func`, made at its first call and kept on the overload itself (the fastest place to find it)."""
     handler = _make(func)
-    handler = _with_lines(handler) if _capture else handler
+    handler = with_lines(handler) if _capture else handler
     _handlers[func] = handler
     func._xla_handler = handler if _wrapper is None else _wrapper(handler)
     return func._xla_handler  # type: ignore[no-any-return]
@@ -96,7 +96,9 @@ def capture_lines(on: bool) -> None:
         forget_handler(func)
 
 
-def _with_lines(handler: Handler) -> Handler:
+def with_lines(handler: Handler) -> Handler:
+    """A handler that keeps the user's `file:line` of each operation that it records."""
+
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = recorder_among((args, tuple(kwargs.values()))) or current_recorder()
         before = recorder.pending_graph, len(recorder.pending_graph.entries)

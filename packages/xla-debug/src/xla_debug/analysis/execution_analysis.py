@@ -20,6 +20,7 @@ _CAUSES = {
     events.Cause.USER_SYNC: "user torch_xla.sync",
     events.Cause.LOADER: "torch_xla.sync in parallel loader at step end",
     events.Cause.STEP_TRACE: "torch_xla.sync when exiting a profiler StepTrace region",
+    events.Cause.CAPTURED: "captured torch_xla.compile step",
     events.Cause.DYNAMO_INPUTS: "torch_xla.sync when dynamo processing input graphs",
     events.Cause.COMPILE_REGION: "torch_xla.compile",
     events.Cause.CLEAR_PENDING: "torch_xla.compile clear pending",

@@ -221,20 +221,23 @@ def _leftovers(path: Path) -> list[Path]:
 def _folder_of(path: Path, wanted: str) -> int:
     """The folder with the tensors of a structure, open. Raises DamagedCheckpointError if there is none that belongs to it."""
     usual = _with_ending(path, "tensors")
-    foreign: Path | None = None
+    foreign: int | None = None
     for folder in _candidates(path):
         try:
             opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             continue
         recorded = _recorded_digest(folder, opened)
+        if recorded is None and foreign is None:
+            foreign = opened  # written by another program, or on its way out
+            continue
         if recorded == wanted:
+            if foreign is not None:
+                os.close(foreign)
             return opened
         os.close(opened)
-        if recorded is None and foreign is None:
-            foreign = folder
-    if foreign is not None:  # written by another program
-        return os.open(foreign, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if foreign is not None:
+        return foreign
     what = "belongs to another save" if usual.exists() else "is missing"
     raise DamagedCheckpointError(f"{usual}: the folder with the tensors of {path.name} {what}")
 
