@@ -144,14 +144,26 @@ def training_step(
     return step
 
 
-def decoding_step(model: Callable[[Tensor], Tensor], window: Tensor, close: Callable[[], None]) -> Callable[[], Tensor]:
-    """A call appends the likeliest next token to a window of fixed length (whose first one leaves) and returns that token i64[batch, 1]."""
+def decoding_step(
+    model: Callable[[Tensor], Tensor],
+    window: Tensor,
+    close: Callable[[], None],
+    wrap: Callable[[Callable[[Tensor], tuple[Tensor, Tensor]]], Callable[[Tensor], tuple[Tensor, Tensor]]] = lambda decode: decode,
+) -> Callable[[], Tensor]:
+    """A call appends the likeliest next token to a window of fixed length (whose first one leaves) and returns that token i64[batch, 1].
+
+    wrap: what is called in the place of the function from a window to the token and the next window.
+    """
     state = [window]
 
-    def step() -> Tensor:
+    @wrap
+    def decode(window: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            token = model(state[0])[:, -1].argmax(-1, keepdim=True)
-            state[0] = torch.cat([state[0][:, 1:], token], 1)
+            token = model(window)[:, -1].argmax(-1, keepdim=True)
+            return token, torch.cat([window[:, 1:], token], 1)
+
+    def step() -> Tensor:
+        token, state[0] = decode(state[0])
         close()
         return token
 

@@ -121,11 +121,6 @@ class Captured:
         self._hosts = [tensor for tensor, _ in recorded.hosts]
         self._host_versions = [version for _, version in recorded.hosts]
         self._name_numbers(recorded)
-        self._name_numbers(recorded)
-        # Autograd graphs outside that saved what is written to here must notice; nobody saves the state of optimizers.
-        written = {id(place.storage) for place, _ in recorded.writes if isinstance(place, Held)}
-        own = {id(item) for stepped in recorded.stepped for state in stepped.optimizer.state.values() for item in state.values()}
-        self._counted = [tensor for tensor, _, _ in recorded.bindings if id(ours(tensor)._storage) in written and id(tensor) not in own]
 
     def _name_tensors(self, recorded: Recorded) -> None:
         """The tensors that must show the data that they showed."""
