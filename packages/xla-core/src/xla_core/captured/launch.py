@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, repeat
-from operator import attrgetter, is_
+from operator import attrgetter, gt, is_
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch.autograd.graph import increment_version
 
@@ -21,7 +23,6 @@ from xla_core.captured.optimizers import Counter, reader
 from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Place, Result, Same, Shown
 from xla_core.captured.recording import Recorded, bound
 from xla_core.compile.compiler import donated_arguments
-from xla_core.errors import InternalError
 from xla_core.frontend.plain import ours, storage_of
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, rebound, view_of
@@ -43,11 +44,7 @@ _requires_grad = attrgetter("requires_grad")
 _grad = attrgetter("grad")
 _version = attrgetter("_version")
 _storage = attrgetter("_storage")
-
-
-def _holders(grad: XLATensor) -> tuple[int, int, int]:
-    """How many hold a gradient in C++, in Python, and its data."""
-    return count_holders(grad), sys.getrefcount(grad), sys.getrefcount(grad._storage)
+_view = attrgetter("_view")
 
 
 def _references_of_one() -> int:
@@ -63,16 +60,29 @@ def _references_of_one() -> int:
 _ONE_HOLDER = _references_of_one()
 
 
+def _holders(grads: Sequence[XLATensor]) -> tuple[int, int, int, int]:
+    """How many hold one of these gradients at most: in C++, in Python, its data, and the value of that."""
+    storages = list(map(_storage, grads))
+    values = list(map(_value, storages))
+    return (
+        max(map(count_holders, grads), default=0),
+        max(map(sys.getrefcount, grads), default=0),
+        max(map(sys.getrefcount, storages), default=0),
+        max(map(sys.getrefcount, values), default=0),
+    )
+
+
 @cache
-def _holders_of_one() -> tuple[int, int, int]:
-    """What `_holders` gives for a gradient that nobody holds but its tensor."""
-    with torch.no_grad():
-        leaf = torch.zeros(1, device="xla").requires_grad_()
-        leaf.grad = torch.zeros(1, device="xla")
-    grads = list(map(_grad, [leaf]))
-    for grad in grads:
-        return _holders(grad)
-    raise InternalError("a tensor does not keep its gradient")
+def _holders_of_one() -> tuple[int, int, int, int]:
+    """What `_holders` gives for gradients that nobody holds but their tensors."""
+    leaves = []
+    for _ in range(2):
+        with torch.no_grad():
+            leaf = torch.zeros(1, device="xla").requires_grad_()
+            leaf.grad = torch.zeros(1, device="xla")
+        leaves.append(leaf)
+    torch_grads = list(map(_grad, leaves))
+    return _holders(picker([0, 1])(torch_grads))
 
 
 @dataclass(slots=True, eq=False)
@@ -116,8 +126,7 @@ class Captured:
         self._name_tensors(recorded)
         self._leaves = [leaf.tensor for leaf in recorded.leaves]
         self._without = [not leaf.before for leaf in recorded.leaves]
-        self._fresh = [(number, leaf) for number, leaf in enumerate(recorded.leaves) if leaf.fresh]
-        self._dropped = [leaf.tensor for leaf in recorded.leaves if leaf.before and not leaf.after]
+        self._name_gradients(recorded)
         self._hosts = [tensor for tensor, _ in recorded.hosts]
         self._host_versions = [version for _, version in recorded.hosts]
         self._name_numbers(recorded)
@@ -176,23 +185,37 @@ class Captured:
         self._result_avals: list[Any] = [aval_at(graph.entries, slot) for slot in graph.outs]
 
     def _name_writes(self, recorded: Recorded) -> None:
-        """Writes of results to storages whose old value is donated change that value; the others make a new one."""
+        """Writes of results change the values that storages have, where nobody else has those; the others make new ones."""
         donated = {self._sources[number] for number in self._donated}
+        origins = [origin for _, origin in recorded.writes] + recorded.new + [leaf.origin for leaf in recorded.leaves]
+        needed = {self._number[origin] for origin in origins if origin is not None and not isinstance(origin, Result)}
         shared = _shared_results(recorded)
-        self._reused: list[tuple[int, int]] = []
+        taken_over: list[tuple[int, int]] = []
+        renewed: list[tuple[int, int]] = []
         self._written: list[tuple[int, Origin]] = []
         for place, origin in recorded.writes:
             number = self._number[place]
-            if isinstance(origin, Result) and number in donated and origin.number not in shared:
-                self._reused.append((number, origin.number))
-            else:
+            if not isinstance(origin, Result) or origin.number in shared or number in needed:
                 self._written.append((number, origin))
-
-        self._pick_reused = picker([number for number, _ in self._reused])
-        self._pick_results = picker([result for _, result in self._reused])
+            else:
+                (taken_over if number in donated else renewed).append((number, origin.number))
+        self._taken_over, self._renewed = _Writes(taken_over), _Writes(renewed)
         # Whose old value goes, and is not replaced: a gradient that the call lets go of, which others may hold.
         written = {self._number[place] for place, _ in recorded.writes}
         self._copied = [number for number in self._donated if self._sources[number] not in written]
+
+    def _name_gradients(self, recorded: Recorded) -> None:
+        """The gradients that a call makes."""
+        shared = _shared_results(recorded)
+        self._fresh = [leaf for leaf in recorded.leaves if leaf.fresh]
+        self._pick_fresh = picker([number for number, leaf in enumerate(recorded.leaves) if leaf.fresh])
+        self._dropped = [leaf.tensor for leaf in recorded.leaves if leaf.before and not leaf.after]
+        self._fresh_results: list[int] = []
+        for leaf in self._fresh:
+            if isinstance(leaf.origin, Result) and leaf.origin.number not in shared and leaf.spec is None:
+                self._fresh_results.append(leaf.origin.number)
+        self._pick_fresh_results = picker(self._fresh_results)
+        self._fresh_avals = [self._result_avals[number] for number in self._fresh_results]
 
     def ready(self, arguments: Arguments) -> Ready | None:
         """What the program needs, if all but the data is as it was recorded: Python objects, gradients, what shows which data."""
@@ -249,7 +272,7 @@ class Captured:
         recorder, values, buffers = self.recorder, ready.values, ready.buffers
         # Who else has a value that is about to be given away keeps it: the program gets a copy.
         given = self._pick_donated(values)
-        alone = not self._copied and max(map(sys.getrefcount, given), default=0) <= _ONE_HOLDER and not any(map(_shared, given))
+        alone = not self._copied and _nobody_else_has(given)
         if not alone:
             for number in self._donated:
                 buffers[number] = buffers[number].copy()
@@ -280,40 +303,41 @@ class Captured:
 
         # Before anything is written: one place may take the old value of another.
         written = [(number, value_of(origin)) for number, origin in self._written]
-        if alone:
-            for value, buffer in zip(self._pick_reused(ready.values), self._pick_results(computed), strict=True):
-                value.buffer = buffer
-            deque(islice(buffers_made, len(self._reused)), maxlen=0)  # counts them
-        else:
-            written += [(number, value_of(Result(result))) for number, result in self._reused]
-        fresh = [value_of(leaf.origin) for _, leaf in self._fresh if leaf.origin is not None]
-        new = [_storage_of(value_of(origin), sharding) for origin, sharding in zip(self.recorded.new, self.recorded.shardings, strict=True)]
-        for number, value in written:
-            ready.storages[number].value = value
-        self._set_gradients(fresh, ready.grads)
-        for count in self._counts:
-            count.now += count.advance
-            if count.advance:
-                for array in count.arrays:
-                    array[()] = count.now
-        return [self._outcome(item, new, ready, arguments) for item in self.recorded.results]
-
-    def _set_gradients(self, fresh: list[Value], grads: list[Any]) -> None:
-        for value, (number, leaf) in zip(fresh, self._fresh, strict=True):
-            grad = grads[number]
-            if (
-                type(grad) is XLATensor
-                and grad._view is None
-                and leaf.spec is None
-                and grad._storage.value.aval is value.aval
-                and _holders(grad) <= _holders_of_one()
-            ):
-                # Nobody can tell it from the new tensor that the function would have made.
-                grad._storage.value = value
+        for writes, free in ((self._taken_over, alone), (self._renewed, None)):
+            values = writes.pick_values(ready.values)
+            if free or (free is None and _nobody_else_has(values)):
+                _renew(values, writes.pick_results(computed))
             else:
+                written += [(number, value_of(Result(result))) for number, result in writes.pairs]
+        new = [_storage_of(value_of(origin), sharding) for origin, sharding in zip(self.recorded.new, self.recorded.shardings, strict=True)]
+        if not self._gradients_renewed(ready, computed):
+            fresh = [value_of(leaf.origin) for leaf in self._fresh if leaf.origin is not None]
+            for value, leaf in zip(fresh, self._fresh, strict=True):
                 leaf.tensor.grad = view_of(_storage_of(value, leaf.sharding), leaf.spec)
         for tensor in self._dropped:
             tensor.grad = None
+        for number, value in written:
+            ready.storages[number].value = value
+        for count in self._counts:
+            count.now += count.advance
+            if count.advance:
+                deque(map(np.ndarray.fill, count.arrays, repeat(count.now)), maxlen=0)
+        return [self._outcome(item, new, ready, arguments) for item in self.recorded.results]
+
+    def _gradients_renewed(self, ready: Ready, computed: list[jax.Array]) -> bool:
+        """Change the data of the gradients that are there, if nobody can tell them from the new tensors that the function would make."""
+        if len(self._fresh_results) < len(self._fresh):
+            return False
+        grads = self._pick_fresh(ready.grads)
+        if not all(map(is_, map(type, grads), repeat(XLATensor))) or not all(map(is_, map(_view, grads), repeat(None))):
+            return False
+        if any(map(gt, _holders(grads), _holders_of_one())):
+            return False
+        values = list(map(_value, map(_storage, grads)))
+        if list(map(_aval, values)) != self._fresh_avals or any(map(_shared, values)):
+            return False
+        _renew(values, self._pick_fresh_results(computed))
+        return True
 
     def _outcome(self, item: Any, new: list[Storage], ready: Ready, arguments: Arguments) -> Any:
         if isinstance(item, New):
@@ -342,6 +366,27 @@ def _storage_of(value: Value, sharding: Sharding | None) -> Storage:
     if sharding is not None:
         resharding.set_sharding(storage, sharding)
     return storage
+
+
+class _Writes:
+    """Storages, by number, that take results: `pairs` of both numbers."""
+
+    def __init__(self, pairs: list[tuple[int, int]]) -> None:
+        self.pairs = pairs
+        self.pick_values = picker([number for number, _ in pairs])
+        self.pick_results = picker([result for _, result in pairs])
+
+
+def _nobody_else_has(values: Sequence[Value]) -> bool:
+    """Whether each of these values, which two sequences have, is else that of one storage only, and its buffer nobody's outside."""
+    return max(map(sys.getrefcount, values), default=0) <= _ONE_HOLDER and not any(map(_shared, values))
+
+
+def _renew(values: Sequence[Value], buffers: Sequence[jax.Array]) -> None:
+    """Give values other buffers."""
+    for value, buffer in zip(values, buffers, strict=True):
+        value.buffer = buffer
+    deque(islice(buffers_made, len(values)), maxlen=0)  # counts them
 
 
 def _shared_results(recorded: Recorded) -> set[int]:
