@@ -92,7 +92,7 @@ def layers_work(quick: bool) -> Workload:
     """The training step of a GPT of many equal layers, small enough that running it takes no time."""
     size = models_torch.GptSize(3 if quick else LAYERS, 64, 32, 512)
     return Workload(
-        "gpt", partial(models_torch.Gpt, size), partial(sentences, 2, size), models_jax.gpt(size), (GOAL,),
+        "gpt", partial(models_torch.Gpt, size), partial(sentences, 2, size), models_jax.gpt(size), (), (),
         partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.01), models_jax.adam(3e-4, 0.01),
     )  # fmt: skip
 
@@ -100,7 +100,10 @@ def layers_work(quick: bool) -> Workload:
 def worker(name: str, quick: bool) -> None:
     """A process under test: prints how many seconds the first step takes."""
     # What is loaded and started at the first program of a process is not asked for.
-    for work in (Workload("", partial(models_torch.Mlp, 5), small_batch, models_jax.mlp, (), SGD, models_jax.sgd(0.1)), layers_work(quick)):
+    for work in (
+        Workload("", partial(models_torch.Mlp, 5), small_batch, models_jax.mlp, (), (), SGD, models_jax.sgd(0.1)),
+        layers_work(quick),
+    ):
         contender = build(name, work, "cpu")
         contender.finish()
         start = time.perf_counter()

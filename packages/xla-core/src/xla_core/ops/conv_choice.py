@@ -1,4 +1,4 @@
-"""Which lowering a convolution gets: one XLA convolution, a product per tap, sums by channel, or blocks of merged groups.
+"""Which lowering a convolution gets: one XLA convolution, a product per tap, sums by channel, blocks of merged groups, or planes.
 
 Only XLA:CPU needs the choice; elsewhere the compiler's own convolution is used. The numbers below come from timing both ways on
 the layers of ResNet-18 and small CNNs, on two x86-64 cores. Operands are channels-last (N, *spatial, C), weights as torch has them,
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops import conv_depthwise, conv_direct, conv_taps
+from xla_core.ops import conv_depthwise, conv_direct, conv_planes, conv_taps
 from xla_core.ops.conv_shape import Ints, Window, useful_share
 from xla_core.ops.promote import is_integral
 
@@ -53,6 +53,8 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
         return conv_depthwise.forward(x, weight, window, out)
     if window.groups > 1:
         return _blocked(lambda x_, weight_, single: forward(x_, weight_, single, out), x, weight, window)
+    if len(out) == 3:
+        return conv_planes.forward(forward, x, weight, window, out)
     size, kernel = x.shape[1:-1], weight.shape[2:]
     share = useful_share(size, out, kernel, window)
     if _taps_pay(x, kernel, size, kernel, share, _TAP_OVERHEAD / max(weight.shape[1], 1)):
@@ -68,6 +70,8 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
         return conv_depthwise.data_gradient(grad, weight, size, window)
     if window.groups > 1:
         return _blocked(lambda grad_, weight_, single: data_gradient(grad_, weight_, size, single), grad, weight, window)
+    if len(size) == 3:
+        return conv_planes.data_gradient(data_gradient, grad, weight, size, window)
     out, kernel = grad.shape[1:-1], weight.shape[2:]
     share = useful_share(size, out, kernel, window)
     if _taps_pay(grad, kernel, out, kernel, share, _TAP_OVERHEAD / max(weight.shape[0], 1)):
@@ -84,6 +88,8 @@ def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window)
         return conv_depthwise.weight_gradient(x, grad, kernel, window)
     if window.groups > 1:
         return _blocked_weight_gradient(x, grad, kernel, window)
+    if len(kernel) == 3:
+        return conv_planes.weight_gradient(weight_gradient, x, grad, kernel, window)
     size, out = x.shape[1:-1], grad.shape[1:-1]
     share = useful_share(size, out, kernel, window)
     overhead = _TAP_OVERHEAD / max(channels, 1) + _TAP_OVERHEAD / max(grad.shape[-1], 1)
