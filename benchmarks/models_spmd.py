@@ -41,8 +41,8 @@ def start(size: Size) -> tuple[Gpt, Tensor, Tensor]:
     return Gpt(size), text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def on_xla(size: Size, axes: dict[str, int]) -> Callable[[], Tensor]:
-    """The step on `xla`."""
+def on_xla(size: Size, axes: dict[str, int], captured: bool = False) -> Callable[[], Tensor]:
+    """The step on `xla`, recorded each time or captured."""
     import torch_xla
     import torch_xla.distributed.spmd as xs
 
@@ -52,7 +52,10 @@ def on_xla(size: Size, axes: dict[str, int]) -> Callable[[], Tensor]:
     shard_parameters(model, mesh)
     spec = xs.ShardingSpec(mesh, (BATCH_AXES, None))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-    return models_torch.training_step(model, optimizer, spec.upload(inputs), spec.upload(labels), torch_xla.sync)
+    batch = spec.upload(inputs), spec.upload(labels)
+    if captured:
+        return torch_xla.compile(models_torch.training_step(model, optimizer, *batch, lambda: None), capture=True)
+    return models_torch.training_step(model, optimizer, *batch, torch_xla.sync)
 
 
 def attention(params: models_jax.Params, name: str, hidden: Array, heads: int) -> Array:
