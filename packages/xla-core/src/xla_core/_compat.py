@@ -334,7 +334,7 @@ def complete_momenta_of_sgd(complete: Callable[[list[torch.Tensor], list[torch.T
             **options: Any,
         ) -> None:
             if momentum != 0 and complete(grads, momenta, dampening != 0):
-                dampening = type(dampening)(0)
+                dampening = 0.0 if isinstance(dampening, float) else 0
             update(params, grads, momenta, momentum=momentum, dampening=dampening, **options)
 
         return updated

@@ -263,7 +263,10 @@ class Captured:
             return True
         if not all(map(isinstance, values, repeat(float))):
             return False
-        outcomes, self._floats, self._fixed_floats = self._formulas.evaluate(list(map(float, values)))
+        found = self._formulas.evaluate(list(map(float, values)))
+        if found is None:
+            return False
+        outcomes, self._floats, self._fixed_floats = found
         self._last = values if outcomes == self._outcomes else []
         return bool(self._last)
 

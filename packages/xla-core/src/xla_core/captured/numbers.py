@@ -7,6 +7,7 @@ import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -47,11 +48,16 @@ class Formulas:
         self._steps = [(part.function, picker([places[_key(operand)] for operand in part.operands])) for part in applied]
         self._lists = [picker([places[_key(expression)] for expression in expressions]) for expressions in lists]
 
-    def evaluate(self, values: list[float]) -> list[list[Any]]:
-        """The values of the lists, for these of the symbols."""
+    def evaluate(self, values: list[float]) -> list[list[Any]] | None:
+        """The values of the lists, for these of the symbols. None if Python would raise for one of them, or would leave real numbers."""
         known: list[Any] = [*values, *self._constants]
-        for function, operands in self._steps:
-            known.append(function(*operands(known)))
+        try:
+            for function, operands in self._steps:
+                known.append(function(*operands(known)))
+        except (ArithmeticError, TypeError):  # division by zero; what became complex has no order
+            return None
+        if any(map(isinstance, known, repeat(complex))):
+            return None
         return [list(pick(known)) for pick in self._lists]
 
 
@@ -99,6 +105,12 @@ class Number(float):
     def __bool__(self) -> bool:
         return self.tracer.compare(operator.ne, self, 0.0)
 
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
 
 def _computing(function: Function, swapped: bool = False) -> Any:
     def method(self: Number, *others: Any) -> Any:
@@ -116,50 +128,79 @@ def _comparing(function: Function) -> Any:
     return method
 
 
-for _name in ("add", "sub", "mul", "truediv", "pow"):
+def _fixing(name: str) -> Any:
+    def method(self: Number, *args: Any) -> Any:
+        return getattr(self.tracer.fix(self), name)(*args)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     setattr(Number, f"__{_name}__", _computing(getattr(operator, _name)))
     setattr(Number, f"__r{_name}__", _computing(getattr(operator, _name), swapped=True))
 for _name in ("neg", "pos", "abs"):
     setattr(Number, f"__{_name}__", _computing(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Number, f"__{_name}__", _comparing(getattr(operator, _name)))
+for _name in ("__int__", "__round__", "__trunc__", "__floor__", "__ceil__", "is_integer", "as_integer_ratio", "hex"):
+    setattr(Number, _name, _fixing(_name))
 
 # Small enough to change no number in f32, save where it is rounded; large enough to be left over where 1 is added.
 _NOISE = 2.0**-30
 _AT_ZERO = 1e-30
+_TINY = 1e-290  # below that, such noise is lost
 
 
 class Tracer:
     """Makes the numbers of one recorded call, and finds them again among the numbers of its program.
 
-    C++ takes the plain float out of a Number. So that it can be told from any other, each symbol's is made a little wrong at random, and
-    what Python computes from it is unlike any other float; before a program runs, the true values are put back. What was computed in a
-    way that cannot be followed (`math.sqrt`) is still a little wrong: it differs between two recorded calls, and so is noticed.
+    C++ takes the plain float out of a Number. So that it can be told from any other, it is made a little wrong at random; before a
+    program runs, the true values are put back. What was computed in a way that cannot be followed (`math.sqrt`) is still a little wrong:
+    it differs between two recorded calls, and so is noticed.
     """
 
     def __init__(self) -> None:
         self._random = random.Random()
         self._known: dict[float, Number] = {}
+        self._made: dict[Expression, Number] = {}
         self.comparisons: list[Comparison] = []
 
     def symbol(self, symbol: Symbol, true: float) -> Number:
         """A number that may be another one at each call."""
-        off = self._random.uniform(0.5, 1.0)
-        return self._make(true * (1.0 + off * _NOISE) if true else off * _AT_ZERO, float(true), symbol)
+        return self._make(float(true), symbol)
 
-    def _make(self, value: float, true: float, expression: Expression) -> Number:
-        number = Number(value)
-        number.true, number.expression, number.tracer = true, expression, self
-        self._known[float(value)] = number
+    def _make(self, true: float, expression: Expression) -> Number:
+        number = self._made.get(expression)
+        if number is None:
+            number = Number(self._off(true))
+            number.true, number.expression, number.tracer = true, expression, self
+            self._made[expression] = self._known[_plain(number)] = number
         return number
+
+    def _off(self, true: float) -> float:
+        """A number near to `true` that nothing else in the call is equal to."""
+        while True:
+            off = self._random.uniform(0.5, 1.0)
+            value = true * (1.0 + off * _NOISE) if abs(true) > _TINY else off * _AT_ZERO
+            if math.isinf(value):
+                value = true * (1.0 - off * _NOISE)
+            if value not in self._known:
+                return value
 
     def apply(self, function: Function, operands: tuple[Any, ...]) -> Any:
         """`function` over numbers, some of them Numbers."""
         true = function(*map(_true, operands))
-        value = function(*map(_plain, operands))
-        if type(true) is not float or type(value) is not float or not math.isfinite(value):
-            return value
-        return self._make(value, true, Applied(function, tuple(map(_expression, operands))))
+        if type(true) is float and math.isfinite(true):
+            return self._make(true, Applied(function, tuple(map(_expression, operands))))
+        for operand in operands:
+            if isinstance(operand, Number):
+                self.fix(operand)
+        return true
+
+    def fix(self, number: Number) -> float:
+        """The true value, for what cannot be followed: with another one, the call is recorded anew."""
+        self.compare(operator.eq, number, number.true)
+        return number.true
 
     def compare(self, function: Function, *operands: Any) -> bool:
         """The outcome for the true numbers, which is noted."""
@@ -181,4 +222,7 @@ def _plain(operand: Any) -> Any:
 
 
 def _expression(operand: Any) -> Expression:
-    return operand.expression if isinstance(operand, Number) else operand
+    if isinstance(operand, Number):
+        return operand.expression
+    # Expressions with 0.0 and -0.0 would be equal.
+    return Applied(operator.neg, (0.0,)) if operand == 0 and math.copysign(1.0, operand) < 0 else operand
