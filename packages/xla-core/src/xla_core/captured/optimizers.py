@@ -12,7 +12,8 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from xla_core._compat import DISABLED_TORCH_FUNCTION, make_subclass
-from xla_core.captured.numbers import Applied, Comparison, Symbol, Tracer
+from xla_core.captured.numbers import Applied, Comparison, Number, Symbol, Tracer
+from xla_core.frontend import optim
 
 
 class _CountedTensor(torch.Tensor):
@@ -27,6 +28,9 @@ class _CountedTensor(torch.Tensor):
         now = float(super().item())
         start = self.tracer.symbol(self.counter.symbol, self.counter.start)
         return start + (now - self.counter.start) if now != self.counter.start else start
+
+
+optim.trust(Number, _CountedTensor)
 
 
 @dataclass(slots=True, eq=False)

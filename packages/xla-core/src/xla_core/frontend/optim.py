@@ -20,7 +20,8 @@ from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.aval import Aval
 from xla_core.ops.optimizer import ADAM
 
-_NUMBERS = frozenset({float, int})
+_numbers: set[type] = {float, int}
+_counts: set[type] = {Tensor}
 _OURS = frozenset({XLATensor, *PLAIN})
 _update = direct(ADAM)
 
@@ -36,6 +37,12 @@ def register() -> None:
     _compat.radam_in_lists(lambda parameter: parameter.device.type == "xla")  # another branch would be another program
     _compat.adam_by(_adam)
     _compat.complete_momenta_of_sgd(_momenta_before_the_first)
+
+
+def trust(number: type[float], count: type[Tensor]) -> None:
+    """Take such numbers for hyperparameters, and such tensors for step counts, that follow what is computed from them."""
+    _numbers.add(number)
+    _counts.add(count)
 
 
 def _adam(
@@ -65,9 +72,9 @@ def _adam(
         return False
     if not params:
         return False
-    if not _NUMBERS.issuperset(map(type, (beta1, beta2, lr, weight_decay, eps))):
+    if not _numbers.issuperset(map(type, (beta1, beta2, lr, weight_decay, eps))):
         return False
-    if not all(type(step) is Tensor and step.is_cpu for step in state_steps):
+    if not _counts.issuperset(map(type, state_steps)) or not all(step.is_cpu for step in state_steps):
         return False
     largest = max_exp_avg_sqs if amsgrad else []
     if not _alike([params, exp_avgs, exp_avg_sqs, *([largest] if largest else [])], grads):
@@ -77,8 +84,8 @@ def _adam(
     if len(set(counts)) == 1:
         counts = counts[:1]
     # In torch's order of operations: rounded otherwise, they would be other numbers.
-    step_sizes = [(lr / (1 - beta1**count)) * -1 for count in counts]
-    roots = [(1 - beta2**count) ** 0.5 for count in counts]
+    step_sizes = [float((lr / (1 - beta1**count)) * -1) for count in counts]
+    roots = [float((1 - beta2**count) ** 0.5) for count in counts]
     decay = shrink = None
     if weight_decay != 0:
         decay, shrink = (None, float(1 - lr * weight_decay)) if decoupled_weight_decay else (float(weight_decay), None)
