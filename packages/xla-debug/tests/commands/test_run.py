@@ -106,6 +106,23 @@ def test_programs_say_what_is_donated(clean: RunReport) -> None:
     assert 0 < last.donated <= last.inputs and last.donated_bytes >= 4 * last.donated
 
 
+def test_captured_calls_are_counted_apart(tmp_path: Path) -> None:
+    script = tmp_path / "captured.py"
+    script.write_text(
+        "import torch, torch_xla\n"
+        "weight = torch.ones(3).to('xla')\n"
+        "scale = torch_xla.compile(lambda x: weight * x, capture=True)\n"
+        "x = torch.ones(3).to('xla')\n"
+        "for _ in range(20): y = scale(x)\n"
+        "assert y.tolist() == [1.0, 1.0, 1.0]\n"
+    )
+    (replica,) = report_of(tmp_path, str(script)).replicas
+    counted = {sync.cause: sync.count for sync in replica.syncs if sync.kind == "step"}
+    recorded = counted["compile_region"]
+    assert counted == {"compile_region": recorded, "captured": 20 - recorded} and recorded < 5
+    assert replica.steps == 20 and len(replica.compiles) == 1
+
+
 def test_a_replica_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
     pytest.importorskip("xla_distributed")
     run_report = report_of(tmp_path, str(PROGRAMS / "straggler.py"), CPU_NUM_DEVICES="3")
