@@ -9,7 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from harness import PASSIVE, Row, rerun_with, wide_console, write_results
 CHECKED_STEPS = 3
 TOLERANCE = {"cpu": 1e-3, "cuda": 2e-2}
 """Relative difference allowed between losses; cuda multiplies in TF32 everywhere."""
+TOLERANCE_OF_HALF = 5e-2
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CONTENDERS = ("xla", "captured", "torch", "inductor", "jax")
 XLA = ("xla", "captured")
 
@@ -45,6 +47,7 @@ class Workload:
     captured_goals: tuple[float, ...]
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
     rule: models_jax.Rule | None = None
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(slots=True)
@@ -77,31 +80,42 @@ def sentences(batch: int, size: models_torch.GptSize) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def workloads(quick: bool) -> dict[str, Workload]:
-    """The five workloads, in their real or in tiny sizes."""
+def workloads(quick: bool, batch: int | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Workload]:
+    """The five workloads, in their real or in tiny sizes, with another batch (but for `decode`) and dtype if that is given."""
     size = models_torch.GptSize(1, 32, 16, 64) if quick else models_torch.GptSize()
-    batch = 4 if quick else 64
+    of_images, of_maps, of_texts = (batch or (tiny if quick else usual) for tiny, usual in ((4, 64), (4, 32), (2, 8)))
     gpt, gpt_jax = partial(models_torch.Gpt, size), models_jax.gpt(size)
     rows = [
         Workload(
-            "mlp", partial(models_torch.Mlp, 16 if quick else 256), lambda: (torch.randn(batch, 64), torch.randint(10, (batch,))),
+            "mlp", partial(models_torch.Mlp, 16 if quick else 256), lambda: (torch.randn(of_images, 64), torch.randint(10, (of_images,))),
             models_jax.mlp, (2.3, 2.3), (1.10, 1.15), partial(torch.optim.Adam, lr=1e-3), models_jax.adam(1e-3),
         ),
         Workload(
-            "cnn", partial(models_torch.Cnn, 2 if quick else 32), partial(images, batch, 1, 28),
+            "cnn", partial(models_torch.Cnn, 2 if quick else 32), partial(images, of_images, 1, 28),
             models_jax.cnn, (0.33, 0.33), (0.33, 0.33), partial(torch.optim.SGD, lr=0.01), models_jax.sgd(0.01),
         ),
         Workload(
-            "resnet18", partial(models_torch.ResNet18, *((2, 2) if quick else (64, 4))), partial(images, batch if quick else 32, 3, 32),
+            "resnet18", partial(models_torch.ResNet18, *((2, 2) if quick else (64, 4))), partial(images, of_maps, 3, 32),
             models_jax.resnet18, (0.48, 0.48), (0.48, 0.48), partial(torch.optim.SGD, lr=0.01, momentum=0.9), models_jax.sgd(0.01, 0.9),
         ),
         Workload(
-            "gpt", gpt, partial(sentences, 2 if quick else 8, size),
+            "gpt", gpt, partial(sentences, of_texts, size),
             gpt_jax, (0.52, 0.52), (0.52, 0.52), partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.01), models_jax.adam(3e-4, 0.01),
         ),
         Workload("decode", gpt, partial(sentences, 1, size), gpt_jax, (1.10, 1.25), (1.03, 1.03)),
     ]  # fmt: skip
-    return {row.name: row for row in rows}
+    return {row.name: replace(row, dtype=dtype) for row in rows}
+
+
+def in_dtype(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats in `dtype`, other elements as they are."""
+    return part.to(dtype) if part.is_floating_point() else part
+
+
+def in_jax(part: Tensor, dtype: torch.dtype) -> Any:
+    """The same as an array of JAX."""
+    array = jnp.array(part.detach().numpy())
+    return array.astype(jnp.bfloat16) if part.is_floating_point() and dtype is torch.bfloat16 else array
 
 
 def torch_step(
@@ -111,9 +125,9 @@ def torch_step(
     torch.manual_seed(0)
     model = work.model()
     batch = work.batch()
-    model = model.to(device)
+    model = model.to(device, work.dtype)
     called = torch.compile(model) if compiled else model
-    inputs, labels = (part.to(device) for part in batch)
+    inputs, labels = (in_dtype(part, work.dtype).to(device) for part in batch)
     if work.optimizer is None:
         return models_torch.decoding_step(called, inputs, close, wrap)
     step = models_torch.training_step(called, work.optimizer(model.parameters()), inputs, labels, close)
@@ -124,9 +138,9 @@ def jax_steps(work: Workload) -> models_jax.Steps:
     """The step in JAX, from the weights and the batch that `torch_step` makes."""
     torch.manual_seed(0)
     model = work.model()
-    inputs, labels = (jnp.array(part.numpy()) for part in work.batch())
-    params = {name: jnp.array(value.detach().numpy()) for name, value in model.named_parameters()}
-    buffers = {name: jnp.array(value.numpy()) for name, value in model.named_buffers() if value.is_floating_point()}
+    inputs, labels = (in_jax(part, work.dtype) for part in work.batch())
+    params = {name: in_jax(value, work.dtype) for name, value in model.named_parameters()}
+    buffers = {name: in_jax(value, work.dtype) for name, value in model.named_buffers() if value.is_floating_point()}
     if work.rule is None:
         return models_jax.decoding_step(work.in_jax, params, inputs)
     return models_jax.training_step(work.in_jax, work.rule, params, buffers, inputs, labels)
@@ -204,7 +218,7 @@ def compiles(contender: Contender) -> int:
 def measure(work: Workload, names: tuple[str, ...], kind: str, rounds: int, budget_s: float) -> list[Row]:
     """Checks, then times all contenders in turns; returns a row for each."""
     contenders = [build(name, work, kind) for name in names]
-    check(work.name, contenders, TOLERANCE[kind])
+    check(work.name, contenders, TOLERANCE[kind] if work.dtype is torch.float32 else TOLERANCE_OF_HALF)
     for place in range(rounds):
         for contender in contenders[place % len(contenders) :] + contenders[: place % len(contenders)]:
             turn(contender, budget_s)
@@ -277,10 +291,15 @@ def names_of(allowed: tuple[str, ...], text: str | None, option: str) -> tuple[s
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--budget", type=click.FloatRange(0.0), default=1.0, show_default=True, help="Seconds of steps per turn.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--batch", type=click.IntRange(1), help="Of the models that train; usually 64, resnet18 32, gpt 8.")
+@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
 @click.option("--quick", is_flag=True, help="Tiny sizes: does it run at all?")
-def main(target: Path | None, models: str | None, contenders: str | None, rounds: int, budget: float, device: str, quick: bool) -> None:
+def main(
+    target: Path | None, models: str | None, contenders: str | None, rounds: int, budget: float, device: str, batch: int | None,
+    dtype: str, quick: bool,
+) -> None:  # fmt: skip
     on_cpu = {"JAX_PLATFORMS": "cpu"} if device == "cpu" else {}
-    chosen_from = workloads(quick)
+    chosen_from = workloads(quick, batch, DTYPES[dtype])
     names = names_of(CONTENDERS, contenders, "--contenders")
     chosen = names_of(tuple(chosen_from), models, "--models")
     if device == "cuda" and not torch.cuda.is_available():
@@ -293,7 +312,15 @@ def main(target: Path | None, models: str | None, contenders: str | None, rounds
     show(rows, wide_console())
     if target is not None:
         write_results(
-            target, "steps", rows, device=device, rounds=rounds, threads=torch.get_num_threads(), passive=os.environ["OMP_WAIT_POLICY"]
+            target,
+            "steps",
+            rows,
+            device=device,
+            batch=batch,
+            dtype=dtype,
+            rounds=rounds,
+            threads=torch.get_num_threads(),
+            passive=os.environ["OMP_WAIT_POLICY"],
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -191,3 +191,29 @@ def test_only_the_gradients_that_are_wanted(module: torch.nn.Module, training: b
         (moved(x) ** 3).sum().backward()
         found.append([None if leaf.grad is None else leaf.grad.cpu() for leaf in (x, *moved.parameters())])
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+NORMS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
+    "batch": (lambda: torch.nn.BatchNorm2d(3), (2, 3, 4, 4)),
+    "group": (lambda: torch.nn.GroupNorm(1, 3), (2, 3, 4, 4)),
+    "instance": (lambda: torch.nn.InstanceNorm2d(3, affine=True), (2, 3, 4, 4)),
+    "layer": (lambda: torch.nn.LayerNorm(4), (2, 4)),
+    "rms": (lambda: torch.nn.RMSNorm(4), (2, 4)),
+    "weight": (lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4)), (2, 4)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_a_whole_module_in_half_precision_trains(name: str, dtype: torch.dtype) -> None:
+    make, shape = NORMS[name]
+    gradients = []
+    for device in ("cpu", "xla"):
+        torch.manual_seed(0)
+        module = make().to(dtype).to(device)
+        x = torch.randn(shape).to(dtype).to(device).requires_grad_()
+        (module(x).float() * torch.arange(4.0, device=device)).square().mean().backward()
+        gradients.append([x.grad, *(parameter.grad for parameter in module.parameters())])
+    for expected, found in zip(*gradients, strict=True):
+        assert expected is not None and found is not None and found.dtype is expected.dtype
+        torch.testing.assert_close(found.cpu(), expected, rtol=5e-2, atol=5e-2)

@@ -97,10 +97,15 @@ def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 # What torch computes on accelerators but not on the CPU: programs choose by `device.type != "cpu"`. (Half precision: see _UNWRITTEN.)
+_HALF = (torch.bfloat16, torch.float16)
 _BEYOND_THE_CPU: dict[str, tuple[torch.dtype, ...]] = {
+    "aten::_weight_norm_interface_backward": _HALF,
     "aten::abs": (torch.bool,),
     "aten::histc": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     "aten::nansum": (torch.complex64, torch.complex128),
+    # Accelerators keep statistics in float32, where the CPU's gradients want half precision.
+    "aten::native_batch_norm_backward": _HALF,
+    "aten::native_layer_norm_backward": _HALF,
     "aten::trace": (torch.bool,),
 }
 
