@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_xla
+from torch_xla.amp import syncfree
 from xla_core import metrics
+from xla_core.errors import CaptureError
 from xla_core.metrics import Cause, SyncEvent, SyncKind
 
 STEPS = 50
@@ -178,6 +180,33 @@ def test_is_the_training_that_is_recorded(name: str) -> None:
     assert len(calls) >= STEPS - 5
     assert all(event.kind is SyncKind.STEP for event in calls)
     assert_equal(found, expected)
+
+
+# What these compute in Python cannot be followed: they are told to count on the device, which rounds in another order.
+OTHER_WAYS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=1e-2),
+    "ASGD": lambda p: torch.optim.ASGD(p, lr=1e-2),
+    "RAdam": lambda p: torch.optim.RAdam(p, lr=1e-2),
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=1e-3),
+    "Adam, a rate that is a tensor": lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-2)),
+    "syncfree SGD": lambda p: syncfree.SGD(p, lr=0.1, momentum=0.9),
+    "syncfree Adam": lambda p: syncfree.Adam(p, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_optimizers_that_are_captured_in_other_ways(name: str) -> None:
+    kind = Kind(mlp, features, 10, OTHER_WAYS[name])
+    expected = train(kind, torch_xla.compile)[:2]
+    with captured_calls() as calls:
+        found = train(kind, lambda step: torch_xla.compile(step, capture=True))[:2]
+    assert len(calls) >= STEPS - 15
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_an_optimizer_that_reads_values() -> None:
+    with pytest.raises(CaptureError, match="it reads a value"):
+        train(Kind(mlp, features, 10, torch.optim.Adafactor), lambda step: torch_xla.compile(step, capture=True))
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
