@@ -18,7 +18,14 @@ import torch_xla
 from xla_core.captured.numbers import Formulas, Number, Symbol, Tracer
 
 SYMBOLS = [Symbol(name, (name,)) for name in ("lr", "beta", "decay")]
-BINARY = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.floordiv, operator.mod]
+
+
+def power(a: Any, b: Any) -> Any:
+    """`a ** b`, but not of two integers, which may be as large as the memory."""
+    return (float(a) if type(a) is int else a) ** b
+
+
+BINARY = [operator.add, operator.sub, operator.mul, operator.truediv, power, operator.floordiv, operator.mod]
 UNARY = [operator.neg, operator.pos, operator.abs]
 COMPARED = [operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge]
 

@@ -171,10 +171,10 @@ class CapturedFunction:
             problem = tape.problems[0] if found is None else found.text
             variant.given_up = self._refuse(f"call {variant.calls} does something else than what was captured: {problem}")
             return outcome
-        # The first call may prepare what later ones use; of what they read or upload, the second tells.
+        # The first calls may prepare what later ones use: DistributedDataParallel makes its buckets anew in the second.
         variant.attempts += 1
         if found is None:
-            self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.attempts > 1)
+            self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.attempts > (1 if tape.in_optimizer else _ATTEMPTS - 2))
         else:
             slots = [] if recorded is None else recorded.stepped_slots
             inside = found.slot is not None and any(begin <= found.slot < end for begin, end in slots)
