@@ -37,13 +37,27 @@ def steps_table(results: Results) -> str:
     keys = ("wall_ms", "blocked_ms", "cpu_ms", "wall_vs_jax", "blocked_vs_jax", "cpu_vs_jax", "wall_vs_torch", "first_s")
     rows = []
     for row in results["rows"]:
-        late = row.get("late_compiles")
-        rows.append(
-            [row["model"], row["on"], *(number(row.get(key)) for key in keys), "" if late is None else str(late), row.get("goal", "")]
-        )
+        late, met = row.get("late_compiles"), {None: "", True: "met", False: "missed"}[row.get("met")]
+        numbers = [number(row.get(key)) for key in keys]
+        rows.append([row["model"], row["on"], *numbers, "" if late is None else str(late), row.get("goal", ""), met])
     headings = ["model", "on", "ms", "ms, blocked", "CPU ms", "× jax", "× jax, blocked", "× jax, CPU time", "× torch", "first step, s"]
-    headings += ["late compiles", "goal, × jax"]
+    headings += ["late compiles", "goals, × jax", ""]
     return table(headings, rows, right_from=2)
+
+
+def convolutions_table(results: Results) -> str:
+    """Milliseconds beside eager torch, a kind of convolution and pass a row."""
+    keys = ("xla_ms", "torch_ms", "vs_torch")
+    rows = [[row["convolution"], row["pass"], *(number(row[key]) for key in keys)] for row in results["rows"]]
+    return table(["convolution", "pass", "ms", "torch, ms", "× torch"], rows, right_from=2)
+
+
+def compile_table(results: Results) -> str:
+    """Seconds to the end of the first step; then the programs that each optimizer's loop compiles."""
+    layers, *loops = results["rows"]
+    cells = [str(layers["layers"]), *(number(layers[key]) for key in ("xla_s", "jax_s", "vs_jax")), layers["goal"]]
+    first = table(["layers", "s", "jax, s", "× jax", "goal", ""], [[*cells, "met" if layers["met"] else "missed"]])
+    return f"{first}\n\n{table(list(loops[0]), [list(map(str, row.values())) for row in loops])}"
 
 
 def spmd_table(results: Results) -> str:
@@ -141,6 +155,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "checks": extras_table,
     "loops": loops_table,
     "checkpoint": checkpoint_table,
+    "compile": compile_table,
+    "convolutions": convolutions_table,
     "spmd": spmd_table,
     "spmd-scale": scale_table,
 }

@@ -44,11 +44,39 @@ def test_trace_times_every_case(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [pytest.param(model, marks=[] if model in ("mlp", "decode") else pytest.mark.long) for model in MODELS])
 def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
-    rows = {row["on"]: row for row in results("steps.py", tmp_path / "steps.json", "--models", model, "--rounds", "2")["rows"]}
-    assert list(rows) == ["xla", "torch", "jax"]
+    contenders = "xla,captured,torch,jax"  # inductor compiles for seconds
+    rows = {
+        row["on"]: row
+        for row in results("steps.py", tmp_path / "steps.json", "--models", model, "--rounds", "2", "--contenders", contenders)["rows"]
+    }
+    assert list(rows) == contenders.split(",")
     assert rows["jax"]["wall_vs_jax"] == 1.0
     assert all(row["wall_ms"] > 0 and row["steps"] > 0 for row in rows.values())
-    assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
+    assert rows["xla"]["late_compiles"] == rows["captured"]["late_compiles"] == 0, "a steady step compiles nothing"
+
+
+def test_steps_take_another_batch_and_dtype(tmp_path: Path) -> None:
+    options = ("--models", "cnn", "--rounds", "1", "--contenders", "xla,torch", "--batch", "3", "--dtype", "bfloat16")
+    content = results("steps.py", tmp_path / "steps.json", *options)
+    assert (content["batch"], content["dtype"]) == (3, "bfloat16") and len(content["rows"]) == 2
+
+
+def test_convolutions_agree_and_are_timed(tmp_path: Path) -> None:
+    done = run_script("convolutions.py", "--only", "1 × 1", "--budget", "0", "--json", str(tmp_path / "results.json"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert len(rows) == 3 and all(row["vs_torch"] == row["xla_ms"] / row["torch_ms"] for row in rows)
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| to the weight |" in done.stdout
+
+
+@pytest.mark.long
+def test_compiling_is_timed_and_programs_are_counted(tmp_path: Path) -> None:
+    layers, *loops = results("compiles.py", tmp_path / "results.json")["rows"]
+    assert layers["xla_s"] > 0 and layers["jax_s"] > 0
+    assert all(count == 1 for row in loops for name, count in row.items() if name != "optimizer")
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| SGD | 1 | 1 | 1 | 1 |" in done.stdout
 
 
 @pytest.mark.long
@@ -82,7 +110,7 @@ def test_the_performance_page_has_the_places() -> None:
     text = (ROOT / "docs" / "performance.md").read_text()
     assert all(
         f"<!-- {edge} {block} -->" in text
-        for block in ("machine", "trace", "steps", "collectives", "recording", "checks", "loops", "checkpoint")
+        for block in ("machine", "trace", "steps", "collectives", "recording", "checks", "loops", "checkpoint", "compile", "convolutions")
         for edge in ("begin", "end")
     )
 
@@ -91,7 +119,7 @@ def test_the_performance_page_has_the_places() -> None:
     ("name", "options", "named"),
     [
         ("steps.py", ("--models", "mlp,vgg"), "vgg"),
-        ("steps.py", ("--contenders", "inductor"), "inductor"),
+        ("steps.py", ("--contenders", "tensorflow"), "tensorflow"),
         ("steps.py", ("--rounds", "0"), "--rounds"),
         ("trace.py", ("--repeats", "0"), "--repeats"),
         ("spmd.py", ("--parallelism", "rows"), "rows"),
@@ -109,7 +137,7 @@ def test_a_wrong_option_is_named(name: str, options: tuple[str, ...], named: str
 
 def test_spmd_steps_agree_and_are_timed(tmp_path: Path) -> None:
     rows = {row["on"]: row for row in results("spmd.py", tmp_path / "spmd.json", "--parallelism", "fsdp-tensor", "--rounds", "1")["rows"]}
-    assert list(rows) == ["xla", "jax"]
+    assert list(rows) == ["xla", "captured", "jax"]
     assert all(row["wall_ms"] > 0 and "all-reduce" in row["collectives"] for row in rows.values())
     assert rows["xla"]["late_compiles"] == 0, "a steady step compiles nothing"
 
