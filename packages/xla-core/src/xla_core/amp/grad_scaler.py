@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xla_core.captured.tape import current_tape
+
 
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler` for XLA devices.
@@ -52,6 +54,12 @@ class GradScaler(torch.amp.GradScaler):
                     for grad in grads:
                         grad.masked_fill_(skip, 0.0)
             return step(*args, **kwargs)
+        tape = current_tape()
+        if tape is not None:
+            tape.problem(
+                f"GradScaler reads a value to know whether {type(optimizer).__name__} must skip the step: take an optimizer of "
+                "torch_xla.amp.syncfree, or GradScaler(use_zero_grad=True)"
+            )
         return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xla_core.captured.numbers import log
+
 Number = float | Tensor
 
 
@@ -297,7 +299,7 @@ def _correction(beta: Number, counter: Tensor) -> Tensor:
     """`1 - beta ** counter`; for a plain number without the cancellation that costs float32 four digits."""
     if isinstance(beta, Tensor):
         return 1.0 - beta**counter
-    return -torch.expm1(counter * math.log(beta)) if beta else torch.ones_like(counter)
+    return -torch.expm1(counter * log(beta)) if beta else torch.ones_like(counter)
 
 
 class Adam(_AdamRule, torch.optim.Adam):

@@ -24,7 +24,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A function of Python's `operator` over other expressions."""
+    """A function of Python's `operator`, or `math.log`, over other expressions."""
 
     function: Function
     operands: tuple[Expression, ...]
@@ -54,7 +54,7 @@ class Formulas:
         try:
             for function, operands in self._steps:
                 known.append(function(*operands(known)))
-        except (ArithmeticError, TypeError):  # division by zero; what became complex has no order
+        except (ArithmeticError, TypeError, ValueError):  # division by zero; what became complex has no order
             return None
         if any(map(isinstance, known, repeat(complex))):
             return None
@@ -211,6 +211,12 @@ class Tracer:
     def found(self, value: float) -> Number | None:
         """The Number whose plain float a program was given."""
         return self._known.get(value)
+
+
+def log(number: float) -> float:
+    """`math.log`, of a followed number a followed one."""
+    found: float = number.tracer.apply(math.log, (number,)) if isinstance(number, Number) else math.log(number)
+    return found
 
 
 def _true(operand: Any) -> Any:
