@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import torch_xla
 from xla_core.captured.numbers import Formulas, Number, Symbol, Tracer, log
+from xla_core.errors import CaptureError
 
 SYMBOLS = [Symbol(name, (name,)) for name in ("lr", "beta", "decay")]
 
@@ -210,3 +211,20 @@ def test_logarithms_are_followed() -> None:
     formulas = Formulas(SYMBOLS[:1], [found.expression])
     assert formulas.evaluate([0.5]) == [[math.log(0.5)]]
     assert formulas.evaluate([0.0]) is None
+
+
+def test_a_rate_that_is_another_one_inside_only_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(3).to("xla"))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+
+    def train(x: Tensor) -> None:
+        for rate in (0.5, 0.25, 0.5):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            (weight * x).sum().backward()
+            optimizer.step()
+
+    step = torch_xla.compile(train, capture=True)
+    with pytest.raises(CaptureError, match=r"it changes lr of group 0 of SGD from 0.5 to 0.25: call schedulers"):
+        for _ in range(6):
+            step(torch.ones(3).to("xla"))

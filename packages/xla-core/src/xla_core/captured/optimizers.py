@@ -50,12 +50,16 @@ class Counter:
 
 @dataclass(slots=True, eq=False)
 class Stepped:
-    """An optimizer that was stepped. numbers: its hyperparameters before the call, by symbol; starts: the different counts, numbered."""
+    """An optimizer that was stepped. numbers: its hyperparameters before the call, by symbol; starts: the different counts, numbered.
+
+    seen: its hyperparameters at each step.
+    """
 
     optimizer: Optimizer
     numbers: dict[Symbol, float] = field(default_factory=dict)
     counters: dict[int, Counter] = field(default_factory=dict)
     starts: dict[tuple[str, float], int] = field(default_factory=dict)
+    seen: list[dict[Symbol, float]] = field(default_factory=list)
 
 
 def hyperparameters(optimizer: Optimizer) -> dict[Symbol, float]:
@@ -156,6 +160,7 @@ class Watch:
         known = self.stepped.get(id(optimizer))
         if known is None:
             known = self.stepped[id(optimizer)] = Stepped(optimizer, hyperparameters(optimizer))
+        known.seen.append(hyperparameters(optimizer))
         for number, group in enumerate(optimizer.param_groups):
             for name, value in list(group.items()):
                 if name != "params":

@@ -141,9 +141,10 @@ class Recording:
 
     def _look_at_optimizers(self) -> None:
         for stepped in self.tape.watch.stepped.values():
-            now = hyperparameters(stepped.optimizer)
+            seen = [*stepped.seen, hyperparameters(stepped.optimizer)]
             for symbol, value in stepped.numbers.items():
-                if now.get(symbol) != value:
+                now = next((found for found in seen if found.get(symbol) != value), None)
+                if now is not None:
                     self.problems.append(
                         f"it changes {symbol.name} from {value} to {now.get(symbol)}: call schedulers, and change hyperparameters, "
                         "before or behind the call"
