@@ -228,3 +228,32 @@ def test_a_rate_that_is_another_one_inside_only_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"it changes lr of group 0 of SGD from 0.5 to 0.25: call schedulers"):
         for _ in range(6):
             step(torch.ones(3).to("xla"))
+
+
+class EachFourth(torch.optim.Optimizer):
+    """Goes up at each fourth step, by a count on the CPU."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.5})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state.setdefault("step", torch.tensor(0.0)).add_(1)
+            parameter.add_(parameter.grad, alpha=-0.5 if state["step"] % 4 == 0 else 1.0)
+
+
+def test_a_way_that_depends_on_a_count_is_followed() -> None:
+    weight = nn.Parameter(torch.ones(3).to("xla"))
+    optimizer = EachFourth([weight])
+
+    def train(x: Tensor) -> None:
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+
+    step = torch_xla.compile(train, capture=True)
+    for _ in range(16):
+        step(torch.ones(3).to("xla"))
+    assert weight.tolist() == [1.0 + 12 - 4 * 0.5] * 3

@@ -30,6 +30,18 @@ class _CountedTensor(torch.Tensor):
         return start + (now - self.counter.start) if now != self.counter.start else start
 
 
+def _of_count(function: Callable[..., Any], plain: Callable[..., Any]) -> Any:
+    def method(self: _CountedTensor, *others: Any) -> Any:
+        return function(self.item(), *others) if all(isinstance(other, (int, float)) for other in others) else plain(self, *others)
+
+    return method
+
+
+# Python asks a count such things to choose its way, which must be noticed.
+for _name in ("int", "bool"):
+    setattr(_CountedTensor, f"__{_name}__", _of_count({"int": int, "bool": bool}[_name], getattr(torch.Tensor, f"__{_name}__")))
+for _name in ("mod", "floordiv", "eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(_CountedTensor, f"__{_name}__", _of_count(getattr(operator, _name), getattr(torch.Tensor, f"__{_name}__")))
 optim.trust(Number, _CountedTensor)
 
 
