@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import islice, repeat
+from itertools import repeat
 from operator import attrgetter, gt, is_
 from typing import Any
 
@@ -16,8 +13,9 @@ import numpy as np
 import torch
 from torch.autograd.graph import increment_version
 
-from xla_core._compat import count_holders, tree_unflatten
+from xla_core._compat import tree_unflatten
 from xla_core.captured.arguments import Arguments
+from xla_core.captured.holders import Writes, holders, holders_of_one, nobody_else_has, renew
 from xla_core.captured.numbers import Formulas, Symbol, picker
 from xla_core.captured.optimizers import Counter, reader
 from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Place, Result, Same, Shown
@@ -28,7 +26,7 @@ from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, rebound, view_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Inputs, aval_at
-from xla_core.ir.pending_graph import Value, buffer_value, buffers_made
+from xla_core.ir.pending_graph import Value, buffer_value
 from xla_core.ir.sharding import Sharding, spans_devices
 from xla_core.metrics import Cause
 from xla_core.runtime import executor, resharding
@@ -45,44 +43,6 @@ _grad = attrgetter("grad")
 _version = attrgetter("_version")
 _storage = attrgetter("_storage")
 _view = attrgetter("_view")
-
-
-def _references_of_one() -> int:
-    """What `launch` counts for a value that only its storage holds."""
-    storages = [Storage(), Storage()]
-    for storage in storages:
-        storage.value = Value()
-    values = list(map(_value, storages))
-    given = picker([0, 1])(values)
-    return max(map(sys.getrefcount, given), default=0)
-
-
-_ONE_HOLDER = _references_of_one()
-
-
-def _holders(grads: Sequence[XLATensor]) -> tuple[int, int, int, int]:
-    """How many hold one of these gradients at most: in C++, in Python, its data, and the value of that."""
-    storages = list(map(_storage, grads))
-    values = list(map(_value, storages))
-    return (
-        max(map(count_holders, grads), default=0),
-        max(map(sys.getrefcount, grads), default=0),
-        max(map(sys.getrefcount, storages), default=0),
-        max(map(sys.getrefcount, values), default=0),
-    )
-
-
-@cache
-def _holders_of_one() -> tuple[int, int, int, int]:
-    """What `_holders` gives for gradients that nobody holds but their tensors."""
-    leaves = []
-    for _ in range(2):
-        with torch.no_grad():
-            leaf = torch.zeros(1, device="xla").requires_grad_()
-            leaf.grad = torch.zeros(1, device="xla")
-        leaves.append(leaf)
-    torch_grads = list(map(_grad, leaves))
-    return _holders(picker([0, 1])(torch_grads))
 
 
 @dataclass(slots=True, eq=False)
@@ -199,7 +159,7 @@ class Captured:
                 self._written.append((number, origin))
             else:
                 (taken_over if number in donated else renewed).append((number, origin.number))
-        self._taken_over, self._renewed = _Writes(taken_over), _Writes(renewed)
+        self._taken_over, self._renewed = Writes(taken_over), Writes(renewed)
         # Whose old value goes, and is not replaced: a gradient that the call lets go of, which others may hold.
         written = {self._number[place] for place, _ in recorded.writes}
         self._copied = [number for number in self._donated if self._sources[number] not in written]
@@ -275,7 +235,7 @@ class Captured:
         recorder, values, buffers = self.recorder, ready.values, ready.buffers
         # Who else has a value that is about to be given away keeps it: the program gets a copy.
         given = self._pick_donated(values)
-        alone = not self._copied and _nobody_else_has(given)
+        alone = not self._copied and nobody_else_has(given)
         if not alone:
             for number in self._donated:
                 buffers[number] = buffers[number].copy()
@@ -308,8 +268,8 @@ class Captured:
         written = [(number, value_of(origin)) for number, origin in self._written]
         for writes, free in ((self._taken_over, alone), (self._renewed, None)):
             values = writes.pick_values(ready.values)
-            if free or (free is None and _nobody_else_has(values)):
-                _renew(values, writes.pick_results(computed))
+            if free or (free is None and nobody_else_has(values)):
+                renew(values, writes.pick_results(computed))
             else:
                 written += [(number, value_of(Result(result))) for number, result in writes.pairs]
         new = [_storage_of(value_of(origin), sharding) for origin, sharding in zip(self.recorded.new, self.recorded.shardings, strict=True)]
@@ -334,12 +294,12 @@ class Captured:
         grads = self._pick_fresh(ready.grads)
         if not all(map(is_, map(type, grads), repeat(XLATensor))) or not all(map(is_, map(_view, grads), repeat(None))):
             return False
-        if any(map(gt, _holders(grads), _holders_of_one())):
+        if any(map(gt, holders(grads), holders_of_one())):
             return False
         values = list(map(_value, map(_storage, grads)))
         if list(map(_aval, values)) != self._fresh_avals or any(map(_shared, values)):
             return False
-        _renew(values, self._pick_fresh_results(computed))
+        renew(values, self._pick_fresh_results(computed))
         return True
 
     def _outcome(self, item: Any, new: list[Storage], ready: Ready, arguments: Arguments) -> Any:
@@ -369,27 +329,6 @@ def _storage_of(value: Value, sharding: Sharding | None) -> Storage:
     if sharding is not None:
         resharding.set_sharding(storage, sharding)
     return storage
-
-
-class _Writes:
-    """Storages, by number, that take results: `pairs` of both numbers."""
-
-    def __init__(self, pairs: list[tuple[int, int]]) -> None:
-        self.pairs = pairs
-        self.pick_values = picker([number for number, _ in pairs])
-        self.pick_results = picker([result for _, result in pairs])
-
-
-def _nobody_else_has(values: Sequence[Value]) -> bool:
-    """Whether each of these values, which two sequences have, is else that of one storage only, and its buffer nobody's outside."""
-    return max(map(sys.getrefcount, values), default=0) <= _ONE_HOLDER and not any(map(_shared, values))
-
-
-def _renew(values: Sequence[Value], buffers: Sequence[jax.Array]) -> None:
-    """Give values other buffers."""
-    for value, buffer in zip(values, buffers, strict=True):
-        value.buffer = buffer
-    deque(islice(buffers_made, len(values)), maxlen=0)  # counts them
 
 
 def _shared_results(recorded: Recorded) -> set[int]:
