@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -154,6 +156,12 @@ def test_modes_of_the_caller(trained: Trained) -> None:
     assert expected.dtype is torch.float32
 
 
+def test_gradients_that_nobody_else_holds_stay_the_same_tensors(trained: Trained) -> None:
+    before = [weakref.ref(parameter.grad) for parameter in trained.model.parameters()]
+    trained.run(3)
+    assert all(reference() is parameter.grad for reference, parameter in zip(before, trained.model.parameters(), strict=True))
+
+
 def test_gradients_that_others_hold(trained: Trained) -> None:
     before = trained.model[0].weight.grad
     assert before is not None
@@ -249,3 +257,36 @@ def test_results_as_they_were_recorded() -> None:
         found["row"].zero_()  # a view of the sum, as recorded
         assert found["sum"].tolist() == [[number, number + 1.0, number + 2.0], [0.0, 0.0, 0.0]]
         assert found["part"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_another_thread_uses_what_is_written_to() -> None:
+    counts = torch.zeros(8192, device="xla")  # large enough to be given away
+
+    @torch_xla.compile(capture=True, verify_every=10**6)
+    def count() -> None:
+        counts.add_(1)
+
+    for _ in range(4):
+        count()
+    seen: list[tuple[float, float]] = []
+    failed: list[Exception] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        try:
+            while not ended.is_set():
+                least, most = torch.stack([counts.min(), counts.max()]).tolist()
+                seen.append((least, most))
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    while len(seen) < 50 and not failed:
+        count()
+    ended.set()
+    thread.join()
+    assert not failed
+    # The two results may be of different counts: each is recorded alone.
+    assert all(least <= most for least, most in seen) and [most for _, most in seen] == sorted(most for _, most in seen)
+    assert counts.min().item() == counts.max().item()

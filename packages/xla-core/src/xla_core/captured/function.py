@@ -109,15 +109,29 @@ class CapturedFunction:
         if variant.captured is None:
             return self._recorded(recorder, variant, None, arguments, args, kwargs)
         seed = recorder.seed
-        self._begin()
         variant.calls += 1
         due = variant.calls % self._policy.verify_every == 0
-        fits, outcome = _launched(recorder, variant.captured, arguments, due)
+        fits, outcome = self._launched(recorder, variant.captured, arguments, due)
         if not fits or due:
             recorder.seed = seed  # a recorded call begins with a sync of its own, which moves it on as this one did
             return self._recorded(recorder, variant, variant.captured if fits else None, arguments, args, kwargs)
         variant.unused = 0
         return outcome
+
+    def _launched(self, recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
+        """Whether a captured call fits, and what it returns, if it is not due to be verified."""
+        while True:
+            self._begin()
+            line, start, begin = asking_line(), time.time(), time.perf_counter_ns()
+            with recorder.lock:
+                if recorder.pending_graph.entries:
+                    continue  # another thread has recorded meanwhile, perhaps of what is about to be given away
+                ready = captured.ready(arguments)
+                if ready is None or due:
+                    return ready is not None, None
+                outcome = captured.launch(ready, arguments, line)
+            sync.finish_step(recorder, line, start, begin)
+            return True, outcome
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._record():
@@ -204,15 +218,3 @@ class CapturedFunction:
             self._warned = True
             warnings.warn(f"{text}. It is recorded at each call", RuntimeWarning, stacklevel=4)
         return True
-
-
-def _launched(recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
-    """Whether a captured call fits, and what it returns, if it is not due to be verified."""
-    line, start, begin = asking_line(), time.time(), time.perf_counter_ns()
-    with recorder.lock:
-        ready = captured.ready(arguments)
-        if ready is None or due:
-            return ready is not None, None
-        outcome = captured.launch(ready, arguments, line)
-    sync.finish_step(recorder, line, start, begin)
-    return True, outcome
