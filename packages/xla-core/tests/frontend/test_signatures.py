@@ -80,6 +80,13 @@ def results(device: str, steps: list[list[tuple[int, int]]], operands: tuple[int
         torch.set_default_dtype(before)
 
 
+def test_lists_of_integers_follow_the_default_dtype() -> None:
+    step = [[(10, 0), (10, 1), (9, 0), (12, 1)]]
+    for default in (torch.float64, torch.float32, torch.float64):
+        for actual, expected in zip(results("xla", step, (1, 4), default), results("cpu", step, (1, 4), default), strict=True):
+            assert actual.dtype is expected.dtype
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(CHOICE, min_size=1, max_size=5), min_size=1, max_size=4),

@@ -13,8 +13,7 @@ import harness
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend
-from xla_core import metrics
-from xla_core.metrics import Cause, SyncEvent
+from xla_core.abi.events import Cause, SyncEvent, subscribe
 
 STEPS = 24
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -39,7 +38,7 @@ def run(step: Callable[..., Any], net: torch.nn.Module, data: list[Batch], after
     called = torch_xla.compile(step, capture=capture)
     losses, captured = [], []
     seen: list[SyncEvent] = []
-    end = metrics.subscribe(lambda event: seen.append(event) if event.cause is Cause.CAPTURED else None, SyncEvent)
+    end = subscribe(lambda event: seen.append(event) if event.cause is Cause.CAPTURED else None, SyncEvent)
     for number, (x, y) in enumerate(data):
         before = len(seen)
         losses.append(called(x, y))

@@ -15,8 +15,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from harness import text
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDPv2
-from xla_core import metrics
-from xla_core.metrics import Cause, SyncEvent
+from xla_core.abi.events import Cause, SyncEvent, subscribe
 
 Found = dict[str, Any]
 xr.use_spmd()
@@ -69,7 +68,7 @@ def train(
     torch_xla.manual_seed(5)
     called = torch_xla.compile(step, capture=capture)
     seen: list[SyncEvent] = []
-    end = metrics.subscribe(lambda event: seen.append(event) if event.cause is Cause.CAPTURED else None, SyncEvent)
+    end = subscribe(lambda event: seen.append(event) if event.cause is Cause.CAPTURED else None, SyncEvent)
     losses, captured, shardings = [], [], []
     for number in range(steps):
         between(number)

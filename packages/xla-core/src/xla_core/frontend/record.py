@@ -45,8 +45,9 @@ def functional(call: Call) -> Handler:
             pending_graph = recorder.pending_graph
             key, slots = encode(call, recorder, pending_graph, args, kwargs)
             head = key[0]
-            if type(head) is Aval and head.integral:
-                key.append(_default_dtype())  # what integers become when they are divided
+            # What integers become when they are divided: they may also be in a list, or behind a number.
+            if type(head) is not Aval or head.integral:
+                key.append(_default_dtype())
             signature = signatures.get(tuple(key))
             if signature is None:
                 signature = infer.signature(call, args, kwargs)
