@@ -22,7 +22,13 @@ def folder_of(path: Path, step: int) -> Path:
 
 def complete_steps(path: Path) -> list[int]:
     """The steps that were saved to the end, ascending."""
-    return sorted(step for step, folder in _folders(path).items() if (folder / INDEX).is_file())
+    found, seen = _folders(path), None
+    while True:
+        complete = sorted(step for step, folder in found.items() if (folder / INDEX).is_file())
+        # A save that ends after the folders were listed removes those before it: there is always one, and none where nothing changes.
+        if complete or found == seen:
+            return complete
+        found, seen = _folders(path), found
 
 
 def _folders(path: Path) -> dict[int, Path]:
