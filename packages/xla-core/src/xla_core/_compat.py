@@ -25,7 +25,7 @@ from jaxlib import _jax as _jax_runtime
 from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
-from torch.utils import _device, _pytree
+from torch.utils import _device, _pytree, _python_dispatch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 try:
@@ -44,6 +44,8 @@ torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
 # Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
 TreeSpec: TypeAlias = _pytree.TreeSpec
+# Sees each operation below autograd; pushed while a body is recorded.
+DispatchMode: Any = _python_dispatch.TorchDispatchMode
 tree_flatten = _pytree.tree_flatten
 tree_leaves = _pytree.tree_leaves
 tree_map = _pytree.tree_map

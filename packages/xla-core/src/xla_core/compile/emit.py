@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -56,29 +56,45 @@ def program(
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
-        leaves = iter(_leaves(graph, constants, arguments))
-        env: list[Any] = []
-        results: Iterator[Any] = iter(())
         checks: list[tuple[int, Check]] = []
-        for slot, entry in enumerate(graph.entries):
-            if entry is None:
-                env.append(next(results))
-            elif type(entry) is tuple:
-                found: list[Check] | None = [] if checked else None
-                made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, default, found)
-                checks.extend((slot, check) for check in found or ())
-                if len(made) == 1:
-                    env.append(made[0])
-                else:
-                    env.append(None)
-                    results = iter(made)
-            else:
-                env.append(next(leaves))
-                next(results, None)  # a result computed earlier than the operation's others stands here as a leaf
+        env = evaluate(graph, _leaves(graph, constants, arguments), scope, default, checks if checked else None)
         token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
     return run
+
+
+def evaluate(
+    graph: Graph,
+    leaves: Iterable[Any],
+    scope: Scope | None = None,
+    default: jax.sharding.Sharding | None = None,
+    checks: list[tuple[int, Check]] | None = None,
+) -> list[Any]:
+    """The value at each slot of `graph`; None where an operation with several results stands.
+
+    leaves: arrays, or numbers for scalar inputs, in the order of their slots. checks: takes those of data, with their operations' slots.
+    """
+    rest = iter(leaves)
+    env: list[Any] = []
+    results: Iterator[Any] = iter(())
+    for slot, entry in enumerate(graph.entries):
+        if entry is None:
+            env.append(next(results))
+        elif type(entry) is tuple:
+            found: list[Check] | None = None if checks is None else []
+            made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, default, found)
+            if checks is not None:
+                checks.extend((slot, check) for check in found or ())
+            if len(made) == 1:
+                env.append(made[0])
+            else:
+                env.append(None)
+                results = iter(made)
+        else:
+            env.append(next(rest))
+            next(results, None)  # a result computed earlier than the operation's others stands here as a leaf
+    return env
 
 
 def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
@@ -105,7 +121,7 @@ def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> l
         number = next(fixed[entry.kind]) if entry.fixed else None
         if number is None:
             number = next(columns[entry.kind, entry.fixed])
-        leaves.append(_typed(entry, number))
+        leaves.append(typed(entry, number))
     return leaves
 
 
@@ -124,7 +140,7 @@ def _columns(entries: list[Any], constants: Constants, arguments: tuple[Any, ...
     return columns
 
 
-def _typed(scalar: ScalarInput, number: Any) -> Any:
+def typed(scalar: ScalarInput, number: Any) -> Any:
     """A scalar input as its lowering expects it: in a 0-d tensor's dtype if it stands for one."""
     if scalar.aval is None:
         return number

@@ -1,0 +1,293 @@
+"""Record a function apart from its device's pending graph, over stand-ins for its arguments: the body of a loop, or a branch.
+
+Nothing of it runs. What it uses of the world outside, tensors, numbers and random states, becomes operands of the operation that the
+body belongs to, so that a body is a pure function of arrays.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from xla_core._compat import DispatchMode, OpOverload, tree_leaves
+from xla_core.api.step_closures import stand_in_by
+from xla_core.errors import GraphBreakError, UnsupportedOperationError
+from xla_core.frontend.plain import mixed, ours, tensor_behind
+from xla_core.frontend.storage import Storage
+from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.values import value_of
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import Graph, ancestors, extract, renamed_lines
+from xla_core.ir.pending_graph import NOBODY, PendingGraph, ScalarInput, ScalarKind, Value, lose
+from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.sync import forbid_reads
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The source of a leaf that stands for argument `number` of the body."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A host number that the body uses, and how it enters a program."""
+
+    kind: ScalarInput
+    number: int | float
+
+
+class Feed(Enum):
+    """The lists that a body's leaves come from."""
+
+    GIVEN = "given"
+    HELD = "held"  # values and numbers from outside
+    SEED = "seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A recorded function. feeds: for each leaf of the graph, in the order of slots, its list and its place there.
+
+    held: what it uses from outside. seeds: random states, one for each that differs; operations that drew the same share one.
+    """
+
+    graph: Graph
+    feeds: tuple[tuple[Feed, int], ...]
+    held: tuple[Value | Number, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for bodies that are the same function of their arguments, of what is held and of the seeds."""
+        return (self.graph.key, self.feeds)
+
+
+class BodyGraph(PendingGraph):
+    """The pending graph of a body. Values from outside enter it as leaves, and are as before when the recording ends."""
+
+    __slots__ = ("captured",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured: dict[int, tuple[Value, PendingGraph | None, int]] = {}  # by slot: the value, and where it was
+
+    def adopt(self, value: Value) -> int:
+        """The slot of `value`, which enters as a leaf if it comes from outside."""
+        if value.pending_graph is not self:
+            slot = len(self.entries)
+            self.captured[slot] = value, value.pending_graph, value.slot
+            self.entries.append(value.aval)
+            self.refs.append(NOBODY)
+            self.input_data[slot] = value
+            value.pending_graph, value.slot = self, slot
+        return value.slot
+
+    def is_outside(self, value: Value) -> bool:
+        """Whether a value was not made by this body."""
+        return value.pending_graph is not self or value.slot in self.captured
+
+
+class Recording:
+    """A body while it is recorded.
+
+    what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order.
+    """
+
+    def __init__(self, recorder: Recorder, what: str) -> None:
+        self.recorder = recorder
+        self.what = what
+        self.graph = BodyGraph()
+        self.tensors: list[torch.Tensor] = []
+        self.given: list[int] = []  # slots of the stand-ins
+        self.stand_ins: dict[int, Storage] = {}
+        self._seen: set[int] = set()
+        self._made: dict[int, torch.Tensor] = {}  # tensors that its functions gave: kept, so that no other takes their place
+
+    def stand_in(self, aval: Aval, requires_grad: bool = False) -> XLATensor:
+        """A tensor that stands for the next argument."""
+        graph, slot = self.graph, len(self.graph.entries)
+        graph.entries.append(aval)
+        graph.refs.append(NOBODY)
+        graph.input_data[slot] = Given(len(self.given))
+        self.given.append(slot)
+        tensor = wrap(graph.define(self.recorder, slot, aval))
+        self.stand_ins[id(tensor._storage)] = tensor._storage
+        self._made[id(tensor)] = tensor
+        return tensor.requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that needs a gradient and is used, if it comes from outside."""
+        if id(tensor) in self._made or id(tensor) in self._seen:
+            return
+        found = tensor_behind(tensor)
+        if found is not None and self.graph.is_outside(found._storage.value):
+            self._seen.add(id(tensor))
+            self.tensors.append(tensor)
+
+    def note_made(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that a function of the body gave."""
+        if id(tensor) not in self._seen:
+            self._made[id(tensor)] = tensor
+
+    def slot_of(self, tensor: Any) -> int:
+        """The slot of what a result shows. Raises TypeError for anything but a tensor, RuntimeError for one on another device."""
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{self.what} gives tensors (or None), got a {type(tensor).__name__}: make it a tensor")
+        return self.graph.adopt(value_of(ours(tensor)))
+
+    def body(self, slots: Sequence[int]) -> Body:
+        """What computes the values at `slots`."""
+        return body_of(self.graph, slots)
+
+
+def body_of(graph: PendingGraph, slots: Sequence[int]) -> Body:
+    """The part of a body's graph that computes the values at `slots`."""
+    entries, renamed, input_data = extract(graph, ancestors(graph, slots))
+    feeds: list[tuple[Feed, int]] = []
+    held: list[Value | Number] = []
+    seeds: dict[int, int] = {}
+    for slot in sorted(input_data):
+        source, entry = input_data[slot], entries[slot]
+        if isinstance(source, Given):
+            feeds.append((Feed.GIVEN, source.number))
+        elif isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED:
+            feeds.append((Feed.SEED, seeds.setdefault(source, len(seeds))))
+        else:
+            feeds.append((Feed.HELD, len(held)))
+            held.append(Number(entry, source) if isinstance(entry, ScalarInput) else source)
+    found = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(graph, renamed))
+    return Body(found, tuple(feeds), tuple(held), tuple(seeds))
+
+
+class _Gradients(TorchFunctionMode):
+    """Tells the recording which tensors with a gradient its functions use and give."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recording = self._recording
+        if _innermost.recordings[-1] is not recording:
+            return func(*args, **kwargs)
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                recording.see(leaf)
+        result = func(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                recording.note_made(leaf)
+        return result
+
+
+class _Writes(DispatchMode):  # type: ignore[misc]
+    """Refuses to write to what was not made in the body."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, OpOverload) and func._schema.is_mutable and _innermost.recordings[-1] is self._recording:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    given = args[place] if place < len(args) else kwargs.get(argument.name)
+                    for tensor in given if isinstance(given, (list, tuple)) else (given,):
+                        self._check(func, tensor)
+        return func(*args, **kwargs)
+
+    def _check(self, func: Any, tensor: Any) -> None:
+        found = tensor_behind(tensor)
+        if found is None:
+            return
+        storage, recording = found._storage, self._recording
+        if id(storage) in recording.stand_ins:
+            raise UnsupportedOperationError(
+                f"{func} in the function of {recording.what} writes to one of its arguments: write to a clone() and return that"
+            )
+        # What has no place on any pending graph was made by torch.empty, here as likely as outside.
+        if storage.value.pending_graph is not None and recording.graph.is_outside(storage.value):
+            raise UnsupportedOperationError(
+                f"{func} in the function of {recording.what} writes to a tensor from outside of it: pass it as an argument and return "
+                "its new value"
+            )
+
+
+class _Innermost(threading.local):
+    """The recordings that this thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+
+
+_innermost = _Innermost()
+
+
+def _refuse_collective(token: Any) -> Any:
+    raise UnsupportedOperationError(
+        f"a collective cannot run in the function of {_innermost.recordings[-1].what}: run it before or after, on all that it gave"
+    )
+
+
+@contextmanager
+def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
+    """Record what this thread does with tensors of one device as a body. what: who needs it, such as `scan`.
+
+    Reading a value raises GraphBreakError, writing to what was not made inside UnsupportedOperationError.
+    """
+    with recorder.lock, ExitStack() as entered:
+        found = Recording(recorder, what)
+        before, recorder.pending_graph = recorder.pending_graph, found.graph
+        entered.callback(_restore, found, before)
+        reason = f"{what} records its function as one compiled body, which may not read a value of a tensor"
+        entered.callback(forbid_reads, forbid_reads(f"{reason}: compute with tensors, or read the value before"))
+        entered.callback(stand_in_by, stand_in_by(_refuse_collective))
+        # A cast that autocast keeps would be used outside.
+        entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
+        _innermost.recordings.append(found)
+        entered.callback(_innermost.recordings.pop)
+        entered.enter_context(_Gradients(found))
+        entered.enter_context(_Writes(found))
+        yield found
+    if _innermost.recordings:
+        for tensor in found.tensors:
+            _innermost.recordings[-1].see(tensor)
+
+
+def _restore(found: Recording, before: PendingGraph) -> None:
+    """Leave everything outside as it was; what was made inside and is still held has no value."""
+    graph = found.graph
+    found.recorder.pending_graph = before
+    held = {slot: value for slot, reference in enumerate(graph.refs) if (value := reference()) is not None}
+    for slot, (value, pending_graph, place) in graph.captured.items():
+        value.pending_graph, value.slot = pending_graph, place
+        held.pop(slot, None)
+    reads = {read: (base, spec) for (base, spec), read in graph.reads.items() if base in graph.captured}
+    for slot, value in held.items():
+        if slot in reads:
+            # A view from outside that was looked at inside keeps its value: outside it is read anew.
+            base, spec = reads[slot]
+            value.pending_graph = before
+            value.slot = before.read(before.adopt(graph.captured[base][0]), spec)
+            before.refs[value.slot] = graph.refs[slot]
+        else:
+            lose(value, GraphBreakError(f"it was made in the function of {found.what}, which has to return it"))
+
+
+def check_on_device(what: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise RuntimeError for a tensor that is not on an xla device. what: the function that was given it."""
+    for tensor in tensors:
+        if tensor_behind(tensor) is None:
+            raise mixed(tensor)
