@@ -495,3 +495,20 @@ def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     return [result[0] for result in results]
+
+
+def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:
+    """Let torch's higher-order operator `name` call `function` for tensors of the device, class `kind` or not, gradients included.
+
+    serves: whether it does so for these arguments; the others, as when torch traces, go torch's own way.
+    """
+    operator = getattr(torch.ops.higher_order, name)
+    keys = torch._C.DispatchKey
+    own = operator.py_kernels[keys.Autograd]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if serves(*args, *kwargs.values()) else own(*args, **kwargs)
+
+    operator.py_impl(kind)(function)
+    operator.py_impl(keys.PrivateUse1)(function)
+    operator.py_impl(keys.AutogradPrivateUse1)(run)

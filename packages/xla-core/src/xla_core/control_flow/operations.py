@@ -83,8 +83,9 @@ def _signature(
 
         digest = "-".join(graph_hash(body.graph, [(feed.value, place) for feed, place in body.feeds])[:32] for body in bodies)
         total = given + sum(held + seeds for held, seeds in counts)
-        text = f"xla.{name}[{layout}][{digest}]"
-        found = remember(_signatures, key, Signature(text, run, (PLACEHOLDER,) * total, {}, outs, line=user_line()))
+        # Behind the operands, what tells it from others of its name: its lowering knows them.
+        arguments = (*(PLACEHOLDER,) * total, repr(layout), digest)
+        found = remember(_signatures, key, Signature(f"xla.{name}", run, arguments, {}, outs, line=user_line()))
     return found
 
 

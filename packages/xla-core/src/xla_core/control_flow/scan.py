@@ -15,6 +15,7 @@ from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten
 from xla_core.control_flow.bodies import Body, check_on_device
 from xla_core.control_flow.gradients import Differentiated, differentiated
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
+from xla_core.control_flow.partitions import is_default, partitioned
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
 from xla_core.frontend.plain import ours
 from xla_core.frontend.values import value_of
@@ -23,6 +24,7 @@ from xla_core.ops.table import Context
 from xla_core.runtime.recorder import Recorder
 
 Function = Callable[[Any, Any], tuple[Any, Any]]
+Partition = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,24 @@ class _Scan:
 _known = Cache[_Scan]()
 
 
-def scan(fn: Function, init: Any, xs: Any, is_fn_pure: bool = False, reverse: bool = False, what: str = "scan") -> tuple[Any, Any]:
-    """`(carry, ys)` after `carry, y = fn(carry, x)` for each x along the first dimension of the tensors in `xs`; ys are the y, stacked."""
+def scan(
+    fn: Function, init: Any, xs: Any, partition_fn: Partition | None = None, is_fn_pure: bool = False, reverse: bool = False
+) -> tuple[Any, Any]:
+    """`(carry, ys)` after `carry, y = fn(carry, x)` for each x along the first dimension of the tensors in `xs`; ys are the y, stacked.
+
+    init, xs: nested tensors (or None); the tensors in xs agree in their first dimension, the number of turns. fn returns a carry nested
+    like `init`, of the same shapes and dtypes, and nested tensors. It is recorded once for all turns: it may read no value and write to
+    nothing but what it made. Random numbers differ from turn to turn.
+    partition_fn: a partitioner of `functorch.compile`, which decides what of a turn is kept for its gradient, such as
+    `min_cut_rematerialization_partition`. Without one, or with `default_partition`, all that torch's formulas need is kept.
+    is_fn_pure: fn depends on its arguments alone, so that the same function object is recorded once for all calls with arguments of the same
+    kind. reverse: take the x from the last to the first; ys stand where their x stood.
+
+    Gradients are those of torch's autograd, also for tensors from outside which fn uses. Raises TypeError for what is no tensor, ValueError
+    for a carry that changes its kind and for first dimensions that differ, RuntimeError for a tensor on another device,
+    GraphBreakError for a function that reads a value, UnsupportedOperationError for one that writes to what it did not make.
+    """
+    what = "scan"
     init_leaves, init_tree = tree_flatten(init)
     xs_leaves, xs_tree = tree_flatten(xs)
     carried, sliced = [leaf for leaf in init_leaves if leaf is not None], [leaf for leaf in xs_leaves if leaf is not None]
@@ -64,17 +82,18 @@ def scan(fn: Function, init: Any, xs: Any, is_fn_pure: bool = False, reverse: bo
     avals = [_aval(tensor, place >= len(carried)) for place, tensor in enumerate(tensors)]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     trees = (init_tree, xs_tree, tuple(leaf is None for leaf in (*init_leaves, *xs_leaves)))
-    key = (fn, trees, tuple(avals), tuple(requires_grad), length, reverse, what, surroundings(recorder)) if is_fn_pure else None
+    key = (fn, trees, tuple(avals), tuple(requires_grad), length, reverse, partition_fn, surroundings(recorder)) if is_fn_pure else None
     found = _known.get(key)
     if found is None:
         nested = _Nested(what, fn, init_leaves, init_tree, xs_leaves, xs_tree)
         together = range(len(carried))
-        parts = differentiated(recorder, what, avals, requires_grad, nested, kept=together, together=together)
+        function = nested if is_default(partition_fn) else partitioned(nested, partition_fn)
+        parts = differentiated(recorder, what, avals, requires_grad, function, kept=together, together=together)
         _check_carry(what, avals[: len(carried)], parts.outs)
         found = _Scan(parts, len(carried), len(sliced), length, reverse, tuple(avals), (init_tree, nested.out_tree), nested.places)
         _known.keep(key, found, parts)
     else:
-        found = replace(found, parts=with_fresh_seeds(found.parts, recorder))
+        found = replace(found, parts=with_fresh_seeds(found.parts, recorder.draw))
     return _results(found, _run(recorder, found, tensors))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -45,10 +45,10 @@ class Cache(Generic[_Found]):
             self._known[key] = found
 
 
-def with_fresh_seeds(parts: Differentiated, recorder: Recorder) -> Differentiated:
-    """The same function with random numbers of its own; its gradient sees those of the forward body."""
+def with_fresh_seeds(parts: Differentiated, draw: Callable[[], int]) -> Differentiated:
+    """The same function with random states from `draw`; its gradient sees those of the forward body."""
     bodies = [body for body in (parts.forward, parts.backward) if body is not None]
-    drawn = {seed: recorder.draw() for seed in dict.fromkeys(seed for body in bodies for seed in body.seeds)}
+    drawn = {seed: draw() for seed in dict.fromkeys(seed for body in bodies for seed in body.seeds)}
     if not drawn:
         return parts
 

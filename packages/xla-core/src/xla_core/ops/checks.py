@@ -100,6 +100,11 @@ def made(fault: Fault, wrong: jax.Array, value: jax.Array | None, numbers: tuple
     return Check(fault, found, (first, second))
 
 
+def nothing_found() -> jax.Array:
+    """The value of a check that found nothing."""
+    return lax.full((), _NONE, _INT64)
+
+
 def error_word(checks: list[tuple[int, Check]]) -> jax.Array:
     """The error word of a program, of the first of `checks` (with their operations' slots) that found something; zeros if none did.
 

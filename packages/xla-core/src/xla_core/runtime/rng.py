@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 MASK = (1 << 64) - 1
@@ -26,6 +28,18 @@ def set_initial_seed(seed: int) -> None:
 def moved_on(seed: int) -> int:
     """The random state after one random operation."""
     return (seed * 214013 + 2531011) & MASK
+
+
+def drawing_from(seed: int) -> Callable[[], int]:
+    """A function that gives one random state after the other, the same ones for the same seed. Negative seeds wrap as in torch."""
+    state = seed & MASK
+
+    def draw() -> int:
+        nonlocal state
+        drawn, state = state, moved_on(state)
+        return drawn
+
+    return draw
 
 
 def past_step(seed: int) -> int:

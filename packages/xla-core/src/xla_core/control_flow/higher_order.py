@@ -1,0 +1,51 @@
+"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop and scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xla_core import _compat
+from xla_core._compat import tree_leaves
+from xla_core.control_flow.conditional import cond
+from xla_core.control_flow.loops import while_loop
+from xla_core.control_flow.scan import scan
+from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.tensor import XLATensor
+
+
+def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+    tensors = [_as_tensor(item, [*carried, *additional]) for item in carried]
+    return while_loop(cond_fn, body_fn, tensors, additional)
+
+
+def _as_tensor(item: Any, among: Sequence[Any]) -> Any:
+    """A number as a tensor beside the others: a loop carries tensors."""
+    if isinstance(item, torch.Tensor):
+        return item
+    return torch.tensor(item, device=next(tensor.device for tensor in among if isinstance(tensor, torch.Tensor)))
+
+
+def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any] = ()) -> list[Any]:
+    carried = len(init)
+
+    def turn(carry: Any, x: Any) -> tuple[list[Any], list[Any]]:
+        results = list(combine_fn(*carry, *x, *additional))
+        return results[:carried], results[carried:]
+
+    carry, outputs = scan(turn, list(init), list(xs))
+    return [*carry, *outputs]
+
+
+def _real(*arguments: Any) -> bool:
+    """Whether these are tensors with values, and not those with which torch traces."""
+    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return all(tensor_behind(tensor) is not None for tensor in tensors)
+
+
+def register() -> None:
+    """Let torch's higher-order operators run as one operation of the graph."""
+    for name, function in {"cond": cond, "while_loop": _while_loop, "scan": _scan}.items():
+        _compat.serve_higher_order(name, XLATensor, function, _real)

@@ -1,0 +1,33 @@
+"""Partitioners of functorch, which decide what of a function is kept for its gradient."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def is_default(partition_fn: Callable[..., Any] | None) -> bool:
+    """Whether a partitioner is none, or functorch's `default_partition`, which keeps what torch's formulas need."""
+    # Who passes it has imported it: a second to import, which others need not wait for.
+    module = sys.modules.get("functorch.compile")
+    return partition_fn is None or (module is not None and partition_fn is getattr(module, "default_partition", None))
+
+
+def partitioned(function: Callable[[list[Any]], list[Any]], partition_fn: Callable[..., Any] | None) -> Callable[[list[Any]], list[Any]]:
+    """`function`, traced by functorch when it is called, and run as the two graphs that `partition_fn` makes of it and its gradient."""
+    from functorch.compile import aot_function  # slow to import
+
+    def run_as_it_is(graph: torch.fx.GraphModule, examples: Any) -> torch.fx.GraphModule:
+        return graph
+
+    traced = aot_function(
+        lambda *given: function(list(given)), fw_compiler=run_as_it_is, bw_compiler=run_as_it_is, partition_fn=partition_fn
+    )
+
+    def call(given: list[Any]) -> list[Any]:
+        return list(traced(*given))
+
+    return call
