@@ -25,7 +25,7 @@ from jaxlib import _jax as _jax_runtime
 from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
-from torch.utils import _device, _pytree, _python_dispatch
+from torch.utils import _device, _python_dispatch, _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 try:

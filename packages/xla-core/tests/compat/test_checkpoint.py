@@ -218,3 +218,27 @@ def test_cpu_tensors_need_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, 2 * torch.ones(2).exp())
+
+
+@both
+def test_on_the_device(use_reentrant: bool) -> None:
+    torch.manual_seed(0)
+    start, found = torch.randn(3, 3), []
+    for place in ("cpu", "xla"):
+        weight, x = (start.clone().to(place).detach().requires_grad_() for _ in range(2))
+        out = checkpoint(lambda a, b: torch.tanh(a @ b).sin(), weight, x, use_reentrant=use_reentrant)
+        out.square().sum().backward()
+        assert weight.grad is not None
+        assert x.grad is not None
+        found.append([out.detach().cpu(), weight.grad.cpu(), x.grad.cpu()])
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@both
+def test_random_numbers_of_the_device_are_drawn_again(use_reentrant: bool) -> None:
+    x = torch.ones(64, device="xla", requires_grad=True)
+    out = checkpoint(lambda a: torch.dropout(a * 1, 0.5, True), x, use_reentrant=use_reentrant)
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad.cpu(), out.detach().cpu())

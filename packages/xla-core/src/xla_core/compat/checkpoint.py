@@ -16,15 +16,21 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from xla_core._compat import backward_is_whole, tree_flatten, tree_leaves, tree_unflatten
+from xla_core.runtime.client import current_recorder
 
 
 def _model() -> Any:
-    """The API's functions on devices; fetched late, so that importing this starts nothing."""
-    return importlib.import_module("xla_core.api.model")
+    """The user's functions on devices; fetched late, so that importing this starts nothing."""
+    return importlib.import_module("torch_xla.core.xla_model")
 
 
 def _on_xla(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _in_body(value: Any) -> bool:
+    """Whether a tensor belongs to the body of an operation that is recorded now."""
+    return _on_xla(value) and current_recorder().pending_graph.is_body
 
 
 def _behind_barrier(values: list[Any]) -> list[Any]:
@@ -34,7 +40,8 @@ def _behind_barrier(values: list[Any]) -> list[Any]:
     """
     with torch.no_grad():
         copies = {id(value): value.detach().clone() for value in values if _on_xla(value)}
-        if copies:
+        # A loop and its gradient are two programs, which share nothing; XLA for CPUs cannot compile a barrier in a loop.
+        if copies and not current_recorder().pending_graph.is_body:
             _model().optimization_barrier_(list(copies.values()))
     for value in values:
         if id(value) in copies:
@@ -151,6 +158,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = T
     Raises: ValueError for other keywords with `use_reentrant=True`.
     """
     preserve_rng_state = kwargs.pop("preserve_rng_state", True)
+    if use_reentrant and not kwargs and any(map(_in_body, args)):
+        use_reentrant = False  # the body of a loop is parted from its gradient where the backward pass begins: no barrier need hold it back
     if not use_reentrant:
         repeatable = _Repeatable(function, preserve_rng_state, tree_leaves((args, kwargs)))
         return torch_checkpoint.checkpoint(repeatable, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

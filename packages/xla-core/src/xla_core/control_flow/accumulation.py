@@ -16,8 +16,8 @@ def gradient_accumulation(
 ) -> Any:
     """The mean loss of `train_step` over the first dimension of `iterable_tensors`, whose gradients are added to the model's parameters.
 
-    train_step: called with one slice of each iterable tensor and the carried tensors; returns the loss of that part, a scalar, and behind it
-    the carried tensors with their new values, if there are any. It does not call backward(). iterable_tensors: on the device; their first
+    train_step: called with one slice of each iterable tensor and the carried tensors; returns the loss of that part, a scalar, and behind
+    it the carried tensors with their new values, if any. It does not call backward(). iterable_tensors: on the device; their first
     dimension is the number of parts. The function is recorded once. Returns the loss, followed by the carried tensors if there are any.
 
     Raises ValueError for first dimensions that differ and for a loss that is no scalar, UnsupportedOperationError for a model that writes
@@ -36,7 +36,7 @@ def gradient_accumulation(
             result = train_step(*x, *carried)
             loss, *after = result if isinstance(result, (tuple, list)) else (result,)
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or len(after) != len(carried):
-                raise ValueError(f"the step of gradient_accumulation returns a scalar loss and {len(carried)} carried tensors, got {result!r:.200}")
+                raise ValueError(f"the step of gradient_accumulation returns a scalar loss and {len(carried)} carried tensors")
             loss = loss.reshape(()) / turns
             found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
         used.update(place for place, grad in enumerate(found) if grad is not None)

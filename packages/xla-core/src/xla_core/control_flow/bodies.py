@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from xla_core._compat import DispatchMode, OpOverload, tree_leaves
+from xla_core._compat import DispatchMode, tree_leaves
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
 from xla_core.frontend.plain import mixed, ours, tensor_behind
@@ -76,6 +76,8 @@ class BodyGraph(PendingGraph):
 
     __slots__ = ("captured",)
 
+    is_body = True
+
     def __init__(self) -> None:
         super().__init__()
         self.captured: dict[int, tuple[Value, PendingGraph | None, int]] = {}  # by slot: the value, and where it was
@@ -123,6 +125,13 @@ class Recording:
         self.stand_ins[id(tensor._storage)] = tensor._storage
         self._made[id(tensor)] = tensor
         return tensor.requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def is_foreign(self, storage: Storage) -> bool:
+        """Whether the body may not write to a storage. What has no values yet was made by torch.empty, here as likely as outside."""
+        if id(storage) in self.stand_ins:
+            return True
+        value = storage.value
+        return (value.pending_graph is not None or value.buffer is not None) and self.graph.is_outside(value)
 
     def see(self, tensor: torch.Tensor) -> None:
         """Note a tensor that needs a gradient and is used, if it comes from outside."""
@@ -191,7 +200,7 @@ class _Gradients(TorchFunctionMode):
 
 
 class _Writes(DispatchMode):  # type: ignore[misc]
-    """Refuses to write to what was not made in the body."""
+    """Refuses to write to what was not made in the body; by what changed, since not every schema says what it writes to."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -199,29 +208,20 @@ class _Writes(DispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, OpOverload) and func._schema.is_mutable and _innermost.recordings[-1] is self._recording:
-            for place, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    given = args[place] if place < len(args) else kwargs.get(argument.name)
-                    for tensor in given if isinstance(given, (list, tuple)) else (given,):
-                        self._check(func, tensor)
-        return func(*args, **kwargs)
-
-    def _check(self, func: Any, tensor: Any) -> None:
-        found = tensor_behind(tensor)
-        if found is None:
-            return
-        storage, recording = found._storage, self._recording
-        if id(storage) in recording.stand_ins:
-            raise UnsupportedOperationError(
-                f"{func} in the function of {recording.what} writes to one of its arguments: write to a clone() and return that"
-            )
-        # What has no place on any pending graph was made by torch.empty, here as likely as outside.
-        if storage.value.pending_graph is not None and recording.graph.is_outside(storage.value):
-            raise UnsupportedOperationError(
-                f"{func} in the function of {recording.what} writes to a tensor from outside of it: pass it as an argument and return "
-                "its new value"
-            )
+        recording = self._recording
+        if _innermost.recordings[-1] is not recording:
+            return func(*args, **kwargs)
+        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := tensor_behind(leaf)) is not None]
+        before = [(storage, storage.value) for storage in found if recording.is_foreign(storage)]
+        result = func(*args, **kwargs)
+        changed = [(storage, value) for storage, value in before if storage.value is not value]
+        for storage, value in changed:
+            storage.value = value
+        if changed:
+            theirs = any(id(storage) in recording.stand_ins for storage, _ in changed)
+            what = "one of its arguments: write to a clone() and" if theirs else "a tensor from outside of it: pass it as an argument and"
+            raise UnsupportedOperationError(f"{func} in the function of {recording.what} writes to {what} return the new value")
+        return result
 
 
 class _Innermost(threading.local):

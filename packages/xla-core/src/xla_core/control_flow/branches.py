@@ -78,9 +78,7 @@ def run(recorder: Recorder, found: Branches, predicate: torch.Tensor | None, ten
     return results
 
 
-def _forward(
-    recorder: Recorder, found: Branches, predicate: torch.Tensor | None, tensors: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def _forward(recorder: Recorder, found: Branches, predicate: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     given = [*([] if predicate is None else [predicate]), *tensors]
     counts = tuple(len(part.saved) for part in found.parts)
     values = [value_of(ours(tensor)) for tensor in given]
@@ -103,7 +101,7 @@ class _Differentiable(torch.autograd.Function):
         return tuple(results[:count])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         found: Branches = ctx.found
         bodies, plans, before = [], [], 0

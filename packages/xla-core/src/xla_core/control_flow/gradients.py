@@ -26,8 +26,7 @@ class Differentiated:
 
     tensors: from outside, which need a gradient. wanted: the arguments that do. differentiable: the places among `outs` that have one.
     backward: its arguments are those of the forward body, then gradients of the differentiable results, then what is saved; it gives
-        gradients of `wanted`, then of `tensors`, but for those that do not depend on the results (`dependent` has the places of the others).
-        None if nothing needs a gradient.
+        gradients of `wanted`, then of `tensors`, where they depend on the results: `dependent` has their places. None if nothing needs one.
     """
 
     forward: Body
@@ -61,7 +60,10 @@ def differentiated(
     """
     enabled = torch.is_grad_enabled()
     with recording(recorder, what) as found:
-        asked = [enabled and (needed or (place in together and is_inexact(aval))) for place, (aval, needed) in enumerate(zip(avals, requires_grad, strict=True))]
+        asked = [
+            enabled and (needed or (place in together and is_inexact(aval)))
+            for place, (aval, needed) in enumerate(zip(avals, requires_grad, strict=True))
+        ]
         given = [found.stand_in(aval, needed) for aval, needed in zip(avals, asked, strict=True)]
         results = list(function(list(given)))
         slots = [found.slot_of(result) for result in results]
@@ -135,8 +137,7 @@ def _without(graph: PendingGraph, saved: Sequence[int], first: int) -> PendingGr
     """The graph with the slots of `saved` as leaves that stand for arguments from `first` on."""
     cut = PendingGraph()
     cut.entries = list(graph.entries)
-    for number, slot in enumerate(saved):
+    for slot in saved:
         cut.entries[slot] = _aval(graph, slot)
     cut.input_data = dict(sorted({**graph.input_data, **{slot: Given(first + number) for number, slot in enumerate(saved)}}.items()))
     return cut
-

@@ -47,5 +47,6 @@ def _real(*arguments: Any) -> bool:
 
 def register() -> None:
     """Let torch's higher-order operators run as one operation of the graph."""
-    for name, function in {"cond": cond, "while_loop": _while_loop, "scan": _scan}.items():
+    functions: dict[str, Callable[..., Any]] = {"cond": cond, "while_loop": _while_loop, "scan": _scan}
+    for name, function in functions.items():
         _compat.serve_higher_order(name, XLATensor, function, _real)

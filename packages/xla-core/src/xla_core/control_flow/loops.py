@@ -31,7 +31,10 @@ def while_loop(
 
     carried_inputs: xla tensors, which keep their shapes and dtypes. additional_inputs: tensors that stay the same. cond_fn returns a bool
     tensor of one element, and body_fn a tuple of tensors like `carried_inputs`. Both are recorded once and run on the device as one
-    operation: they may not read values. A backward pass through the results raises RuntimeError: use `scan`, whose number of turns is known.
+    operation: they may not read values.
+
+    Raises TypeError for what is no tensor, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors elsewhere and for
+    a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
     """
     given = [*carried_inputs, *(additional_inputs or ())]
     for tensor in given:

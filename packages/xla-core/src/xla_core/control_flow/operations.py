@@ -46,7 +46,13 @@ _signatures: dict[Any, Signature] = {}
 
 
 def record(
-    recorder: Recorder, name: str, lower: Lowering, layout: tuple[Any, ...], bodies: Sequence[Body], given: Sequence[Value], outs: Sequence[Aval]
+    recorder: Recorder,
+    name: str,
+    lower: Lowering,
+    layout: tuple[Any, ...],
+    bodies: Sequence[Body],
+    given: Sequence[Value],
+    outs: Sequence[Aval],
 ) -> list[torch.Tensor]:
     """Record one operation over `given` and what its bodies hold; a tensor for each of `outs`.
 

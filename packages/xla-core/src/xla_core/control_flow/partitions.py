@@ -18,10 +18,10 @@ def is_default(partition_fn: Callable[..., Any] | None) -> bool:
 
 def partitioned(function: Callable[[list[Any]], list[Any]], partition_fn: Callable[..., Any] | None) -> Callable[[list[Any]], list[Any]]:
     """`function`, traced by functorch when it is called, and run as the two graphs that `partition_fn` makes of it and its gradient."""
-    from functorch.compile import aot_function  # slow to import
+    from functorch.compile import aot_function, make_boxed_func  # type: ignore[import-untyped]  # slow to import
 
-    def run_as_it_is(graph: torch.fx.GraphModule, examples: Any) -> torch.fx.GraphModule:
-        return graph
+    def run_as_it_is(graph: torch.fx.GraphModule, examples: Any) -> Any:
+        return make_boxed_func(graph.forward)
 
     traced = aot_function(
         lambda *given: function(list(given)), fw_compiler=run_as_it_is, bw_compiler=run_as_it_is, partition_fn=partition_fn

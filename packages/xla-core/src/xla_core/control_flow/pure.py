@@ -128,7 +128,9 @@ class PureModule(torch.nn.Module):
         self._module = module
         self._pure = assume_pure(self._forward)
 
-    def _forward(self, training: bool, params: dict[str, Any], buffers: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _forward(
+        self, training: tuple[bool, ...], params: dict[str, Any], buffers: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         return torch.func.functional_call(self._module, {**params, **buffers}, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -65,7 +65,7 @@ def scan(
     nothing but what it made. Random numbers differ from turn to turn.
     partition_fn: a partitioner of `functorch.compile`, which decides what of a turn is kept for its gradient, such as
     `min_cut_rematerialization_partition`. Without one, or with `default_partition`, all that torch's formulas need is kept.
-    is_fn_pure: fn depends on its arguments alone, so that the same function object is recorded once for all calls with arguments of the same
+    is_fn_pure: fn depends on its arguments alone, so that the same function object is recorded once for all calls with arguments of one
     kind. reverse: take the x from the last to the first; ys stand where their x stood.
 
     Gradients are those of torch's autograd, also for tensors from outside which fn uses. Raises TypeError for what is no tensor, ValueError
@@ -116,7 +116,9 @@ class _Nested:
         leaves, tree = tree_flatten(result[0])
         same = [leaf is None for leaf in leaves] == [leaf is None for leaf in self._init]
         if tree != self._init_tree or not same:
-            raise ValueError(f"the function of {self._what} is given a carry nested as {self._init_tree} and returns {tree}: they must be alike")
+            raise ValueError(
+                f"the function of {self._what} is given a carry nested as {self._init_tree} and returns {tree}: they must be alike"
+            )
         outputs, self.out_tree = tree_flatten(result[1])
         self.places = tuple(place for place, leaf in enumerate((*leaves, *outputs)) if leaf is not None)
         return [leaf for leaf in (*leaves, *outputs) if leaf is not None]
@@ -145,7 +147,9 @@ def _aval(tensor: torch.Tensor, sliced: bool) -> Aval:
 def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> None:
     wrong = [f"{old} as {new}" for old, new in zip(before, after, strict=False) if old is not new]
     if wrong:
-        raise ValueError(f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}")
+        raise ValueError(
+            f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}"
+        )
 
 
 def _results(found: _Scan, results: Sequence[torch.Tensor]) -> tuple[Any, Any]:
@@ -184,7 +188,7 @@ class _Differentiable(torch.autograd.Function):
         return tuple(results[:count])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         found: _Scan = ctx.found
         parts = found.parts

@@ -165,6 +165,8 @@ class PendingGraph:
 
     __slots__ = ("entries", "input_data", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs")
 
+    is_body = False  # of an operation that is recorded elsewhere
+
     def __init__(self, limit: int = NO_LIMIT) -> None:
         self.limit = limit
         self.entries: list[Entry] = []

@@ -1,0 +1,7 @@
+"""Functions that are recorded once."""
+
+from __future__ import annotations
+
+from xla_core.control_flow.pure import PureModule, assume_pure, assume_pure_torch, j2t_autograd
+
+__all__ = ["PureModule", "assume_pure", "assume_pure_torch", "j2t_autograd"]

@@ -1,0 +1,7 @@
+"""Loops whose end is decided on the device."""
+
+from __future__ import annotations
+
+from xla_core.control_flow.loops import fori_loop, while_loop
+
+__all__ = ["fori_loop", "while_loop"]

@@ -1,0 +1,7 @@
+"""Gradients over several small batches in one loop on the device."""
+
+from __future__ import annotations
+
+from xla_core.control_flow.accumulation import gradient_accumulation
+
+__all__ = ["gradient_accumulation"]
