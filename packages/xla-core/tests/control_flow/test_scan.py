@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import torch_xla
+import torch_xla.core.xla_model
 from torch_xla.experimental import eager_mode_context
 from torch_xla.experimental.scan import scan
 from torch_xla.utils.checkpoint import checkpoint
@@ -136,6 +137,17 @@ def test_checkpoints_inside(use_reentrant: bool) -> None:
         return fn
 
     compare(make, start.requires_grad_(), torch.randn(4, 3, 3, requires_grad=True))
+
+
+def test_barriers_inside() -> None:
+    def fn(c: Any, x: Any) -> tuple[Any, Any]:
+        hidden = torch.tanh(c @ x)
+        torch_xla.core.xla_model.optimization_barrier_([hidden])
+        return hidden.sin(), hidden
+
+    start, xs = torch.ones(3, 3), torch.full((4, 3, 3), 0.1)
+    expected, _ = in_python(lambda c, x: (torch.tanh(c @ x).sin(), c), start, xs)
+    torch.testing.assert_close(scan(fn, start.to("xla"), xs.to("xla"))[0].cpu(), expected)
 
 
 def test_custom_gradients_are_kept() -> None:

@@ -55,12 +55,13 @@ def jitted(graph: Graph, constants: Constants, default: jax.sharding.Sharding, n
     """
     run = across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default)
     run.__name__ = name
+    has_loops = any(type(entry) is tuple and entry[0].has_bodies for entry in graph.entries)
     return jax.jit(
         run,
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
         out_shardings=_result_shardings(graph, default, replicate),
-        compiler_options=compiler_options(devices_of(default)[0].platform),
+        compiler_options=compiler_options(devices_of(default)[0].platform, has_loops),
     )
 
 

@@ -19,14 +19,17 @@ _CPU_OPTIONS: Mapping[str, str] = {
     # Keeps the barriers in place that `ops/axes.py` writes blocks with; from jaxlib 0.12 on they are kept by default.
     "xla_disable_hlo_passes": "cse_barrier_expander",
 }
+# For programs with loops of the user's: what makes one kernel of a small loop ends the process where it finds a barrier.
+_CPU_OPTIONS_OF_LOOPS: Mapping[str, str] = {"xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
 
 
-def compiler_options(platform: str) -> dict[str, str]:
+def compiler_options(platform: str, has_loops: bool = False) -> dict[str, str]:
     """The XLA compiler options for a platform (`cpu`, `cuda`, …): those that the jaxlib knows and `XLA_FLAGS` does not set."""
     if platform != "cpu":
         return {}
     given = _flags(os.environ.get("XLA_FLAGS", ""))
-    return {name: value for name, value in _CPU_OPTIONS.items() if name not in given and _known(name, value)}
+    wanted = {**_CPU_OPTIONS, **(_CPU_OPTIONS_OF_LOOPS if has_loops else {})}
+    return {name: value for name, value in wanted.items() if name not in given and _known(name, value)}
 
 
 def _flags(text: str) -> set[str]:

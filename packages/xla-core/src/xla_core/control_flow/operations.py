@@ -91,7 +91,7 @@ def _signature(
         total = given + sum(held + seeds for held, seeds in counts)
         # Behind the operands, what tells it from others of its name: its lowering knows them.
         arguments = (*(PLACEHOLDER,) * total, repr(layout), digest)
-        found = remember(_signatures, key, Signature(f"xla.{name}", run, arguments, {}, outs, line=user_line()))
+        found = remember(_signatures, key, Signature(f"xla.{name}", run, arguments, {}, outs, line=user_line(), has_bodies=True))
     return found
 
 

@@ -33,11 +33,13 @@ class Signature:
     has_side_effects: must not run twice.
     target: the row of the op table that lowers it (`aten::add.Tensor`); empty for operations that have none.
     scheduled: its numbers may be others in each step: an optimizer's.
+    has_bodies: it evaluates recorded functions, perhaps in a loop.
     """
 
     __slots__ = (
         "__weakref__",
         "args",
+        "has_bodies",
         "has_side_effects",
         "kwargs",
         "line",
@@ -65,6 +67,7 @@ class Signature:
         has_side_effects: bool = False,
         target: str = "",
         scheduled: bool = False,
+        has_bodies: bool = False,
     ) -> None:
         self.name = name
         self.lower = lower
@@ -78,6 +81,7 @@ class Signature:
         self.has_side_effects = has_side_effects
         self.target = target
         self.scheduled = scheduled
+        self.has_bodies = has_bodies
 
     def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
         """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data."""
