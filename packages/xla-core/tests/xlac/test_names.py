@@ -179,7 +179,7 @@ def test_lines_are_kept_while_debugging() -> None:
     try:
         assert xlac._get_ir_debug() is True
         pending = data(1.0) + 1
-        assert "test_xlac.py" in xlac._get_xla_tensors_text([pending])
+        assert "test_names.py" in xlac._get_xla_tensors_text([pending])
     finally:
         xlac._set_ir_debug(False)
     assert xlac._get_ir_debug() is False
