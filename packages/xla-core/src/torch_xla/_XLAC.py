@@ -38,7 +38,14 @@ from xla_core.xlac.donation import (
     _xla_set_enable_alias_with_buffer_donor_config,
 )
 from xla_core.xlac.metrics import (
+    _clear_xla_counters,
+    _clear_xla_metrics,
+    _get_executed_fallback_ops,
+    _xla_counter_names,
+    _xla_counter_value,
     _xla_increment_counter,
+    _xla_metric_data,
+    _xla_metric_names,
 )
 from xla_core.xlac.stablehlo import (
     _get_stablehlo,
@@ -84,9 +91,12 @@ from xla_core.xlac.text import (
 
 __all__ = [
     "_clear_pending_irs",
+    "_clear_xla_counters",
+    "_clear_xla_metrics",
     "_get_allow_execution",
     "_get_base_seed_as_tensor",
     "_get_buffer_donation",
+    "_get_executed_fallback_ops",
     "_get_git_revs",
     "_get_graph_hash",
     "_get_ir_debug",
@@ -112,6 +122,8 @@ __all__ = [
     "_set_use_eager_mode",
     "_unsafe_buffer_pointer",
     "_xla_computation_cache_is_initialized",
+    "_xla_counter_names",
+    "_xla_counter_value",
     "_xla_device_kind",
     "_xla_get_all_devices",
     "_xla_get_cpu_tensors",
@@ -128,6 +140,8 @@ __all__ = [
     "_xla_get_tensor_view_alias_id",
     "_xla_increment_counter",
     "_xla_memory_info",
+    "_xla_metric_data",
+    "_xla_metric_names",
     "_xla_num_devices",
     "_xla_optimization_barrier_",
     "_xla_real_devices",

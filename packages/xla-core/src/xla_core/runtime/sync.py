@@ -95,7 +95,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
     with recorder.lock:
-        _measure_lock(begin)
+        metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
         pending_graph = recorder.pending_graph
         # Ctrl-C may have cut off a recording's own mending.
         pending_graph.mend()
@@ -120,7 +120,7 @@ _CONTENDED_NS = 200_000
 
 
 def _measure_lock(begin: int) -> None:
-    """Note how long it took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
+    """Note how long a read took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
     waited = time.perf_counter_ns() - begin
     if waited > _CONTENDED_NS:
         metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
@@ -201,7 +201,7 @@ def _announce(
 def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, cause: Cause | None, line: str | None) -> None:
     begin = time.perf_counter_ns()
     inputs = inputs_of(pending_graph.entries, pending_graph.input_data)
-    metrics.metric_add("UnwrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+    unwrapped = time.perf_counter_ns() - begin
 
     def keep(buffers: list[jax.Array]) -> None:
         begin = time.perf_counter_ns()
@@ -213,7 +213,8 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
             donation.settle()
         # Here, where Ctrl-C waits: what has run must not be found pending.
         retire(recorder)
-        metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+        wrapped = time.perf_counter_ns() - begin
+        metrics.metrics_add(("UnwrapXlaData", unwrapped, Unit.DURATION_NS), ("WrapXlaData", wrapped, Unit.DURATION_NS))
 
     try:
         executor.execute(recorder, program.graph, inputs, keep, cause, line)
