@@ -37,6 +37,13 @@ from xla_core.xlac.donation import (
     _xla_get_enable_alias_with_buffer_donor_config,
     _xla_set_enable_alias_with_buffer_donor_config,
 )
+from xla_core.xlac.dynamic_shapes import (
+    _dynamic_shape_detector_end_session,
+    _dynamic_shape_detector_get_max_different_graphs,
+    _dynamic_shape_detector_remove_session,
+    _dynamic_shape_detector_set_max_different_graphs,
+    _dynamic_shape_detector_start_session,
+)
 from xla_core.xlac.metrics import (
     _clear_xla_counters,
     _clear_xla_metrics,
@@ -93,6 +100,11 @@ __all__ = [
     "_clear_pending_irs",
     "_clear_xla_counters",
     "_clear_xla_metrics",
+    "_dynamic_shape_detector_end_session",
+    "_dynamic_shape_detector_get_max_different_graphs",
+    "_dynamic_shape_detector_remove_session",
+    "_dynamic_shape_detector_set_max_different_graphs",
+    "_dynamic_shape_detector_start_session",
     "_get_allow_execution",
     "_get_base_seed_as_tensor",
     "_get_buffer_donation",

@@ -60,7 +60,7 @@ def spare_leaves(pending_graph: PendingGraph, slots: list[int], computed: list[i
 
 def settle() -> None:
     """Take note of the marked buffers that a program has taken over: using their values raises DonatedError."""
-    for value in list(_marked):
+    for value in list(_marked) if _marked else ():
         if value.buffer is not None and value.buffer.is_deleted():
             _marked.discard(value)
             text = f"{value.aval} on {value.recorder.device} was marked for donation, and a program has written its results there"

@@ -209,8 +209,7 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
             value.buffer = buffer
             value.pending_graph = None
             next(buffers_made)
-        if donation.any_marked():
-            donation.settle()
+        donation.settle()
         # Here, where Ctrl-C waits: what has run must not be found pending.
         retire(recorder)
         wrapped = time.perf_counter_ns() - begin

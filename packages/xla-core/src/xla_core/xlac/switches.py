@@ -6,7 +6,7 @@ import torch
 
 from xla_core._version import __version__
 from xla_core.api import eager
-from xla_core.frontend.dispatch import capture_lines
+from xla_core.frontend.dispatch import capture_lines, captures_lines
 from xla_core.runtime.sync import forbid_reads
 
 
@@ -30,19 +30,14 @@ def _get_allow_execution() -> bool:
     return _Execution.allowed
 
 
-class _IrDebug:
-    """Whether each operation keeps the user's line."""
-
-    on = False
-
-
 def _set_ir_debug(on: bool) -> None:
-    _IrDebug.on = bool(on)
-    capture_lines(_IrDebug.on)
+    """Let each operation keep the user's line, or not."""
+    capture_lines(bool(on))
 
 
 def _get_ir_debug() -> bool:
-    return _IrDebug.on
+    """Whether each operation keeps the user's line."""
+    return captures_lines()
 
 
 def _set_use_eager_mode(on: bool) -> None:

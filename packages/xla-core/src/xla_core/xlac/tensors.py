@@ -10,6 +10,7 @@ import torch
 from xla_core.api.conversion import plain
 from xla_core.api.library import optimization_barrier_
 from xla_core.api.model import get_rng_state, set_rng_state, wait_device_ops
+from xla_core.api.step import check_scopes
 from xla_core.errors import UnsupportedOperationError
 from xla_core.frontend.interop import buffer_of, storage_key
 from xla_core.frontend.values import cpu_copies, value_of
@@ -39,6 +40,8 @@ def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: 
 
 
 def _xla_step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = False, reset_scope: bool = True) -> None:
+    if reset_scope:
+        check_scopes()
     user_step(recorder_named(device), wait, "torch_xla._XLAC._xla_step_marker")
 
 
