@@ -90,6 +90,7 @@ class _Regions(threading.local):
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
+        self.default: str | None = None  # outside of them
 
 
 _regions = _Regions()
@@ -98,6 +99,11 @@ _regions = _Regions()
 def enter_region(name: str | None) -> None:
     """Name what this thread records from now on."""
     _regions.names.append(name)
+
+
+def name_graphs(name: str | None) -> None:
+    """Name what this thread records outside of named regions."""
+    _regions.default = name
 
 
 def leave_region() -> None:
@@ -133,4 +139,4 @@ def open_scopes() -> tuple[str, ...]:
 def region_name() -> str | None:
     """The name of the innermost region that has one."""
     names = _regions.names
-    return next((name for name in reversed(names) if name is not None), None) if names else None
+    return next((name for name in reversed(names) if name is not None), _regions.default) if names else _regions.default
