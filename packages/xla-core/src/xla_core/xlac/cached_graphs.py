@@ -17,8 +17,7 @@ from xla_core.compile.cache import programs
 from xla_core.errors import DeviceMismatchError
 from xla_core.export.stablehlo import Program, pending_program
 from xla_core.frontend.interop import storage_key
-from xla_core.frontend.live_buffers import live_tensors
-from xla_core.frontend.tensor import XLATensor, wrap
+from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, aval_at, inputs_of
@@ -29,7 +28,7 @@ from xla_core.metrics import Cause
 from xla_core.runtime import client, donation, executor, rng
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.sync import compute
-from xla_core.xlac.common import Tensors, plain_tensors
+from xla_core.xlac.common import Tensors, holders, plain_tensors
 from xla_core.xlac.donation import _xla_get_enable_alias_with_buffer_donor_config
 
 _SEED_ID = -127389  # the id of the random state among inputs; no tensor has it
@@ -62,7 +61,7 @@ def _get_tensors_xla_device_data_node(output_tensors: Tensors, uncloned_tensors:
     program = _cut(output_tensors)
     if program is None:
         return [], []
-    holders = _holders(uncloned_tensors)
+    held = holders(uncloned_tensors)
     numbers = numbers_of(program.graph, program.inputs)
     buffers = iter(program.inputs.buffers)
     ids: list[int] = []
@@ -74,7 +73,7 @@ def _get_tensors_xla_device_data_node(output_tensors: Tensors, uncloned_tensors:
             ids.append(_SEED_ID if seed else id(tensor))
         else:
             buffer = next(buffers)
-            holder = holders.get(id(buffer))
+            holder = held.get(id(buffer))
             tensor = wrap(buffer_value(program.recorder, entry, buffer, shared=True)) if holder is None else holder
             ids.append(storage_key(plain(tensor)))
         values.append(tensor)
@@ -156,16 +155,6 @@ def _cut(tensors: Tensors) -> Program | None:
 
 def _leaves(graph: Graph) -> Iterator[tuple[int, Any]]:
     return ((slot, entry) for slot, entry in enumerate(graph.entries) if isinstance(entry, (Aval, ScalarInput)))
-
-
-def _holders(first: Tensors) -> dict[int, XLATensor]:
-    """Tensors that show all of a buffer, by the buffer's id."""
-    found: dict[int, XLATensor] = {}
-    for tensor in (*plain_tensors(first), *live_tensors()):
-        buffer = tensor._storage.value.buffer if tensor._view is None else None
-        if buffer is not None:
-            found.setdefault(id(buffer), tensor)
-    return found
 
 
 def _seed_tensor(seed: int) -> torch.Tensor:

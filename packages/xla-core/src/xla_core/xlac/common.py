@@ -8,6 +8,7 @@ import torch
 
 from xla_core.api import devices
 from xla_core.api.conversion import plain
+from xla_core.frontend.live_buffers import live_tensors
 from xla_core.frontend.tensor import XLATensor
 from xla_core.runtime import client
 from xla_core.runtime.recorder import Recorder
@@ -23,3 +24,13 @@ def recorder_named(device: str) -> Recorder:
 def plain_tensors(tensors: Tensors) -> list[XLATensor]:
     """The xla tensors behind parameters and wrappers. Raises DeviceMismatchError for one that is not on xla."""
     return [plain(tensor) for tensor in tensors]
+
+
+def holders(first: Tensors = ()) -> dict[int, XLATensor]:
+    """The live tensors, those of `first` before others, that show all of a computed value, by the id of its buffer."""
+    found: dict[int, XLATensor] = {}
+    for tensor in (*plain_tensors(first), *live_tensors()):
+        buffer = tensor._storage.value.buffer if tensor._view is None else None
+        if buffer is not None:
+            found.setdefault(id(buffer), tensor)
+    return found

@@ -16,11 +16,12 @@ from xla_core.frontend.interop import graph_of, storage_key
 from xla_core.frontend.live_buffers import live_tensors
 from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import value_of
+from xla_core.ir.aval import Aval
 from xla_core.ir.node_text import element_type, node_text, numbers_of, shape_text
 from xla_core.ir.sharding import sharding_text
 from xla_core.ir.text import graph_hash, graph_text
-from xla_core.runtime.resharding import requested_sharding
-from xla_core.xlac.common import Tensors, plain_tensors
+from xla_core.runtime.resharding import any_sharded, requested_sharding
+from xla_core.xlac.common import Tensors, holders, plain_tensors
 
 
 def _get_xla_tensors_text(tensors: Tensors) -> str:
@@ -29,7 +30,16 @@ def _get_xla_tensors_text(tensors: Tensors) -> str:
 
 
 def _text(found: Program) -> str:
-    return node_text(found.graph, devices.xla_real_device(found.recorder.device), numbers_of(found.graph, found.inputs))
+    device = devices.xla_real_device(found.recorder.device)
+    return node_text(found.graph, device, numbers_of(found.graph, found.inputs), _shardings(found) if any_sharded() else None)
+
+
+def _shardings(found: Program) -> dict[int, str]:
+    """The shardings of inputs, by slot."""
+    tensors = holders()
+    slots = [slot for slot, entry in enumerate(found.graph.entries) if type(entry) is Aval]
+    held = {slot: tensors.get(id(buffer)) for slot, buffer in zip(slots, found.inputs.buffers, strict=True)}
+    return {slot: text for slot, tensor in held.items() if tensor is not None and (text := _sharding(tensor)) != "None"}
 
 
 def _get_xla_tensors_hlo(tensors: Tensors) -> str:
