@@ -9,6 +9,7 @@ import torch
 
 import torch_xla
 import torch_xla._XLAC as xlac
+from torch_xla.experimental.eager import eager_mode_context
 from torch_xla.utils.dlpack import to_dlpack
 from xla_core import metrics
 
@@ -97,3 +98,33 @@ def test_wrong_use() -> None:
         xlac._set_buffer_donation(torch.ones(2), True)
     with pytest.raises(RuntimeError, match="no device"):
         xlac._xla_get_enable_alias_with_buffer_donor_config("TPU:77")
+
+
+def test_in_eager_mode_operations_take_nothing() -> None:
+    with eager_mode_context(True):
+        given = torch.ones(4).to("xla")
+        xlac._set_buffer_donation(given, True)
+        assert (given * 3).tolist() == [3.0] * 4 and given.tolist() == [1.0] * 4 and xlac._get_buffer_donation(given)
+
+
+def test_under_no_grad_and_autocast() -> None:
+    weight = torch.nn.Parameter(torch.full((4, 4), 2.0).to("xla"))
+    given = torch.ones(4, 4).to("xla")
+    assert xlac._set_buffer_donation(given, True)
+    with torch.no_grad(), torch.autocast("xla", torch.bfloat16):
+        result = (given @ weight).float()
+    torch_xla.sync()
+    assert result.tolist() == [[8.0] * 4] * 4
+
+
+def test_captured_calls_keep_what_is_marked() -> None:
+    kept = torch.full((4,), 2.0).to("xla")
+    xlac._set_buffer_donation(kept, True)
+
+    @torch_xla.compile(capture=True)
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * kept
+
+    for number in range(4):
+        assert step(torch.full((4,), float(number)).to("xla")).tolist() == [2.0 * number] * 4
+    assert kept.tolist() == [2.0] * 4
