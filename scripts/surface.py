@@ -18,7 +18,9 @@ LIST = Path(__file__).resolve().parents[1] / "tests" / "data" / "surface.json"
 def unresolved() -> dict[str, list[str]]:
     """The names that do not resolve, by module: of every module, also of those that are complete."""
     names: dict[str, list[str]] = json.loads(LIST.read_text(encoding="utf-8"))
-    return {module: [name for name in wanted if not _resolves(module, name)] if _imports(module) else wanted for module, wanted in names.items()}
+    return {
+        module: [name for name in wanted if not _resolves(module, name)] if _imports(module) else wanted for module, wanted in names.items()
+    }
 
 
 def _imports(module: str) -> bool:

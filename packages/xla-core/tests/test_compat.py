@@ -308,3 +308,8 @@ def test_what_a_hook_raises_leaves_the_engine(error: BaseException) -> None:
     middle.register_hook(fail)
     with pytest.raises(StopIteration if isinstance(error, StopIteration) else type(error)):
         middle.sum().backward()
+
+
+def test_plugins_are_loaded_from_the_library_that_is_named() -> None:
+    with pytest.raises((RuntimeError, OSError), match="nowhere"):
+        _compat.register_jax_plugin("test_npu", "/nowhere/npu.so", {})

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 import torch
+from jax._src import xla_bridge
 from jax._src.core import ShapedArray
 from jax._src.interpreters.pxla import batched_device_put
 from jaxlib import _jax as _jax_runtime
@@ -512,3 +513,8 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
     operator.py_impl(kind)(function)
     operator.py_impl(keys.PrivateUse1)(function)
     operator.py_impl(keys.AutogradPrivateUse1)(run)
+
+
+def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:
+    """Make a PJRT plugin a platform of jax, ahead of its own. Raises RuntimeError for a library that cannot be loaded."""
+    xla_bridge.register_plugin(name, library_path=library, options=options)

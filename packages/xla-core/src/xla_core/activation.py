@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from xla_core._compat import free_jax_garbage_in_c
+from xla_core.api import device_plugins
 from xla_core.control_flow import higher_order
 from xla_core.dynamo import tracing
 from xla_core.frontend import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
@@ -29,4 +30,5 @@ def activate() -> None:
     tracing.register()
     higher_order.register()
     ending.register()
+    device_plugins.register()
     free_jax_garbage_in_c()
