@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.ops.precision import get as _xla_get_mat_mul_precision
+from xla_core.ops.precision import set as _xla_set_mat_mul_precision
 from xla_core.xlac import (
     _clear_pending_irs,
     _get_allow_execution,
@@ -81,6 +83,7 @@ __all__ = [
     "_xla_get_devices",
     "_xla_get_replication_devices",
     "_xla_get_replication_devices_count",
+    "_xla_get_mat_mul_precision",
     "_xla_get_rng_seed",
     "_xla_get_runtime_devices",
     "_xla_get_tensor_id",
@@ -92,6 +95,7 @@ __all__ = [
     "_xla_real_devices",
     "_xla_runtime_is_initialized",
     "_xla_set_default_device",
+    "_xla_set_mat_mul_precision",
     "_xla_set_replication_devices",
     "_xla_set_rng_seed",
     "_xla_step_marker",
