@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# True: the inputs of compiled graphs are taken to be on the device already; a pending one is an error instead of being computed.
+# True: no call looks whether inputs of its graph are pending, to count and to explain that they are computed apart. They are all the same.
 skip_input_data_check: bool = False
