@@ -328,3 +328,8 @@ def test_ahead_of_time_autograd_hands_out_both_graphs() -> None:
 
 def test_the_pass_that_moves_constructors_is_for_a_device() -> None:
     assert _compat.constructor_mover("xla").target == "xla"
+
+
+def test_plugins_are_loaded_from_the_library_that_is_named() -> None:
+    with pytest.raises((RuntimeError, OSError), match="nowhere"):
+        _compat.register_jax_plugin("test_npu", "/nowhere/npu.so", {})

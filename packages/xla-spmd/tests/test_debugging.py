@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 from typing import Any
 
+import jax
 import pytest
 import rich.console
 import rich.table
@@ -13,6 +15,7 @@ import torch
 
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
+from torch_xla.distributed.spmd import debugging
 
 LINES = """\
 ┌─────────┬─────────┐
@@ -99,3 +102,8 @@ def test_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     with pytest.raises(ValueError, match="pip install rich"):
         xs.debugging.visualize_sharding("{replicated}")
+
+
+def test_what_pictures_need_is_told() -> None:
+    assert debugging.RICH_ENABLED is (importlib.util.find_spec("rich") is not None)
+    assert debugging.maybe_get_jax() is jax and debugging.requires_jax(len) is len

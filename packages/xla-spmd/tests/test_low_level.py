@@ -18,6 +18,21 @@ def test_telling_and_asking(report: Any, refused: Any) -> None:
     assert found["XlaShardingSpec"] == [[[0, 1], [2, 3], [4, 5], [6, 7]], 3, False]
 
 
+def test_programs_say_how_they_are_sharded(report: Any) -> None:
+    found = report("low_level.texts")
+    hlo = found["hlo"].splitlines()
+    parameters = [line for line in hlo if " parameter(" in line]
+    assert sum("sharding={devices=[2,4]" in line for line in parameters) == 1
+    assert sum("sharding={replicated}" in line for line in parameters) == 1
+    assert any('custom_call_target="Sharding"' in line and "bf16[8,4]" in line and "devices=[2,1,4]" in line for line in hlo)
+    root = next(line for line in hlo if "ROOT" in line)
+    assert "bf16[8,4]" in root and "sharding={{devices=[2,1,4]" in root and any("opt-barrier" in line for line in hlo)
+    assert f"device=CPU:0, sharding={FIRST}" in found["ir"] and "aten::mm(" in found["ir"] and "xla::custom_sharding(" in found["ir"]
+    assert "ShardingSpec: {devices=[2,1,4]3,1" in found["pending"] and "aten::mm(" in found["pending"]
+    assert f"ShardingSpec: {FIRST}" in found["computed"] and "Data Handle: " in found["computed"]
+    assert found["handles"] == 1 and found["values"] == 0
+
+
 def test_shards(report: Any, refused: Any) -> None:
     found = report("low_level.shards")
     assert found["last"] == [[[38.0, 39.0], [0.0, 0.0], [0.0, 0.0]], "CPU:7", 0, [[9, 10, 1], [2, 4, 1]]]

@@ -46,6 +46,7 @@ _SUBMODULES = (
     "runtime",
     "stablehlo",
     "utils",
+    "version",
 )
 
 _activate()

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 import torch
+from jax._src import xla_bridge
 from jax._src.core import ShapedArray
 from jax._src.interpreters.pxla import batched_device_put
 from jaxlib import _jax as _jax_runtime
@@ -519,3 +520,8 @@ def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     return [result[0] for result in results]
+
+
+def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:
+    """Make a PJRT plugin a platform of jax, ahead of its own. Raises RuntimeError for a library that cannot be loaded."""
+    xla_bridge.register_plugin(name, library_path=library, options=options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from xla_core._compat import free_jax_garbage_in_c
+from xla_core.api import device_plugins
 from xla_core.dynamo import tracing
 from xla_core.frontend import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
 from xla_core.ops import families
@@ -27,4 +28,5 @@ def activate() -> None:
     loading.register()
     tracing.register()
     ending.register()
+    device_plugins.register()
     free_jax_garbage_in_c()

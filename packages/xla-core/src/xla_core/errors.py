@@ -7,6 +7,7 @@ XlaError (Exception)
 ├── DeviceIndexError (IndexError)          an index past the devices of this process
 ├── LoweringError (RuntimeError)           a lowering or the compiler failed; names operation, shapes, user line
 ├── ExecutionError (RuntimeError)          a compiled program, or the client under it, failed
+├── DonatedError (RuntimeError)            the buffer was given away: a program has written its results there
 ├── FallbackError (RuntimeError)           an operation without lowering where fallback is forbidden
 ├── UnsupportedOperationError (NotImplementedError)  cannot be done on XLA; says what to do instead
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
@@ -57,6 +58,10 @@ class LoweringError(XlaError, RuntimeError):
 
 class ExecutionError(XlaError, RuntimeError):
     """A compiled program, or the client that runs it, failed."""
+
+
+class DonatedError(XlaError, RuntimeError):
+    """The buffer of a value was marked for donation, and a program has taken it over."""
 
 
 class FallbackError(XlaError, RuntimeError):

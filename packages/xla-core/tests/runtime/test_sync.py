@@ -349,7 +349,7 @@ def test_threads_may_record_and_read_at_the_same_time() -> None:
 
 
 def test_waiting_for_a_device_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeviceLockWait: another thread is at work on the device."""
+    """DeviceLockWait: a sample for each sync, which is long where another thread is at work on the device."""
     torch_xla.sync()
     recorder = current_recorder()
     lock, waits = recorder.lock, threading.Event()
@@ -362,9 +362,8 @@ def test_waiting_for_a_device_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
         def __exit__(self, *_: object) -> None:
             lock.release()
 
-    before = metrics.metric("DeviceLockWait")
     torch_xla.sync()
-    assert metrics.metric("DeviceLockWait") == before, "nobody else is there"
+    before = metrics.metric("DeviceLockWait")
     monkeypatch.setattr(recorder, "lock", Watched())
     with lock:
         thread = threading.Thread(target=torch_xla.sync)
@@ -373,7 +372,7 @@ def test_waiting_for_a_device_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
         threading.Event().wait(0.01)  # a wait of some length
     thread.join()
     found = metrics.metric("DeviceLockWait")
-    assert found is not None and found.total_samples == (before.total_samples if before else 0) + 1 and found.samples[-1][1] > 0
+    assert found is not None and found.total_samples == (before.total_samples if before else 0) + 1 and found.samples[-1][1] > 1e6
 
 
 @pytest.mark.parametrize("once", [False, True])

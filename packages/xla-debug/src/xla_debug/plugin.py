@@ -8,12 +8,14 @@ from typing import Any
 
 from xla_debug import settings
 from xla_debug.analysis import execution_analysis
-from xla_debug.metrics import metrics_saver
+from xla_debug.graphs import tensors_file
+from xla_debug.metrics import metrics_report, metrics_saver
 from xla_debug.profiling import xlac_profiler
 
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function. Starts what the environment asks for."""
+    tensors_file.install()  # first: what it is given are the programs, and not what others put around them
     metrics_saver.install()
     execution_analysis.install()
     folder = settings.RECORDING_DIR.get()
@@ -22,4 +24,8 @@ def offered() -> Mapping[str, Callable[..., Any]]:
 
         start_recording(Path(folder))
     profiler: Any = xlac_profiler  # a module, not a function
-    return {"torch_xla._XLAC.profiler": profiler}
+    return {
+        "torch_xla._XLAC.profiler": profiler,
+        "torch_xla._XLAC._xla_metrics_report": metrics_report.metrics_report,
+        "torch_xla._XLAC._short_xla_metrics_report": metrics_report.short_metrics_report,
+    }

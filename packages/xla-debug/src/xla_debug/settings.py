@@ -78,4 +78,9 @@ SAVE_GRAPH_FMT = Setting(
     "text, dot or hlo",
 )
 
+SAVE_TENSORS_FILE = _text("XLA_SAVE_TENSORS_FILE", "File to which each program is appended before it runs; read at first use of a device.")
+SAVE_TENSORS_FMT = Setting(
+    "XLA_SAVE_TENSORS_FMT", GraphFormat.TEXT, "How XLA_SAVE_TENSORS_FILE has programs.", GraphFormat, "text, dot or hlo"
+)
+
 SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_xla.debug.frame_parser_util import process_frames
+from torch_xla.debug.frame_parser_util import create_report, parse_frame_content, parse_frames, process_frames
 from xla_debug.analysis import execution_analysis
 from xla_debug.analysis.frame_parser import Explained, FrameGroup
 from xla_debug.core import events
@@ -101,6 +101,18 @@ def test_frames_of_a_file_are_counted(trained: tuple[Any, Path]) -> None:
     assert first == FrameGroup(Explained.EXECUTION, steps, 3, 1)
     assert {group.explained for group in rest} == {Explained.COMPILATION, Explained.UNEXPECTED}
     assert {(group.frames, group.count, group.graphs) for group in rest} == {(steps, 1, 1), (reads, 1, 1)} and len(rest) == 3
+
+
+def test_frames_in_parts(trained: tuple[Any, Path]) -> None:
+    _, path = trained
+    groups = process_frames(path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert parse_frames(lines) == groups and parse_frames(["other text"]) == []
+    text = create_report(groups)
+    assert text.startswith(f"Execution Analysis: 3 times, 1 programs\n  {groups[0].frames[0]}\n") and text.count(" times, ") == len(groups)
+    frames = [frame for line in lines if (frame := parse_frame_content(line)) is not None]
+    assert f"{frames[0].function} ({frames[0].file}:{frames[0].line})" == groups[0].frames[0]
+    assert parse_frame_content("Execution Analysis:   Graph Hash: 12") is None
 
 
 def test_a_file_without_explanations(tmp_path: Path) -> None:

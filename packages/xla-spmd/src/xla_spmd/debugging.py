@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,9 @@ from xla_spmd.tensor import unwrap_sharded_tensor
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+RICH_ENABLED = importlib.util.find_spec("rich") is not None
+"""Whether pictures can be drawn: the package `rich` is installed."""
 
 _COLORS = ("red", "green", "blue", "yellow", "magenta", "cyan", "white")
 # A picture at scale 1, in characters; as wide as high, since characters are two and a half times as high as wide.

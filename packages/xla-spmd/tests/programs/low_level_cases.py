@@ -46,6 +46,24 @@ def telling() -> dict[str, Any]:
 
 
 @case
+def texts() -> dict[str, Any]:
+    t, weight = torch.ones(8, 4).to("xla"), torch.ones(4, 4).to("xla")
+    lib._xla_mark_sharding(t, FIRST.get_op_sharding((0, 1)))  # of the mesh in whose order programs run
+    result = (t @ weight).to(torch.bfloat16)
+    lib._xla_mark_sharding(result, FIRST.get_op_sharding((0, None)))
+    lib._xla_optimization_barrier_([weight])
+    found = {
+        "hlo": lib._get_xla_tensors_hlo([result, weight]),
+        "ir": lib._get_xla_tensors_text([result]),
+        "pending": lib._get_xla_tensor_debug_info(result),
+        "computed": lib._get_xla_tensor_debug_info(t),
+        "handles": len(set(lib._get_tensors_handle([t, t.detach()]))),
+    }
+    found["values"] = far(result.float(), torch.full((8, 4), 4.0))
+    return found
+
+
+@case
 def shards() -> dict[str, Any]:
     t = torch.arange(40.0).reshape(10, 4).to("xla")
     lib._xla_mark_sharding(t, BOTH)

@@ -18,6 +18,7 @@ samples: its number, its sum, and the newest with their times.
 * `counter_add` and `metric_add` add to one; it need not be announced. A metric keeps the `Unit` of its first sample.
 * `live_buffers` lists what is on the devices now, each a `LiveBuffer` with the tensors that keep it there. It asks the garbage
   collector: milliseconds.
+* `scope` names what this thread does in a block, as a profiler shows it: no step ends there while operations keep their lines.
 * `clear` starts counters, metrics or both again at nothing.
 
 Guarantees: all of it may be called from any thread. Counters that would cost something while operations are recorded are worked
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from xla_core.frontend.live_buffers import LiveBuffer, live_buffers
 from xla_core.metrics import MetricSnapshot, Snapshot, Unit, clear, counter, counter_add, metric, metric_add, snapshot
+from xla_core.runtime.source_location import scope
 
 __all__ = [
     "LiveBuffer",
@@ -40,5 +42,6 @@ __all__ = [
     "live_buffers",
     "metric",
     "metric_add",
+    "scope",
     "snapshot",
 ]

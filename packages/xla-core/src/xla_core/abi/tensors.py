@@ -23,7 +23,8 @@ tensors may show one value: views, aliases, parameters.
 * `to_cpu` gives a nesting of containers with CPU tensors in place of the tensors on the device, from one execution; tensors that show the
   same data share memory there, too. With `convert=False` they are computed only, as replicas need that write nothing.
 * `is_pending` asks, and runs nothing.
-* `hlo_text` is the pending operations behind some tensors as HLO text, before the compiler optimizes it; nothing runs.
+* `hlo_text` is the pending operations behind some tensors as HLO text, before the compiler optimizes it; nothing runs. `node_text` is a
+  `Graph` in the notation of PyTorch/XLA's dumps.
 * `alias_key` is equal for tensors that show the same elements of the same data, as tied weights do.
 * `XLATensor` is the tensor of the device. What torch's own types hide, `nn.Parameter` and subclasses of the user's, `tensor_behind`
   gives: the tensor itself, the one behind it, or None where the device has no part in it.
@@ -40,6 +41,7 @@ from xla_core.export.stablehlo import get_hlo as hlo_text
 from xla_core.frontend.interop import alias_key, buffer_of, is_pending, materialize, sync, tensor_from_buffer, tensor_from_host
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.node_text import node_text
 
 __all__ = [
     "XLATensor",
@@ -48,6 +50,7 @@ __all__ = [
     "hlo_text",
     "is_pending",
     "materialize",
+    "node_text",
     "sync",
     "tensor_behind",
     "tensor_from_buffer",

@@ -31,7 +31,7 @@ _NAMES_OF_XLAC = {
         "_spmd_shard_to_full_shape _get_local_shards _load_local_shards _get_local_shard_replica_and_indices "
         "_global_tensor_from_cpu_shards _xla_spmd_all_reduce _xla_spmd_reduce_scatter"
     ),
-    DEBUG: "profiler",
+    DEBUG: "profiler _xla_metrics_report _short_xla_metrics_report",
 }
 _COLLECTIVES: Mapping[tuple[str, str], Collective] = MappingProxyType({(row.module, row.name): row for row in COLLECTIVES})
 # Module and name of the user's → the distribution that implements it.

@@ -12,37 +12,48 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 
 from xla_core.api import eager, plugins
+from xla_core.api.graph_limit import GraphLimit
 from xla_core.captured.function import CapturedFunction, Policy
 from xla_core.compat.deprecation import warn_once
-from xla_core.errors import TooManyGraphsError
-from xla_core.ir.graph import Graph
+from xla_core.frontend.dispatch import captures_lines
 from xla_core.metrics import Cause
 from xla_core.runtime import client
-from xla_core.runtime.executor import watch_graphs
-from xla_core.runtime.source_location import enter_region, leave_region
+from xla_core.runtime.source_location import enter_region, leave_region, open_scopes
 from xla_core.runtime.sync import forbid_reads, user_step
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _step(wait: bool, log: str, cause: Cause = Cause.USER_SYNC) -> None:
+def _step(wait: bool, log: str, cause: Cause = Cause.USER_SYNC, reset_scope: bool = False) -> None:
     plugins.implementations()  # plugins may have hooks for steps
+    if reset_scope:
+        check_scopes()
     user_step(client.current_recorder(), wait, log, cause)
+
+
+def check_scopes() -> None:
+    """Raise RuntimeError if this thread is in a scope of the profiler while operations keep their lines: two programs would share it."""
+    scopes = open_scopes()
+    if scopes and captures_lines():
+        raise RuntimeError(
+            f"a step may not end inside a scope of the profiler, and {'.'.join(scopes)} is open: "
+            "leave the scope first, or give reset_scope=False"
+        )
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Run everything live on the default device as one graph; `wait`: until it is done. Then run the step closures.
 
-    reset_scope: accepted for compatibility; there are no scopes to reset.
+    reset_scope: while `XLA_IR_DEBUG` keeps lines, raise RuntimeError inside an `xp.Trace`, whose operations two programs would share.
     """
-    _step(wait, "torch_xla.torch_xla::sync")
+    _step(wait, "torch_xla.torch_xla::sync", reset_scope=reset_scope)
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Run everything live on the default device as one graph. Deprecated: use `torch_xla.sync`, which takes the same arguments."""
     warn_once("mark_step", "torch_xla.core.xla_model.mark_step is deprecated, use torch_xla.sync instead.")
-    _step(wait, "torch_xla.core.xla_model::mark_step")
+    _step(wait, "torch_xla.core.xla_model::mark_step", reset_scope=reset_scope)
 
 
 @contextmanager
@@ -52,7 +63,7 @@ def step() -> Iterator[None]:
     try:
         yield
     finally:
-        sync()
+        _step(False, "torch_xla.torch_xla::sync")
 
 
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
@@ -91,11 +102,14 @@ class Region:
             raise ValueError(f"max_different_graphs is {max_different_graphs}, must be at least 1")
         self._full_graph = full_graph
         self._name = name
-        self._limit = max_different_graphs
-        self._graphs: set[Any] = set()
+        self._most = max_different_graphs
+        self._label = f"torch_xla.compile of {name!r}" if name else "this region of torch_xla.compile"
+        self._limit = None if max_different_graphs is None else GraphLimit(self._label, lambda: max_different_graphs)
 
-    def _label(self) -> str:
-        return f"region {self._name!r}" if self._name else "this region"
+    def named(self, function: Callable[..., Any]) -> Region:
+        """A region like this one with the name of a function, if it has no name of its own."""
+        name = getattr(function, "__name__", None)
+        return self if self._name or not name else Region(self._full_graph, name, self._most)
 
     def __enter__(self) -> Region:
         entered = _Entered(eager.is_eager_mode(), None, None)
@@ -107,12 +121,12 @@ class Region:
             raise
         if self._full_graph:
             entered.reads = forbid_reads(
-                f"a value was read inside torch_xla.compile(full_graph=True), {self._label()}: "
+                f"a value was read inside {self._label} with full_graph=True: "
                 "move print, item() and other reads behind it, or leave full_graph off"
             )
         # After the sync: what was pending before is none of the region's graphs.
         if self._limit is not None:
-            entered.end_watch = self._watch(self._limit)
+            entered.end_watch = self._limit.watch()
         _stack.entered.append(entered)
         enter_region(self._name)
         return self
@@ -135,25 +149,12 @@ class Region:
                 entered.end_watch()
             eager.eager_mode(entered.eager)
 
-    def _watch(self, limit: int) -> Callable[[], None]:
-        """Count the distinct graphs that this thread runs."""
-        thread = threading.get_ident()
-
-        def see(graph: Graph) -> None:
-            if threading.get_ident() == thread and graph.key not in self._graphs:
-                if len(self._graphs) == limit:
-                    raise TooManyGraphsError(
-                        f"{self._label()} of torch_xla.compile makes more than max_different_graphs={limit} distinct graphs: "
-                        "keep shapes and Python branches the same in each call, or raise the limit"
-                    )
-                self._graphs.add(graph.key)
-
-        return watch_graphs(see)
-
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        region = self.named(function)
+
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
+            with region:
                 return function(*args, **kwargs)
 
         return wrapper
@@ -161,6 +162,7 @@ class Region:
 
 def _captured(function: Callable[P, R], region: Region, fallback: bool, verify_every: int) -> Callable[P, R]:
     named = getattr(function, "__name__", type(function).__name__)
+    region = region.named(function)
     captured = CapturedFunction(function, Policy(named, fallback, verify_every), lambda: region, region.clear_pending)
 
     @functools.wraps(function)

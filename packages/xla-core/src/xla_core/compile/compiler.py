@@ -64,6 +64,18 @@ def jitted(graph: Graph, constants: Constants, default: jax.sharding.Sharding, n
     )
 
 
+def readable(graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str) -> Any:
+    """As `jitted`, to be looked at and not to be run: without what it returns beside its results, and without tests of data."""
+    run = across_replicas(program(graph, constants, source_scope, default), default)
+
+    def shown(*arguments: Any) -> tuple[Any, ...]:
+        return tuple(run(*arguments)[:-1])
+
+    shown.__name__ = name
+    shardings = _result_shardings(graph, default, replicate=False)
+    return jax.jit(shown, keep_unused=True, out_shardings=shardings[:-1] if isinstance(shardings, tuple) else shardings)
+
+
 def _result_shardings(graph: Graph, default: jax.sharding.Sharding, replicate: bool) -> Any:
     """The explicit shardings of a program's results: of those that were given one, and of all if no argument says where it runs."""
     free = not replicate and any(type(entry) is Aval for entry in graph.entries)

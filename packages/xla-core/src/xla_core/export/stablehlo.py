@@ -13,7 +13,7 @@ import torch
 from xla_core import config
 from xla_core._compat import run_module
 from xla_core.api.conversion import plain
-from xla_core.compile.compiler import across_replicas, source_scope
+from xla_core.compile.compiler import across_replicas, readable, source_scope
 from xla_core.compile.emit import Constants, arrays_of, program
 from xla_core.compile.options import compiler_options
 from xla_core.dtypes import torch_dtype
@@ -141,8 +141,15 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
 
 
 def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """HLO text of the pending program, before XLA's own passes."""
-    return str(lower(pending_program(tensors)).as_text(dialect="hlo"))
+    """HLO text of the pending program, before XLA's own passes: with the shardings of SPMD mode, as it would run."""
+    return str(lower_as_run(pending_program(tensors)).as_text(dialect="hlo"))
+
+
+def lower_as_run(found: Program) -> Any:
+    """`jax.stages.Lowered` of a program over its buffers and packed numbers, for the device that it is on."""
+    function = readable(found.graph, found.constants, default_sharding(found.recorder), "program")
+    with jax.enable_x64(True):
+        return function.lower(*found.inputs.buffers, *found.packed)
 
 
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

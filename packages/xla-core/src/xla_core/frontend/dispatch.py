@@ -96,6 +96,11 @@ def capture_lines(on: bool) -> None:
         forget_handler(func)
 
 
+def captures_lines() -> bool:
+    """Whether every recorded operation keeps the user's line."""
+    return _capture
+
+
 def with_lines(handler: Handler) -> Handler:
     """A handler that keeps the user's `file:line` of each operation that it records."""
 

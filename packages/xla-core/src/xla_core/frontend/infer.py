@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from xla_core import metrics
 from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.errors import InternalError, internal
 from xla_core.frontend.encode import Call
@@ -32,6 +34,20 @@ def signature(
 
     Raises whatever stock torch raises on the CPU for these arguments, with the same text.
     """
+    begin = time.perf_counter_ns()
+    try:
+        return _signature(call, args, kwargs, targets, outs)
+    finally:
+        metrics.metric_add("LazyTracing", time.perf_counter_ns() - begin, metrics.Unit.DURATION_NS)
+
+
+def _signature(
+    call: Call,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    targets: list[Any] | None,
+    outs: frozenset[str],
+) -> Signature | None:
     args, kwargs, targets = tree_map(as_xla, (args, kwargs, targets))
     accepts = call.spec.accepts
     kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT}

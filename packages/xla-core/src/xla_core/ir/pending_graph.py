@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 
-from xla_core.errors import ExecutionError, XlaError
+from xla_core.errors import DonatedError, ExecutionError, XlaError
 from xla_core.ir.aval import Aval
 from xla_core.ir.signature import Signature, blank
 
@@ -96,6 +96,8 @@ def no_value_error(value: Value) -> XlaError:
     if isinstance(value.recorder.pending_graph, ForkedPendingGraph):
         return forked_error()
     known: XlaError | None = getattr(value, "lost", None)
+    if isinstance(known, DonatedError):
+        return DonatedError(str(known))
     text = f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
     return ExecutionError(text) if known is None else type(known)(f"{text}: {known}")
 

@@ -142,7 +142,7 @@ def _measure(
     event = Request(region_name(), cause, line).fields(program) if metrics.has_subscribers(ExecuteEvent) else {}
     called = time.perf_counter_ns() - begin
     metric = "ExecuteReplicatedTime" if spans else "ExecuteTime"
-    measure(Launched(token, begin, time.time() - called * 1e-9, metric, event), called)
+    measure(Launched(recorder.index, token, begin, time.time() - called * 1e-9, metric, event), called)
 
 
 def last_launched(recorder: Recorder) -> jax.Array | None:

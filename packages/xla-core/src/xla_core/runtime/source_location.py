@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -88,6 +90,7 @@ class _Regions(threading.local):
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
+        self.default: str | None = None  # outside of them
 
 
 _regions = _Regions()
@@ -98,12 +101,42 @@ def enter_region(name: str | None) -> None:
     _regions.names.append(name)
 
 
+def name_graphs(name: str | None) -> None:
+    """Name what this thread records outside of named regions."""
+    _regions.default = name
+
+
 def leave_region() -> None:
     """Undo the last `enter_region`."""
     _regions.names.pop()
 
 
+class _Scopes(threading.local):
+    """The names of the profiler's scopes that this thread is in."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+_scopes = _Scopes()
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Name what this thread does in a block: no step ends there while operations keep their lines (`XLA_IR_DEBUG`)."""
+    _scopes.names.append(name)
+    try:
+        yield
+    finally:
+        _scopes.names.pop()
+
+
+def open_scopes() -> tuple[str, ...]:
+    """The scopes that this thread is in, outermost first."""
+    return tuple(_scopes.names)
+
+
 def region_name() -> str | None:
     """The name of the innermost region that has one."""
     names = _regions.names
-    return next((name for name in reversed(names) if name is not None), None) if names else None
+    return next((name for name in reversed(names) if name is not None), _regions.default) if names else _regions.default

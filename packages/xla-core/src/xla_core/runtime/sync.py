@@ -34,7 +34,7 @@ from xla_core.ir.graph import (
 )
 from xla_core.ir.pending_graph import BLANK, NOBODY, PendingGraph, Value, buffers_made, lose, no_value_error
 from xla_core.metrics import Cause, SyncEvent, SyncKind, Unit
-from xla_core.runtime import executor, faults, turns
+from xla_core.runtime import donation, executor, faults, turns
 from xla_core.runtime.interrupts import uninterrupted
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.source_location import asking_line
@@ -72,17 +72,18 @@ class StepProgram:
     values: list[Value] = field(compare=False)
 
 
-def step_program(pending_graph: PendingGraph) -> StepProgram | None:
-    """The program of everything live on `pending_graph`; None if nothing is."""
+def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgram | None:
+    """The program of everything live on `pending_graph`, which takes over marked buffers if told to; None if nothing is."""
     slots = live_slots(pending_graph)
     if not slots:
         return None
     # Held from here until they have their buffers; asked for again, since the garbage collector may have ended some.
     values = [value for slot in slots if (value := pending_graph.refs[slot]()) is not None]
     outs = tuple(value.slot for value in values)
-    return StepProgram(
-        Graph(tuple(pending_graph.entries), outs, dead_leaves(pending_graph), pending_graph.lines and dict(pending_graph.lines)), values
-    )
+    dead = dead_leaves(pending_graph)
+    if donate and donation.any_marked():
+        dead = tuple(sorted({*dead, *donation.marked_leaves(pending_graph, list(pending_graph.input_data))}))
+    return StepProgram(Graph(tuple(pending_graph.entries), outs, dead, pending_graph.lines and dict(pending_graph.lines)), values)
 
 
 def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USER_SYNC) -> None:
@@ -94,7 +95,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     line = asking_line()
     start, begin = time.time(), time.perf_counter_ns()
     with recorder.lock:
-        _measure_lock(begin)
+        metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
         pending_graph = recorder.pending_graph
         # Ctrl-C may have cut off a recording's own mending.
         pending_graph.mend()
@@ -119,7 +120,7 @@ _CONTENDED_NS = 200_000
 
 
 def _measure_lock(begin: int) -> None:
-    """Note how long it took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
+    """Note how long a read took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
     waited = time.perf_counter_ns() - begin
     if waited > _CONTENDED_NS:
         metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
@@ -132,7 +133,7 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
         # Renumbers slots: entries, references and values must not disagree.
         with uninterrupted():
             turns.prepare(recorder, pending_graph)
-        program = step_program(pending_graph)
+        program = step_program(pending_graph, recorder.tape is None)  # a captured call repeats it, with other buffers
         if program is None:
             retire(recorder)
             break
@@ -200,7 +201,7 @@ def _announce(
 def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, cause: Cause | None, line: str | None) -> None:
     begin = time.perf_counter_ns()
     inputs = inputs_of(pending_graph.entries, pending_graph.input_data)
-    metrics.metric_add("UnwrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+    unwrapped = time.perf_counter_ns() - begin
 
     def keep(buffers: list[jax.Array]) -> None:
         begin = time.perf_counter_ns()
@@ -208,9 +209,11 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
             value.buffer = buffer
             value.pending_graph = None
             next(buffers_made)
+        donation.settle()
         # Here, where Ctrl-C waits: what has run must not be found pending.
         retire(recorder)
-        metrics.metric_add("WrapXlaData", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+        wrapped = time.perf_counter_ns() - begin
+        metrics.metrics_add(("UnwrapXlaData", unwrapped, Unit.DURATION_NS), ("WrapXlaData", wrapped, Unit.DURATION_NS))
 
     try:
         executor.execute(recorder, program.graph, inputs, keep, cause, line)
@@ -254,8 +257,11 @@ def retire(recorder: Recorder) -> None:
         entries.clear()
 
 
-def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
-    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised."""
+def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ, donate: bool = False) -> None:
+    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised.
+
+    donate: let results take over marked buffers (runtime/donation.py) that nothing else pending needs.
+    """
     by_recorder: dict[int, list[Value]] = {}
     for value in values:
         if value.buffer is None:
@@ -266,10 +272,10 @@ def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> 
         with recorder.lock:
             _measure_lock(begin)
             # Asked again under the lock: another thread may have computed some.
-            _compute_on(recorder, [value for value in group if value.buffer is None], cause)
+            _compute_on(recorder, [value for value in group if value.buffer is None], cause, donate)
 
 
-def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
+def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None, donate: bool = False) -> None:
     if not values:
         return
     if _region.forbidden is not None and cause is Cause.VALUE_READ:
@@ -289,13 +295,16 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     # Only where reads come again: it costs a walk over all that is pending.
     also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
     slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
-    # No leaves are dead here: what stays pending may read them, so nothing is donated.
-    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(pending_graph, renamed))
+    # No leaves are dead here: what stays pending may read them, so nothing is donated that the user has not marked.
+    dead = donation.spare_leaves(pending_graph, list(renamed), slots) if donate else ()
+    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
         # The turns have run most of it: what is left is another, short program.
-        _compute_on(recorder, [value for value in values if value.buffer is None], cause)
+        _compute_on(recorder, [value for value in values if value.buffer is None], cause, donate)
         return
     executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
+    if dead:
+        donation.settle()
     if live_slots(pending_graph):
         pending_graph.partly_run = True
         compact(pending_graph)

@@ -18,8 +18,9 @@ from xla_core.metrics import ExecuteEvent, Unit
 
 @dataclass(slots=True)
 class Launched:
-    """An execution that was handed to the device. event: fields of its event, none if nobody listens."""
+    """An execution that was handed to a device, `device` being its index. event: fields of its event, none if nobody listens."""
 
+    device: int
     token: jax.Array
     begin_ns: int
     start_s: float
@@ -37,11 +38,16 @@ def measure(launched: Launched, blocked_ns: int) -> None:
         _waiter().put(launched)
 
 
+_done_ns: dict[int, int] = {}  # when each device was done with what it last ran
+
+
 def _finished(launched: Launched) -> None:
-    duration = time.perf_counter_ns() - launched.begin_ns
-    metrics.metric_add(launched.metric, duration, Unit.DURATION_NS)
+    now = time.perf_counter_ns()
+    # A program waits for those before it: that is none of its own time.
+    metrics.metric_add(launched.metric, now - max(launched.begin_ns, _done_ns.get(launched.device, 0)), Unit.DURATION_NS)
+    _done_ns[launched.device] = now
     if launched.event:
-        metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=duration))
+        metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=now - launched.begin_ns))
 
 
 @cache

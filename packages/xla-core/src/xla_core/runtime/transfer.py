@@ -131,10 +131,7 @@ def download(value: Value) -> torch.Tensor:
     """A CPU copy of a value that has a buffer. Raises ExecutionError if what computed it failed."""
     with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
         array, ours = _on_host(value, transfer)
-        converting = time.perf_counter_ns()
-        tensor = to_torch(array, value.aval.dtype, copy=not ours)
-        metrics.metric_add("TensorToData", time.perf_counter_ns() - converting, Unit.DURATION_NS)
-    return tensor
+        return to_torch(array, value.aval.dtype, copy=not ours)
 
 
 def download_number(value: Value) -> Any:
@@ -209,11 +206,11 @@ class transferring:  # read as a word, as contextlib.suppress
             return
         duration = time.perf_counter_ns() - self._begin
         up = self._direction is Direction.TO_DEVICE
-        metrics.metrics_add(
-            ("OutboundData" if up else "InboundData", self._nbytes, Unit.BYTES),
-            ("TransferToDeviceTime" if up else "TransferFromDeviceTime", duration, Unit.DURATION_NS),
-        )
-        if up:
+        moved = ("OutboundData" if up else "InboundData", self._nbytes, Unit.BYTES)
+        if not up:
+            metrics.metrics_add(moved, ("TransferFromDeviceTime", duration, Unit.DURATION_NS))
+        else:
+            metrics.metrics_add(moved, ("TransferToDeviceTime", duration, Unit.DURATION_NS), ("TensorToData", duration, Unit.DURATION_NS))
             metrics.counter_add("DeviceDataCacheMiss")  # nothing uploaded is kept for a second upload
         if self.watched:
             metrics.emit(

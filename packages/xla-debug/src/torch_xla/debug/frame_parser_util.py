@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_debug.analysis.frame_parser import process_frames
+from xla_debug.analysis.frame_parser import create_report, parse_frame_content, parse_frames, process_frames
 
-__all__ = ["process_frames"]
+__all__ = ["create_report", "parse_frame_content", "parse_frames", "process_frames"]

@@ -6,6 +6,7 @@ import enum
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -23,6 +24,7 @@ OPENING, CLOSING = "=" * 80, "-" * 80
 FRAMES = "Python Frames:"
 HASH = "Graph Hash: "
 _LINE = re.compile(f"({'|'.join(kind.value for kind in Explained)}): (.*)")
+_FRAME = re.compile(r"(\S.*) \((.+):(\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +45,68 @@ def process_frames(fname: str | os.PathLike[str]) -> list[FrameGroup]:
 
     Raises OSError for a file that cannot be read, ValueError for one that holds no such explanations.
     """
+    with open(fname, encoding="utf-8") as file:
+        groups = parse_frames(file)
+    if not groups:
+        raise ValueError(f"{os.fspath(fname)} holds no explanations: run the program with PT_XLA_DEBUG=1 and PT_XLA_DEBUG_FILE=<this file>")
+    return groups
+
+
+def parse_frames(lines: Iterable[str]) -> list[FrameGroup]:
+    """The call stacks in lines of such a file, those that asked most often first; other lines are passed over."""
     counts: Counter[tuple[Explained, tuple[str, ...]]] = Counter()
     hashes: dict[tuple[Explained, tuple[str, ...]], set[str]] = {}
-    for explained, lines in _blocks(fname):
-        if FRAMES not in lines:
-            continue  # a block about sizes
-        frames = tuple(line.strip() for line in lines[lines.index(FRAMES) + 1 :])
+    for explained, block in _blocks(lines):
+        if FRAMES not in block:
+            continue  # about sizes
+        frames = tuple(line.strip() for line in block[block.index(FRAMES) + 1 :])
         counts[explained, frames] += 1
         found = hashes.setdefault((explained, frames), set())
-        found.update(line.partition(HASH)[2] for line in lines if HASH in line)
+        found.update(line.partition(HASH)[2] for line in block if HASH in line)
     return [FrameGroup(*key, count, len(hashes[key])) for key, count in counts.most_common()]
 
 
-def _blocks(fname: str | os.PathLike[str]) -> list[tuple[Explained, list[str]]]:
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of the user's code."""
+
+    function: str
+    file: str
+    line: int
+
+
+def parse_frame_content(line: str) -> Frame | None:
+    """The frame that a line such as `  train (/home/me/train.py:17)` names, also behind the words of a block; None for another line."""
+    block = _LINE.fullmatch(line.rstrip("\n"))
+    found = _FRAME.fullmatch((block[2] if block else line).strip())
+    return None if found is None else Frame(found[1], found[2], int(found[3]))
+
+
+def create_report(frames: Iterable[FrameGroup]) -> str:
+    """The text that says of each call stack what it asked for, how often, and for how many programs."""
+    return "".join(
+        f"{group.explained.value}: {group.count} times, {group.graphs} programs\n{_indented(group.frames)}\n" for group in frames
+    )
+
+
+def _indented(frames: Iterable[str]) -> str:
+    return "".join(f"  {frame}\n" for frame in frames)
+
+
+def _blocks(lines: Iterable[str]) -> list[tuple[Explained, list[str]]]:
     """The blocks of an analysis: what is explained, and the lines of the explanation."""
     blocks: list[tuple[Explained, list[str]]] = []
     is_open = False
-    with open(fname, encoding="utf-8") as file:
-        for line in file:
-            parts = _LINE.fullmatch(line.rstrip("\n"))
-            if parts is None:
-                continue  # the stream may hold what others wrote
-            explained, text = Explained(parts[1]), parts[2]
-            if text == OPENING:
-                blocks.append((explained, []))
-                is_open = True
-            elif text == CLOSING:
-                is_open = False
-            elif is_open:
-                blocks[-1][1].append(text)
-    if not blocks:
-        raise ValueError(f"{os.fspath(fname)} holds no explanations: run the program with PT_XLA_DEBUG=1 and PT_XLA_DEBUG_FILE=<this file>")
+    for line in lines:
+        parts = _LINE.fullmatch(line.rstrip("\n"))
+        if parts is None:
+            continue  # the stream may hold what others wrote
+        explained, text = Explained(parts[1]), parts[2]
+        if text == OPENING:
+            blocks.append((explained, []))
+            is_open = True
+        elif text == CLOSING:
+            is_open = False
+        elif is_open:
+            blocks[-1][1].append(text)
     return blocks

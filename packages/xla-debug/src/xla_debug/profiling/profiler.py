@@ -7,12 +7,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import jax
 
 import torch_xla.core.xla_model as xm
-from xla_debug.core import events, process, tensors
+from xla_debug.core import events, metrics, process, tensors
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,7 +55,18 @@ class Trace(jax.profiler.TraceAnnotation):
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
+        self._name = name
         self._again = functools.partial(type(self), name, **kwargs)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._scope = metrics.scope(self._name)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._scope.__exit__(None, None, None)
+        super().__exit__(*exc)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -73,7 +84,7 @@ class StepTrace(Trace):
         super().__init__(name, **{"_r": 1, **kwargs})  # the mark of a step
         self._outside = False
 
-    def __enter__(self) -> StepTrace:
+    def __enter__(self) -> Self:
         super().__enter__()
         self._outside = get_tracer_marked_step()
         set_tracer_marked_step(True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from xla_debug.core import events as events_abi
-from xla_debug.core import metrics
 from xla_debug.recording.sampler import Sample
 from xla_debug.run_report.findings import WARM_UP
 from xla_debug.run_report.schema import HotLine, Phase, Step
@@ -142,7 +141,6 @@ class Steps:
             part = rest_ns * split[phase] // total if total else rest_ns * (phase is Phase.TRACING)
             if part:
                 ns[phase] = ns.get(phase, 0) + part
-        metrics.metric_add("LazyTracing", ns.get(Phase.TRACING, 0), metrics.Unit.DURATION_NS)
         for phase, value in ns.items():
             totals.ns[phase] += value
         totals.device_ns += step.device_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch_xla._internal.jax_workarounds import maybe_get_jax, maybe_get_torchax, requires_jax
 from xla_spmd.constraints import MarkShardingFunction, annotate_custom_sharding, mark_sharding_with_gradients, shard_as
 from xla_spmd.hybrid import HybridMesh
 from xla_spmd.inputs import ShardingSpec
@@ -51,6 +52,9 @@ __all__ = [
     "get_global_mesh",
     "mark_sharding",
     "mark_sharding_with_gradients",
+    "maybe_get_jax",
+    "maybe_get_torchax",
+    "requires_jax",
     "set_global_mesh",
     "shard_as",
     "unwrap_sharded_tensor",

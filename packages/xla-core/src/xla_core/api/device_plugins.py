@@ -1,0 +1,127 @@
+"""Hardware that others bring: PJRT plugins, registered by a call or by an entry point, and chosen by `PJRT_DEVICE`.
+
+A plugin of jax's own, an installed `jax_plugins.*`, needs none of this: `PJRT_DEVICE` names it.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from xla_core import _compat, config
+from xla_core.api.replicas import place
+from xla_core.errors import ExecutionError, RegistrationError, UnknownDeviceError
+from xla_core.runtime import client
+
+GROUP = "torch_xla.plugins"
+# jax finds these by itself.
+_OF_JAX = frozenset({"CPU", "GPU", "CUDA", "ROCM", "TPU"})
+
+
+class PjRtPlugin:
+    """A PJRT plugin: a shared library for one kind of hardware, and the options with which its client is made."""
+
+    def library_path(self) -> str:
+        """The path of the shared library."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where its library is: define library_path")
+
+    def client_create_options(self) -> dict[str, Any]:
+        """Named options of its client: texts, numbers, truth values or lists of integers."""
+        return {}
+
+    def requires_xla_coordinator(self) -> bool:
+        """Whether the processes of a job must be connected before devices start. xla-distributed connects them in any case."""
+        return False
+
+
+class DevicePlugin(PjRtPlugin):
+    """A plugin as its authors write it: subclass it, and name the class in the entry point group `torch_xla.plugins`."""
+
+    def host_index(self) -> int:
+        """The number of this host."""
+        raise NotImplementedError(f"{type(self).__name__} does not know its host: define host_index")
+
+    def configure_single_process(self) -> None:
+        """Prepare the environment of a process that uses all devices; called before they start."""
+
+    def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
+        """Prepare the environment of one of several processes on this host; called before its devices start."""
+
+    def physical_chip_count(self) -> int:
+        """The number of devices of this host."""
+        raise NotImplementedError(f"{type(self).__name__} does not count its devices: define physical_chip_count")
+
+
+_plugins: dict[str, PjRtPlugin] = {}
+_with_jax: set[str] = set()
+
+
+def register_pjrt_plugin(name: str, plugin: PjRtPlugin) -> None:
+    """Let `PJRT_DEVICE=name` choose a plugin; names are compared in upper case. The last one of a name counts.
+
+    Raises ValueError for what is no plugin, RuntimeError once devices of that kind run.
+    """
+    if not isinstance(plugin, PjRtPlugin):
+        raise RegistrationError(f"{name} is to be an instance of a subclass of DevicePlugin, got {plugin!r}")
+    kind = name.upper()
+    if kind in _with_jax or (client.started() and client.device_kind() == kind):
+        raise ExecutionError(f"devices of kind {kind} run already: register their plugin before first use")
+    _plugins[kind] = plugin
+
+
+def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
+    """As `_XLAC._register_pjrt_plugin`, for a `DevicePlugin`."""
+    register_pjrt_plugin(name, device_plugin)
+
+
+def register_installed_plugins() -> None:
+    """Register the plugins that installed distributions offer: entry points of group `torch_xla.plugins`, named as the hardware."""
+    for entry in sorted(entry_points(group=GROUP), key=lambda found: found.name):
+        register_pjrt_plugin(entry.name, entry.load()())
+
+
+def use_dynamic_plugins() -> None:
+    """Register installed plugins when devices start: `PJRT_DYNAMIC_PLUGINS=1`."""
+    config.PJRT_DYNAMIC_PLUGINS.set(True)
+
+
+def using_dynamic_plugins() -> bool:
+    """Whether installed plugins are registered when devices start."""
+    return config.PJRT_DYNAMIC_PLUGINS.get()
+
+
+def default() -> PjRtPlugin:
+    """The plugin that `PJRT_DEVICE` chooses. Raises RuntimeError if it chooses none."""
+    kind = client.device_kind()
+    if kind not in _plugins:
+        known = ", ".join(sorted(_plugins)) or "none is registered"
+        raise UnknownDeviceError(f"PJRT_DEVICE chooses {kind}, for which there is no plugin: {known}")
+    return _plugins[kind]
+
+
+def _start() -> None:
+    """Make the plugin that `PJRT_DEVICE` chooses known to jax."""
+    if using_dynamic_plugins():
+        register_installed_plugins()
+    kind = client.device_kind()
+    plugin = _plugins.get(kind or "")
+    if kind is None or plugin is None:
+        return
+    if isinstance(plugin, DevicePlugin):
+        here = place()
+        if here.local_count > 1:
+            plugin.configure_multiprocess(here.local_rank, here.local_count)
+        else:
+            plugin.configure_single_process()
+    if kind in _OF_JAX or kind in _with_jax:
+        return
+    try:
+        _compat.register_jax_plugin(kind.lower(), plugin.library_path(), plugin.client_create_options())
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ExecutionError(f"the plugin of PJRT_DEVICE={kind} cannot be loaded from {plugin.library_path()}: {error}") from error
+    _with_jax.add(kind)
+
+
+def register() -> None:
+    """Look for the plugin that `PJRT_DEVICE` chooses before devices start."""
+    client.before_start(_start)

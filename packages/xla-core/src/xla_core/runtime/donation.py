@@ -1,0 +1,68 @@
+"""Buffers that the user gives away: a step's program may write its results where they are, though tensors still show them.
+
+What a step overwrites is donated anyway (`ir/graph.py`, `dead_leaves`). A marked buffer belongs to a tensor that somebody holds: once it
+has been taken over, reading that tensor is an error.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from xla_core.errors import DonatedError
+from xla_core.ir.aval import Aval
+from xla_core.ir.graph import result_slots
+from xla_core.ir.pending_graph import PendingGraph, Value, lose
+
+_marked: weakref.WeakSet[Value] = weakref.WeakSet()
+
+
+def mark(value: Value, donated: bool) -> bool:
+    """Let the buffer of a value be given away, or not; False if it has none, or one that somebody outside holds as well."""
+    if value.buffer is None or value.shared:
+        return False
+    if donated:
+        _marked.add(value)
+    else:
+        _marked.discard(value)
+    return True
+
+
+def is_marked(value: Value) -> bool:
+    """Whether the buffer of a value is to be given away."""
+    return value in _marked
+
+
+def any_marked() -> bool:
+    """Whether there is any such buffer."""
+    return bool(_marked)
+
+
+def marked_leaves(pending_graph: PendingGraph, slots: list[int]) -> tuple[int, ...]:
+    """Which of the leaves among `slots`, counted in their order, are marked."""
+    leaves = [slot for slot in slots if type(pending_graph.entries[slot]) is Aval]
+    return tuple(number for number, slot in enumerate(leaves) if pending_graph.refs[slot]() in _marked)
+
+
+def spare_leaves(pending_graph: PendingGraph, slots: list[int], computed: list[int]) -> tuple[int, ...]:
+    """Which of the leaves among `slots`, counted in their order, are marked and read by nothing alive once `computed` are there."""
+    entries = pending_graph.entries
+    done = {*computed, *pending_graph.input_data}
+    needed: set[int] = set()
+    for slot in reversed(range(len(entries))):
+        entry = entries[slot]
+        if type(entry) is tuple:
+            rest = [at for at in result_slots(entries, slot) if at not in done]
+            if any(at in needed or pending_graph.refs[at]() is not None for at in rest):
+                needed.update(entry[1:])
+    leaves = [slot for slot in slots if type(entries[slot]) is Aval]
+    return tuple(number for number in marked_leaves(pending_graph, leaves) if leaves[number] not in needed)
+
+
+def settle() -> None:
+    """Take note of the marked buffers that a program has taken over: using their values raises DonatedError."""
+    for value in list(_marked) if _marked else ():
+        if value.buffer is not None and value.buffer.is_deleted():
+            _marked.discard(value)
+            text = f"{value.aval} on {value.recorder.device} was marked for donation, and a program has written its results there"
+            value.buffer = None
+            lose(value, DonatedError(f"{text}: read it before the sync, or leave the mark off"))
