@@ -21,6 +21,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 from torch_xla import experimental
 from torch_xla.core.dynamo_bridge import extract_compiled_graph, partition_fx_graph_for_cpu_fallback
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 from xla_core import config, metrics
 from xla_core.abi.graph import Graph, register_pass, replace
 from xla_core.compile.cache import programs
@@ -589,3 +590,41 @@ assert not any(type(finder).__name__ == "_Expected" for finder in sys.meta_path)
 def test_whichever_is_imported_first(first: str, second: str, late: bool) -> None:
     code = CHECK.format(first=first, second=second, late=late)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_graphs_take_over_inputs_that_are_given_away() -> None:
+    def aliased() -> float:
+        found = metrics.metric("InputOutputAliasCount")
+        return 0.0 if found is None else found.accumulator
+
+    compiled = torch.compile(lambda a, b: a * 2 + b, backend="openxla", fullgraph=True)
+    kept, other = X.to("xla"), Y.to("xla")
+    same(compiled(kept, other), X * 2 + Y)
+    assert torch_xla._XLAC._set_buffer_donation(kept, True)
+    same(compiled(kept, other), X * 2 + Y)
+    assert torch_xla._XLAC._get_buffer_donation(kept)  # outside the context it is only marked
+    before = aliased()
+    with alias_with_buffer_donor_config():
+        assert torch_xla._XLAC._xla_get_enable_alias_with_buffer_donor_config()
+        with alias_with_buffer_donor_config(False):
+            same(compiled(kept, other), X * 2 + Y)
+        result = compiled(kept, other)
+    assert not torch_xla._XLAC._xla_get_enable_alias_with_buffer_donor_config()
+    same(result, X * 2 + Y)
+    assert aliased() == before + 1
+    with pytest.raises(RuntimeError, match="marked for donation"):
+        kept.cpu()
+    same(compiled(X.to("xla"), other), X * 2 + Y)
+
+
+def test_what_is_pending_keeps_inputs_that_are_given_away() -> None:
+    compiled = torch.compile(lambda a: a * 2, backend="openxla", fullgraph=True)
+    x = X.to("xla")
+    torch_xla.sync()
+    pending = x + 1
+    torch_xla._XLAC._set_buffer_donation(x, True)
+    with alias_with_buffer_donor_config():
+        same(compiled(x), X * 2)
+    torch_xla._XLAC._set_buffer_donation(x, False)
+    same(pending, X + 1)
+    same(x, X)

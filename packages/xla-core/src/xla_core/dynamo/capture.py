@@ -7,9 +7,10 @@ The stand-ins are leaves without a buffer on a pending graph of their own, so th
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, rena
 from xla_core.ir.pending_graph import NOBODY, PendingGraph, Value, buffer_value
 from xla_core.ir.sharding import Sharding
 from xla_core.metrics import Cause
-from xla_core.runtime import executor, resharding
+from xla_core.runtime import donation, executor, resharding
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.executor import ProgramsOfGraph
 from xla_core.runtime.recorder import Recorder
@@ -255,6 +256,14 @@ class Captured:
         """For each buffer that the program takes and does not hold itself, the position of an argument that shows it, or the tensor."""
         return [self.sources[item.number] for item in self.inputs.buffers if isinstance(item, Source)]
 
+    def _given_away(self, before: list[Value]) -> tuple[int, ...]:
+        """Which of the program's buffers, in their order, are of inputs that are marked for donation and that nobody else takes."""
+        values = [(number, before[item.number]) for number, item in enumerate(self.inputs.buffers) if isinstance(item, Source)]
+        times = Counter(id(value) for _, value in values)
+        # A leaf of the pending graph has an entry there that other operations refer to.
+        alone = [(number, value) for number, value in values if value.pending_graph is None and times[id(value)] == 1]
+        return tuple(number for number, value in alone if donation.is_marked(value))
+
     def _execute(self, before: list[Value]) -> list[Value]:
         if not self.graph.outs:
             return []
@@ -267,7 +276,12 @@ class Captured:
         inputs = Inputs(buffers, recorded.floats, recorded.fixed_floats, recorded.ints, recorded.fixed_ints, seeds)
         results: list[Any] = []
         begin = time.perf_counter_ns()
-        executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line(), self.programs)
+        if donation.any_marked() and donation.enabled(self.recorder.index):
+            graph = replace(self.graph, dead=self._given_away(before))
+            executor.execute(self.recorder, graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line())
+            donation.settle()
+        else:
+            executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line(), self.programs)
         metrics.metric_add("RunCachedGraph", time.perf_counter_ns() - begin, metrics.Unit.DURATION_NS)
         return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
 
