@@ -27,7 +27,7 @@ from xla_core.abi.graph import Graph, register_pass, replace
 from xla_core.compile.cache import programs
 from xla_core.dynamo import config as dynamo_config
 from xla_core.dynamo.bridge import CompiledGraph
-from xla_core.dynamo.capture import Captured
+from xla_core.dynamo.program import Captured
 from xla_core.errors import UnsupportedOperationError
 from xla_core.ops import precision
 from xla_core.runtime.client import current_recorder

@@ -20,7 +20,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from xla_core import config, metrics
 from xla_core._compat import OpOverload, tree_map
 from xla_core.compat.utils import check_env_flag
-from xla_core.dynamo.capture import Captured, NotOneProgram, Recording, capture, with_own_pending_graph
+from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
+from xla_core.dynamo.program import Captured
 from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.tensor import XLATensor

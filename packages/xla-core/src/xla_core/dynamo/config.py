@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# True: no call looks whether inputs of its graph are pending, to count and to explain that they are computed apart. They are all the same.
+# True: inputs of compiled graphs that are pending are computed without being counted and explained as such.
 skip_input_data_check: bool = False

@@ -10,8 +10,9 @@ from torch import fx
 
 from xla_core import _compat
 from xla_core.dynamo.bridge import CompiledGraph, extract_compiled_graph
-from xla_core.dynamo.capture import Argument, Captured, Computed, NotOneProgram, Shown
+from xla_core.dynamo.capture import NotOneProgram
 from xla_core.dynamo.helpers import GraphInputMatcher, NoneRemover, SpecialReturnHandler
+from xla_core.dynamo.program import Argument, Captured, Computed, Shown
 from xla_core.frontend.plain import tensor_behind
 from xla_core.ir.text import graph_hash
 from xla_core.runtime import resharding
