@@ -310,6 +310,26 @@ def test_what_a_hook_raises_leaves_the_engine(error: BaseException) -> None:
         middle.sum().backward()
 
 
+def test_compiled_graphs_are_called_with_a_list() -> None:
+    assert _compat.boxed(lambda a, b: (a, b))([1, 2]) == (1, 2)
+
+
+def test_ahead_of_time_autograd_hands_out_both_graphs() -> None:
+    seen: list[str] = []
+
+    def compiler(model: Any, _: Any) -> Any:
+        seen.append(str(model.code))
+        return _compat.boxed(model)
+
+    x = torch.ones(3, requires_grad=True)
+    torch.compile(lambda a: a.sin(), backend=_compat.ahead_of_time(compiler))(x).sum().backward()
+    assert ["cos" in code for code in seen] == [False, True]
+
+
+def test_the_pass_that_moves_constructors_is_for_a_device() -> None:
+    assert _compat.constructor_mover("xla").target == "xla"
+
+
 def test_plugins_are_loaded_from_the_library_that_is_named() -> None:
     with pytest.raises((RuntimeError, OSError), match="nowhere"):
         _compat.register_jax_plugin("test_npu", "/nowhere/npu.so", {})

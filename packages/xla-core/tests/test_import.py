@@ -80,7 +80,11 @@ def test_device_type_is_cheap_and_tpu_is_absent(run: Run) -> None:
         "runtime",
         "stablehlo",
         "test.test_utils",
+        "torch_xla",
+        "utils.checkpoint",
         "utils.dlpack",
+        "utils.keyd_queue",
+        "utils.utils",
     ],
 )
 def test_public_names_resolve(name: str) -> None:
@@ -93,6 +97,11 @@ def test_public_names_resolve(name: str) -> None:
 def test_names_of_the_package_itself() -> None:
     for public in torch_xla.__all__:
         assert callable(getattr(torch_xla, public))
+
+
+def test_the_old_home_of_the_package_has_the_same_functions() -> None:
+    old = importlib.import_module("torch_xla.torch_xla")
+    assert {name: getattr(old, name) for name in old.__all__} == {name: getattr(torch_xla, name) for name in old.__all__}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 from xla_core.api.device_plugins import PjRtPlugin
 from xla_core.api.device_plugins import register_pjrt_plugin as _register_pjrt_plugin
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.ops.precision import get as _xla_get_mat_mul_precision
+from xla_core.ops.precision import set as _xla_set_mat_mul_precision
 from xla_core.xlac.cached_graphs import (
     _get_base_seed_as_tensor,
     _get_seed_info_id,
@@ -212,6 +214,7 @@ __all__ = [
     "_xla_get_device_ordinal",
     "_xla_get_devices",
     "_xla_get_enable_alias_with_buffer_donor_config",
+    "_xla_get_mat_mul_precision",
     "_xla_get_num_cached_compilation_graph",
     "_xla_get_num_processes",
     "_xla_get_platform_version",
@@ -236,6 +239,7 @@ __all__ = [
     "_xla_set_auto_sharding",
     "_xla_set_default_device",
     "_xla_set_enable_alias_with_buffer_donor_config",
+    "_xla_set_mat_mul_precision",
     "_xla_set_replication_devices",
     "_xla_set_rng_seed",
     "_xla_step_marker",

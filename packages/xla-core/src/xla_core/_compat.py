@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import Any, TypeAlias
@@ -428,6 +429,31 @@ def trace_constants_on_the_host() -> None:
     from torch._subclasses import fake_tensor
 
     vars(fake_tensor)["_is_privateuse1_backend_available"] = lambda: False
+
+
+def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as torch's ahead-of-time autograd calls compiled graphs: with one list of all arguments."""
+    from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+
+    made: Callable[..., Any] = make_boxed_func(function)
+    return made
+
+
+def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """The backend of `torch.compile` that gives `compiler` graphs of aten operations, forward and backward ones."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    backend: Callable[..., Any] = aot_autograd(fw_compiler=compiler)
+    return backend
+
+
+def constructor_mover(target: str) -> Any:
+    """Torch's pass that makes the tensors of a traced graph on devices of type `target` that were made on the CPU for operations there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch's own code there
+        from torch._inductor.fx_passes.post_grad import ConstructorMoverPass
+
+    return ConstructorMoverPass(target)
 
 
 def describing() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_xla.utils.checkpoint import CheckpointFunction, checkpoint
+from torch_xla.utils.checkpoint import CheckpointFunction, checkpoint, chkpt_status, get_device_states, set_device_states
 from xla_core.compat import checkpoint as implementation
 
 both = pytest.mark.parametrize("use_reentrant", [True, False])
@@ -242,3 +242,26 @@ def test_random_numbers_of_the_device_are_drawn_again(use_reentrant: bool) -> No
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad.cpu(), out.detach().cpu())
+
+
+def test_status_says_whether_the_function_is_repeated(use_reentrant: bool, device: Device) -> None:
+    seen: list[bool] = []
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        seen.append(chkpt_status.in_chkpt_bwd)
+        return x.exp()
+
+    checkpoint(block, torch.ones(2, requires_grad=True), use_reentrant=use_reentrant).sum().backward()
+    assert seen == [False, True] and not chkpt_status.in_chkpt_bwd
+
+
+def test_device_states_come_back() -> None:
+    x = torch.ones(2, device="xla")
+    devices, states = get_device_states(x, 3, torch.ones(2), x[0])
+    assert devices == [x.device] and len(states) == 1
+    first = torch.rand(3, device="xla").cpu()
+    set_device_states(devices, states)
+    torch.testing.assert_close(torch.rand(3, device="xla").cpu(), first, rtol=0, atol=0)
+    assert get_device_states(torch.ones(2)) == ([], [])
+    with pytest.raises(ValueError, match="shorter"):
+        set_device_states(devices, [])

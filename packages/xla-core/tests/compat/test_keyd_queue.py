@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torch_xla.utils.keyd_queue import KeydQueue, Queue
+from torch_xla.utils.keyd_queue import KeydQueue, Queue, QueueBase
 
 
 class Call:
@@ -103,6 +103,14 @@ def test_keyd_queue_closing() -> None:
     taker = Call(other.get, "b")
     other.close()
     assert taker.result() is None and other.get("a") is None
+
+
+@pytest.mark.parametrize("kind", [QueueBase, Queue, KeydQueue])
+def test_sizes_and_closing_are_those_of_the_base(kind: type[QueueBase]) -> None:
+    queue = kind()
+    assert isinstance(queue, QueueBase) and (queue.max_size(), kind(maxsize=3).max_size()) == (1024, 3)
+    queue.close_write()
+    queue.close()
 
 
 @pytest.mark.parametrize("kind", [Queue, KeydQueue])

@@ -130,7 +130,8 @@ def test_register_deprecated_calls_the_new_function(warnings_of: list[str]) -> N
 
 
 def test_constants_equal_their_names() -> None:
-    assert {name: getattr(xenv, name) for name in xenv.__all__} == {name: name for name in xenv.__all__}
+    renamed = {"TPU_MESH_CTLER_ADDR": "TPU_MESH_CONTROLLER_ADDRESS", "TPU_MESH_CTLER_PORT": "TPU_MESH_CONTROLLER_PORT"}
+    assert {name: getattr(xenv, name) for name in xenv.__all__} == {name: name for name in xenv.__all__} | renamed
     assert {"PJRT_DEVICE", "CPU_NUM_DEVICES", "PJRT_LOCAL_PROCESS_RANK"} <= set(xenv.__all__)
     assert {setting.name for setting in config.SETTINGS} <= set(xenv.__all__)
 

@@ -155,3 +155,18 @@ def test_shape_of_ragged() -> None:
 def test_flatten_nested_tuple() -> None:
     assert xu.flatten_nested_tuple((1, (2, [3, 4]), ((), ((5,),)))) == (1, 2, [3, 4], 5)
     assert xu.flatten_nested_tuple([1]) == ([1],)
+
+
+def test_list_copy_append() -> None:
+    kept = [1]
+    assert xu.list_copy_append(kept, 2) == [1, 2] and kept == [1]
+
+
+def test_print_functions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert xu.get_print_fn(True) is xu.eprint and xu.get_print_fn(False) is xu.null_print
+    monkeypatch.delenv("XLA_DEBUG", raising=False)
+    assert xu.get_print_fn() is xu.null_print
+    monkeypatch.setenv("XLA_DEBUG", "1")
+    assert xu.get_print_fn() is xu.eprint
+    xu.null_print("nothing", end="")
+    assert capsys.readouterr() == ("", "")

@@ -19,14 +19,16 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from torch_xla import experimental
 from torch_xla.core.dynamo_bridge import extract_compiled_graph, partition_fx_graph_for_cpu_fallback
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 from xla_core import config, metrics
 from xla_core.abi.graph import Graph, register_pass, replace
 from xla_core.compile.cache import programs
 from xla_core.dynamo import config as dynamo_config
 from xla_core.dynamo.bridge import CompiledGraph
-from xla_core.dynamo.capture import Captured
-from xla_core.errors import ExecutionError, UnsupportedOperationError
+from xla_core.dynamo.program import Captured
+from xla_core.errors import UnsupportedOperationError
 from xla_core.ops import precision
 from xla_core.runtime.client import current_recorder
 
@@ -456,10 +458,86 @@ def test_the_check_of_inputs_can_be_skipped() -> None:
     compiled = torch.compile(lambda a: a * 2, backend="openxla")
     same(compiled(X.to("xla")), X * 2)
     torch_xla._dynamo.config.skip_input_data_check = True
+    before = counters("DynamoSyncInputExecuteTime")
     same(compiled(X.to("xla")), X * 2)
-    with pytest.raises(ExecutionError, match="skip_input_data_check"):
-        compiled(X.to("xla") + 1)
+    same(compiled(X.to("xla") + 1), (X + 1) * 2)
+    assert counters("DynamoSyncInputExecuteTime") == before
     assert torch_xla._dynamo.config is sys.modules["torch_xla._dynamo.config"] is dynamo_config
+
+
+def test_results_without_data_and_constants() -> None:
+    def function(a: torch.Tensor) -> Any:
+        return None, 3, a + 1, torch.ones(2), torch.zeros(3, device=a.device), None, "text"
+
+    compiled = torch.compile(function, backend="openxla", fullgraph=True)
+    for _ in range(2):
+        result, _, runs = cost(lambda: compiled(X.to("xla")))
+        assert runs == 1 and [item.device.type for item in result if isinstance(item, torch.Tensor)] == ["xla", "cpu", "xla"]
+        assert [item.tolist() if isinstance(item, torch.Tensor) else item for item in result if item is not result[2]] == (
+            [None, 3, [1.0, 1.0], [0.0, 0.0, 0.0], None, "text"]
+        )
+        result[3].add_(1)  # the caller's own
+
+
+def test_the_graphs_own_tensors_of_the_cpu_are_given_themselves() -> None:
+    model = fx.symbolic_trace(_Holder())
+    compiled = extract_compiled_graph(model, (X.to("xla"),))
+    total, held = compiled(X.to("xla"))
+    same(total, X + 1)
+    assert held is model.held
+
+
+class _Holder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.ones(2))
+
+    def forward(self, a: torch.Tensor) -> Any:
+        return a + 1, self.held
+
+
+def test_recordings_and_runs_are_counted() -> None:
+    def runs() -> int:
+        found = metrics.metric("RunCachedGraph")
+        return 0 if found is None else found.total_samples
+
+    compiled = torch.compile(lambda a: (a @ a.t()).relu(), backend="openxla", dynamic=True)
+    found = []
+    for rows in (3, 4, 3, 5, 4):
+        before, ran = counters("DynamoExtractCompiledGraph")[0], runs()
+        x = torch.randn(rows, 2)
+        same(compiled(x.to("xla")), (x @ x.t()).relu())
+        found.append((counters("DynamoExtractCompiledGraph")[0] - before, runs() - ran))
+    assert found == [(1, 1), (1, 1), (0, 1), (1, 1), (0, 1)]
+
+
+@pytest.mark.parametrize("around", ["eager", "region", "full graph"])
+def test_training_inside_another_mode(around: str) -> None:
+    theirs = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+    ours = copy.deepcopy(theirs).to("xla")
+    compiled = torch.compile(ours, backend="openxla", fullgraph=True)
+
+    def steps(model: Any, net: nn.Module, x: torch.Tensor, region: Callable[..., Any]) -> list[float]:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def one(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = region(one)
+        return [run(x).item() for _ in range(3)]
+
+    regions: dict[str, Callable[..., Any]] = {
+        "eager": lambda one: one,
+        "region": torch_xla.compile,
+        "full graph": lambda one: torch_xla.compile(one, full_graph=True),
+    }
+    with experimental.eager_mode_context(around == "eager"):
+        found = steps(compiled, ours, X.to("xla"), regions[around])
+    assert found == pytest.approx(steps(theirs, theirs, X, regions["eager"]), rel=1e-4)
 
 
 def test_errors_are_those_of_the_graph() -> None:
@@ -512,3 +590,41 @@ assert not any(type(finder).__name__ == "_Expected" for finder in sys.meta_path)
 def test_whichever_is_imported_first(first: str, second: str, late: bool) -> None:
     code = CHECK.format(first=first, second=second, late=late)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_graphs_take_over_inputs_that_are_given_away() -> None:
+    def aliased() -> float:
+        found = metrics.metric("InputOutputAliasCount")
+        return 0.0 if found is None else found.accumulator
+
+    compiled = torch.compile(lambda a, b: a * 2 + b, backend="openxla", fullgraph=True)
+    kept, other = X.to("xla"), Y.to("xla")
+    same(compiled(kept, other), X * 2 + Y)
+    assert torch_xla._XLAC._set_buffer_donation(kept, True)
+    same(compiled(kept, other), X * 2 + Y)
+    assert torch_xla._XLAC._get_buffer_donation(kept)  # outside the context it is only marked
+    before = aliased()
+    with alias_with_buffer_donor_config():
+        assert torch_xla._XLAC._xla_get_enable_alias_with_buffer_donor_config()
+        with alias_with_buffer_donor_config(False):
+            same(compiled(kept, other), X * 2 + Y)
+        result = compiled(kept, other)
+    assert not torch_xla._XLAC._xla_get_enable_alias_with_buffer_donor_config()
+    same(result, X * 2 + Y)
+    assert aliased() == before + 1
+    with pytest.raises(RuntimeError, match="marked for donation"):
+        kept.cpu()
+    same(compiled(X.to("xla"), other), X * 2 + Y)
+
+
+def test_what_is_pending_keeps_inputs_that_are_given_away() -> None:
+    compiled = torch.compile(lambda a: a * 2, backend="openxla", fullgraph=True)
+    x = X.to("xla")
+    torch_xla.sync()
+    pending = x + 1
+    torch_xla._XLAC._set_buffer_donation(x, True)
+    with alias_with_buffer_donor_config():
+        same(compiled(x), X * 2)
+    torch_xla._XLAC._set_buffer_donation(x, False)
+    same(pending, X + 1)
+    same(x, X)

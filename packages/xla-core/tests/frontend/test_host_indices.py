@@ -1,4 +1,4 @@
-"""Advanced indexing of tensors on the device by tensors on the CPU, beside the same on the CPU."""
+"""Indices and masks on the CPU for tensors on the device: advanced indexing and other operations, beside the same on the CPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import torch_xla.debug.metrics as met
+from torch_xla import experimental
 
 ROWS = torch.tensor([2, 0, -1])
 MASK = torch.tensor([True, False, True])
@@ -105,6 +106,94 @@ def test_what_does_not_fit_raises_as_on_the_cpu(name: str) -> None:
 def test_tensors_on_the_cpu_take_no_indices_on_the_device() -> None:
     with pytest.raises(RuntimeError):
         torch.zeros(3)[torch.tensor([0], device="xla")]
+
+
+PLACES = torch.tensor([[0, 1, 2, 0], [2, 1, 0, 0], [1, 1, 1, 1]])
+
+
+def counted(x: Tensor, *shape: int) -> Tensor:
+    """1, 2, 3 … in a shape, where `x` is."""
+    return torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape).to(x.device)
+
+
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "index_select": lambda x: x.index_select(0, ROWS % 3),
+    "index_select by int32": lambda x: x.index_select(1, (ROWS % 3).int()),
+    "index_select by a number": lambda x: x.index_select(0, torch.tensor(1)),
+    "index_add": lambda x: x.index_add(0, ROWS % 3, counted(x, 3, 4), alpha=2),
+    "index_add_": lambda x: x.clone().index_add_(0, ROWS % 3, counted(x, 3, 4)),
+    "index_copy": lambda x: x.index_copy(0, MASK.nonzero()[:, 0], counted(x, 2, 4)),
+    "index_fill": lambda x: x.index_fill(0, ROWS[:2], 3.0),
+    "index_fill_ of a view": lambda x: x.clone().t().index_fill_(1, ROWS[:1], torch.tensor(3.0, device=x.device)),
+    "index_reduce": lambda x: x.detach().index_reduce(0, ROWS % 3, counted(x, 3, 4), "prod") * x,
+    "gather": lambda x: x.gather(0, PLACES),
+    "gather by name": lambda x: torch.gather(input=x, dim=0, index=PLACES),
+    "scatter": lambda x: x.scatter(0, PLACES[:1], counted(x, 1, 4)),
+    "scatter a number": lambda x: x.scatter(0, PLACES, 3.0),
+    "scatter_": lambda x: x.detach().clone().scatter_(0, PLACES, 2.0, reduce="add") * x,
+    "scatter_add": lambda x: x.scatter_add(0, PLACES, counted(x, 3, 4)),
+    "scatter_reduce": lambda x: x.scatter_reduce(0, PLACES, counted(x, 3, 4), "sum"),
+    "take": lambda x: x.take(ROWS),
+    "put": lambda x: x.put(ROWS, counted(x, 3)),
+    "masked_fill": lambda x: x.masked_fill(FULL, 2.0),
+    "masked_fill_": lambda x: x.clone().masked_fill_(FULL[:1], 2.0),
+    "masked_select": lambda x: x.masked_select(FULL),
+    "masked_select, broadcast": lambda x: x.masked_select(MASK[:, None]),
+    "masked_scatter": lambda x: x.masked_scatter(FULL, counted(x, 12)),
+    "embedding": lambda x: torch.nn.functional.embedding(ROWS[:2], x, padding_idx=0),
+    "embedding_bag": lambda x: torch.nn.functional.embedding_bag(ROWS % 3, x, torch.tensor([0, 2])),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operations_and_their_gradients(name: str) -> None:
+    values = torch.arange(1.0, 13.0).view(3, 4)
+    mine, theirs = values.to("xla").requires_grad_(), values.clone().requires_grad_()
+    found, wanted = OTHERS[name](mine), OTHERS[name](theirs)
+    assert found.device.type == "xla"
+    torch.testing.assert_close(found.detach().cpu(), wanted.detach())
+    (found * 2).sum().backward()
+    (wanted * 2).sum().backward()
+    assert mine.grad is not None
+    torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+
+
+def test_other_operations_on_parameters_and_in_eager_mode() -> None:
+    layer = torch.nn.Embedding(4, 3)
+    theirs = layer(ROWS[:2])
+    layer.to("xla")
+    torch.testing.assert_close(layer(ROWS[:2]).detach().cpu(), theirs.detach())
+    weight = torch.nn.Parameter(torch.ones(3, 4)).to("xla")
+    with torch.no_grad(), experimental.eager_mode_context(True):
+        torch.testing.assert_close(weight.index_select(0, ROWS[:1]).cpu(), torch.ones(1, 4))
+        found = torch.empty(1, 4, device="xla")
+        torch.index_select(weight, 0, ROWS[:1], out=found)
+        torch.testing.assert_close(found.cpu(), torch.ones(1, 4))
+
+
+ELSEWHERE: dict[str, Callable[[Tensor], Tensor]] = {
+    "added": lambda x: x.index_add(0, ROWS[:1], torch.ones(1, 4)),
+    "scattered": lambda x: x.scatter(0, PLACES.to("xla"), torch.ones(3, 4)),
+    "masked": lambda x: x.masked_scatter(FULL, torch.ones(12)),
+    "no index by its dtype": lambda x: x.gather(0, torch.ones(3, 4)),
+    "indexed": lambda x: torch.ones(3, 4).index_select(0, ROWS.to("xla")),
+    "no index": lambda x: x + torch.ones(3, 4),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_values_elsewhere_are_refused(name: str) -> None:
+    with pytest.raises(RuntimeError, match="not an XLA tensor"):
+        ELSEWHERE[name](torch.ones(3, 4, device="xla"))
+
+
+def test_what_is_wrong_with_the_index_is_said_as_for_one_on_the_device() -> None:
+    x = torch.ones(3, 4, device="xla")
+    with pytest.raises(IndexError, match="out of range"):
+        x.gather(5, PLACES)
+    with pytest.raises(IndexError, match="out of range"):
+        x.index_select(0, torch.tensor([7])).cpu()
 
 
 def test_another_permutation_is_no_other_program_and_reads_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+import torch_xla
 import xla_core.ops.matmul  # noqa: F401 - registers the family
+from torch_xla import backends
 from xla_core.ops import precision
 from xla_core.ops.table import TABLE, Context
 from xla_core.testing.lowering import check_lowering
@@ -132,14 +134,45 @@ def test_addmm_activation() -> None:
         check_lowering(aten._addmm_activation.default, sample(5), sample(3, 4), sample(4, 5), use_gelu=use_gelu, rtol=1e-3, atol=1e-3)
 
 
-def test_precision_setting() -> None:
-    before = precision.get()
-    try:
-        for name in ("default", "high", "highest"):
-            precision.set(name)
-            assert precision.get() == name
-        with pytest.raises(ValueError, match="'fast', must be one of 'default', 'high', 'highest'"):
-            precision.set("fast")
-        assert precision.get() == "highest"
-    finally:
-        precision.set(before)
+@pytest.fixture
+def unset() -> Iterator[None]:
+    """The precision as at the start of a process."""
+    before, precision._setting = precision._setting, precision._Setting()
+    yield
+    precision._setting = before
+
+
+def test_precision_setting(unset: None, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("default", "high", "highest"):
+        backends.set_mat_mul_precision(name)
+        assert backends.get_mat_mul_precision() == torch_xla._XLAC._xla_get_mat_mul_precision() == name
+    with pytest.raises(ValueError, match="'fast', must be one of 'default', 'high', 'highest'"):
+        torch_xla._XLAC._xla_set_mat_mul_precision("fast")
+    assert backends.get_mat_mul_precision() == "highest"
+    # The first choice is none that changes anything.
+    assert [record.name for record in caplog.records] == [backends.logger.name] * 2
+    assert "from 'default' to 'high'" in caplog.messages[0]
+
+
+PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mm": lambda x: x @ x,
+    "baddbmm": lambda x: torch.baddbmm(x[None], x[None], x[None]),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "linear": lambda x: torch.nn.functional.linear(x, x, x[0]),
+    "conv2d": lambda x: torch.nn.functional.conv2d(x[None, None], x[None, None, :3, :3]),
+    "conv_transpose1d": lambda x: torch.nn.functional.conv_transpose1d(x[None], x[:, :, None]),
+    "cdist": lambda x: torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist"),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_precision_is_in_the_program(name: str, unset: None) -> None:
+    x = sample(8, 8).to("xla")
+    for wanted, written in (("high", "operand_precision={high,high}"), ("default", None)):
+        backends.set_mat_mul_precision(wanted)
+        text = torch_xla._XLAC._get_xla_tensors_hlo([PRODUCTS[name](x)])
+        products = [line for line in text.splitlines() if " dot(" in line or " convolution(" in line]
+        assert products
+        for line in products:
+            assert (written in line) if written else "operand_precision" not in line

@@ -23,6 +23,23 @@ def test_a_process_that_has_used_its_devices_can_spawn(start: Callable[..., Any]
     assert start("used", 2).reports() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_results_of_new_processes_also_for_one_device(size: int, start: Callable[..., Any]) -> None:
+    job = start("apart", size)
+    job.size = 1  # the launcher reports for all
+    total = float(sum(5 + rank for rank in range(size)))
+    assert job.reports() == [
+        {
+            "ranks": list(range(size)),
+            "apart": True,
+            "results": [[size, total, 7]] * size,
+            "initialized": False,
+            "still": 3.0,
+            "error": True,
+        }
+    ]
+
+
 def test_each_replica_has_one_device(reports: Reports) -> None:
     for rank, report in enumerate(reports):
         place = report["place"]

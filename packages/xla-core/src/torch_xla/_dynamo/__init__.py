@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch_xla._dynamo import config, dynamo_bridge
+from torch_xla._dynamo import config, dynamo_backend2, dynamo_bridge
 
 __all__ = [
     "config",
+    "dynamo_backend2",
     "dynamo_bridge",
 ]

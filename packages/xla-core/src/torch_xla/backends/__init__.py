@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xla_core.ops.precision import get as get_mat_mul_precision
+from xla_core.ops.precision import logger
 from xla_core.ops.precision import set as set_mat_mul_precision
 
-__all__ = ["get_mat_mul_precision", "set_mat_mul_precision"]
+__all__ = ["get_mat_mul_precision", "logger", "set_mat_mul_precision"]

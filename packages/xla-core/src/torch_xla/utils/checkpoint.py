@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from xla_core.compat.checkpoint import CheckpointFunction, checkpoint
+from xla_core.compat.checkpoint import (
+    CheckpointFunction,
+    CheckpointStatus,
+    checkpoint,
+    chkpt_status,
+    get_device_states,
+    set_device_states,
+)
 
-__all__ = ["CheckpointFunction", "checkpoint"]
+__all__ = ["CheckpointFunction", "CheckpointStatus", "checkpoint", "chkpt_status", "get_device_states", "set_device_states"]

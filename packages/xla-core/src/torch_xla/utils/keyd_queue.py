@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from xla_core.compat.keyd_queue import KeydQueue, Queue
+from xla_core.compat.keyd_queue import KeydQueue, Queue, QueueBase
 
 __all__ = [
     "KeydQueue",
     "Queue",
+    "QueueBase",
 ]

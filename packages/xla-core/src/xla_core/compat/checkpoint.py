@@ -49,13 +49,43 @@ def _behind_barrier(values: list[Any]) -> list[Any]:
     return [copies.get(id(value), value) for value in values]
 
 
+def get_device_states(*args: Any) -> tuple[list[torch.device], list[int]]:
+    """The XLA devices that tensors among `args` are on, each once, and the random state of each, for `set_device_states`."""
+    devices = list(dict.fromkeys(value.device for value in args if _on_xla(value)))
+    return devices, [_model().get_rng_state(device) for device in devices]
+
+
+def set_device_states(devices: Iterable[torch.device], states: Iterable[int]) -> None:
+    """Give each device its random state. Raises: ValueError if there are more of one than of the other."""
+    for device, state in zip(devices, states, strict=True):
+        _model().set_rng_state(state, device)
+
+
+class CheckpointStatus:
+    """Whether a checkpointed function is being repeated: `in_chkpt_bwd`."""
+
+    def __init__(self) -> None:
+        self.in_chkpt_bwd = False
+
+
+chkpt_status = CheckpointStatus()
+
+
+@contextmanager
+def _repeating() -> Iterator[None]:
+    before, chkpt_status.in_chkpt_bwd = chkpt_status.in_chkpt_bwd, True
+    try:
+        yield
+    finally:
+        chkpt_status.in_chkpt_bwd = before
+
+
 class _Surroundings:
     """Random states and autocast modes of a forward pass, to come back to when it is repeated."""
 
     def __init__(self, preserve_rng_state: bool, values: Iterable[Any]) -> None:
-        devices = dict.fromkeys(value.device for value in values if _on_xla(value)) if preserve_rng_state else {}
         self._cpu_state = torch.get_rng_state() if preserve_rng_state else None
-        self._device_states = {device: _model().get_rng_state(device) for device in devices}
+        self._devices, self._states = get_device_states(*values) if preserve_rng_state else ([], [])
         self._autocast = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), torch.is_autocast_cache_enabled())
             for kind in ("cpu", "xla")
@@ -69,9 +99,9 @@ class _Surroundings:
             if self._cpu_state is not None:
                 entered.callback(torch.set_rng_state, torch.get_rng_state())
                 torch.set_rng_state(self._cpu_state)
-            for device, state in self._device_states.items():
+            for device in self._devices:
                 entered.enter_context(_model().fork_rng(device))
-                _model().set_rng_state(state, device)
+            set_device_states(self._devices, self._states)
             yield
 
     @contextmanager
@@ -118,7 +148,7 @@ class CheckpointFunction(torch.autograd.Function):
         # With the gradients in the same barrier, the repetition cannot start before they exist.
         behind = _behind_barrier([*inputs, *grads])
         repeated = torch_checkpoint.detach_variable(tuple(behind[: len(inputs)]))
-        with ctx.surroundings.all(), torch.enable_grad():
+        with _repeating(), ctx.surroundings.all(), torch.enable_grad():
             outputs = ctx.run_function(*repeated)
         outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
         pairs = [
@@ -146,7 +176,7 @@ class _Repeatable:
             return self._function(*args, **kwargs)
         leaves, tree = tree_flatten((args, kwargs))
         args, kwargs = tree_unflatten(_behind_barrier(leaves), tree)
-        with self._surroundings.random():  # torch restores autocast
+        with _repeating(), self._surroundings.random():  # torch restores autocast
             return self._function(*args, **kwargs)
 
 

@@ -10,10 +10,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Closeable:
-    """Base class of both queues: one condition, and the two ways of closing."""
+class QueueBase:
+    """Base class of both queues: one condition, and the two ways of closing. Alone it holds nothing.
 
-    def __init__(self, maxsize: int) -> None:
+    Raises: ValueError for a `maxsize` below 1.
+    """
+
+    def __init__(self, maxsize: int = 1024) -> None:
         if maxsize < 1:
             raise ValueError(f"maxsize is {maxsize}, must be at least 1")
         self._maxsize = maxsize
@@ -39,13 +42,13 @@ class _Closeable:
             self._changed.notify_all()
 
     def _drop(self) -> None:
-        raise NotImplementedError
+        """Let go of what waits."""
 
 
-class Queue(_Closeable, Generic[T]):
+class Queue(QueueBase, Generic[T]):
     """First in, first out, at most `maxsize` items."""
 
-    def __init__(self, maxsize: int = 4) -> None:
+    def __init__(self, maxsize: int = 1024) -> None:
         super().__init__(maxsize)
         self._items: deque[T] = deque()
 
@@ -73,13 +76,13 @@ class Queue(_Closeable, Generic[T]):
         self._items.clear()
 
 
-class KeydQueue(_Closeable, Generic[T]):
+class KeydQueue(QueueBase, Generic[T]):
     """Items by key, at most `maxsize` of them; takers ask for a key, in any order.
 
     The taker whose key is missing lets one put exceed `maxsize`: otherwise a queue full of other keys would never move.
     """
 
-    def __init__(self, maxsize: int = 4) -> None:
+    def __init__(self, maxsize: int = 1024) -> None:
         super().__init__(maxsize)
         self._items: dict[Hashable, T] = {}
         self._wanted: dict[Hashable, int] = {}

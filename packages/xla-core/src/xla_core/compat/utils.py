@@ -130,6 +130,17 @@ def eprint(*args: object, **kwargs: Any) -> None:
     print(*args, file=sys.stderr, **kwargs)
 
 
+def null_print(*args: object, **kwargs: Any) -> None:
+    """Print nothing: a `printfn` for those who want none."""
+
+
+def get_print_fn(debug: bool | None = None) -> Callable[..., None]:
+    """`eprint` if `debug`, else `null_print`. None: as the flag XLA_DEBUG says."""
+    if debug is None:
+        debug = check_env_flag("XLA_DEBUG")
+    return eprint if debug else null_print
+
+
 class TimedScope:
     """Prints `msg` and the milliseconds that the `with` block took."""
 
@@ -174,6 +185,11 @@ def as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     return list(value) if isinstance(value, tuple) else [value]
+
+
+def list_copy_append(ilist: Iterable[T], item: T) -> list[T]:
+    """A new list: `ilist`, then `item`."""
+    return [*ilist, item]
 
 
 def shape(inputs: Any) -> list[int]:

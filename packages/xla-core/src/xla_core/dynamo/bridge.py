@@ -17,15 +17,19 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from xla_core import config
+from xla_core import config, metrics
 from xla_core._compat import OpOverload, tree_map
-from xla_core.dynamo.capture import Captured, NotOneProgram, Recording, StandIns, capture, with_own_pending_graph
+from xla_core.compat.utils import check_env_flag
+from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
+from xla_core.dynamo.program import Captured
 from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.text import graph_text
 
 _logger = logging.getLogger("torch_xla.core.dynamo_bridge")
+dynamo_debug = config.DYNAMO_DEBUG.get()
+ptxla_debug = check_env_flag("PT_XLA_DEBUG")
 _PLAIN = (bool, int, str, torch.dtype, torch.device, type(None))
 
 
@@ -53,11 +57,12 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
 
 
 class CompiledGraph(torch.nn.Module):
-    """A graph with one program for each key of its arguments."""
+    """A graph with one program for each key of its arguments. part: of a larger graph, and not to be parted further."""
 
-    def __init__(self, model: fx.GraphModule) -> None:
+    def __init__(self, model: fx.GraphModule, part: bool = False) -> None:
         super().__init__()
         self._model = model
+        self._part = part
         self._programs: dict[Any, Captured | fx.GraphModule] = {}
         called = [model.get_submodule(node.target) for node in model.graph.nodes if node.op == "call_module"]
         self._called = [part for module in called for part in module.modules()]
@@ -81,13 +86,14 @@ class CompiledGraph(torch.nn.Module):
         return program
 
     def _prepare(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
+        metrics.counter_add("DynamoExtractCompiledGraph")
         _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")
         try:
             captured = capture(args, lambda stand_ins: Recording(self._model, stand_ins).run(*stand_ins.args))
         except NotOneProgram as reason:
             why = str(reason)
             _debug(lambda: f"not one program: {why}")
-            return partition_fx_graph_for_cpu_fallback(self._model, args)
+            return self._model if self._part else partition_fx_graph_for_cpu_fallback(self._model, args)
         _debug(lambda: f"one program:\n{graph_text(captured.graph)}")
         return captured
 
@@ -108,24 +114,37 @@ def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -
     return graph
 
 
-class _Search(Recording):
-    """Finds the operations that cannot be part of a program; looks on behind them with tensors of the shapes that torch knows."""
+class UnsupportedNodesCollector(Recording):
+    """Finds the operations of a graph that cannot be part of a program; looks on behind them with tensors of the shapes that torch knows.
 
-    def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
-        super().__init__(model, stand_ins)
-        self.found: set[fx.Node] = set()
+    module: the graph. It is run on stand-ins for the arguments: nothing is computed, and nothing written to.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._found: set[fx.Node] = set()
+
+    def run(self, *args: Any, **options: Any) -> None:
+        """Look through the graph with arguments like these. Raises GraphBreakError where a shape is not known without running it."""
+        with with_own_pending_graph(args) as stand_ins:
+            super().__init__(self._module, stand_ins)
+            super().run(*stand_ins.args, **options)
+
+    def get_unsupported_nodes(self) -> list[fx.Node]:
+        """The operations that were found, in order."""
+        return [node for node in self._module.graph.nodes if node in self._found]
 
     def run_node(self, n: fx.Node) -> Any:
         """As fx, or what torch's fake tensors say that it would have given."""
-        if n.op == "call_function" and any(node in self.found and _unpacks(n) for node in n.all_input_nodes):
-            self.found.add(n)  # the parts of what an unsupported operation gives belong to it
+        if n.op == "call_function" and any(node in self._found and _unpacks(n) for node in n.all_input_nodes):
+            self._found.add(n)  # the parts of what an unsupported operation gives belong to it
         try:
             return super().run_node(n)
         except GraphBreakError:
             inferred = n.meta.get("val", n.meta.get("example_value"))
             if inferred is None:
                 raise
-            self.found.add(n)
+            self._found.add(n)
             return tree_map(self._like, inferred)
 
     def _like(self, item: Any) -> Any:
@@ -175,12 +194,11 @@ def partition_fx_graph_for_cpu_fallback(
     if not _functional(xla_model):
         return xla_model
     try:
-        with with_own_pending_graph(xla_args) as stand_ins:
-            search = _Search(xla_model, stand_ins)
-            search.run(*stand_ins.args)
+        collector = UnsupportedNodesCollector(xla_model)
+        collector.run(*xla_args)
     except GraphBreakError:
         return xla_model
-    return _part(xla_model, search.found)
+    return _part(xla_model, collector.get_unsupported_nodes())
 
 
 def _part(model: fx.GraphModule, unsupported: Iterable[fx.Node]) -> fx.GraphModule:
@@ -194,6 +212,6 @@ def _part(model: fx.GraphModule, unsupported: Iterable[fx.Node]) -> fx.GraphModu
     fused: fx.GraphModule = partitioner.partition_and_fuse()
     for name, part in list(fused.named_children()):
         if isinstance(part, fx.GraphModule):
-            setattr(fused, name, CompiledGraph(part))
+            setattr(fused, name, CompiledGraph(part, part=True))
     _debug(lambda: f"parted:\n{fused.code}")
     return fused

@@ -8,44 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from xla_core import metrics
-from xla_core._compat import OpOverload, TreeSpec, tree_flatten, tree_unflatten
+from xla_core._compat import OpOverload, tree_flatten
 from xla_core.api.step_closures import stand_in_by
-from xla_core.dynamo import config
-from xla_core.errors import ExecutionError, GraphBreakError
+from xla_core.dynamo.program import Argument, Captured, Computed, Constant, Origin, Shown, Source
+from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, view_of
-from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
-from xla_core.ir.pending_graph import NOBODY, PendingGraph, Value, buffer_value
-from xla_core.ir.sharding import Sharding
-from xla_core.metrics import Cause
-from xla_core.runtime import executor, resharding
+from xla_core.ir.pending_graph import NOBODY, PendingGraph, Value
+from xla_core.runtime import resharding
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.executor import ProgramsOfGraph
 from xla_core.runtime.recorder import Recorder
-from xla_core.runtime.source_location import asking_line
-from xla_core.runtime.sync import compute, forbid_reads
+from xla_core.runtime.sync import forbid_reads
 
 _COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
 
 
 class NotOneProgram(GraphBreakError):
     """This graph reads values, or does something else than computing on xla tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The source of a leaf that stands for the data of input `number`."""
-
-    number: int
 
 
 class StandIns:
@@ -59,6 +45,7 @@ class StandIns:
         self.tensors: list[int | XLATensor] = []
         self.storages: list[Storage] = []
         self.leaves: list[Value] = []
+        self.held: set[int] = set()  # ids of the graph's own tensors elsewhere, which live as long as it does
         self._numbers: dict[int, int] = {}
         self.args = [arg if tensor_behind(arg) is None else self._of(ours(arg), place) for place, arg in enumerate(args)]
 
@@ -82,7 +69,7 @@ class StandIns:
         slot = len(pending_graph.entries)
         pending_graph.entries.append(aval)
         pending_graph.refs.append(NOBODY)
-        pending_graph.input_data[slot] = _Source(number)
+        pending_graph.input_data[slot] = Source(number)
         storage = Storage()
         storage.value = pending_graph.define(self.recorder, slot, aval)
         storage.annotations = real.annotations
@@ -102,7 +89,10 @@ class Recording(fx.Interpreter):
         found = self.fetch_attr(target)
         if isinstance(found, torch.nn.Module):
             raise NotOneProgram(f"the graph hands the module {target} to an operation")
-        return found if tensor_behind(found) is None else self.stand_ins.of(ours(found))
+        if tensor_behind(found) is None:
+            self.stand_ins.held.add(id(found))
+            return found
+        return self.stand_ins.of(ours(found))
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A module of the graph, called with stand-ins for its parameters and buffers."""
@@ -169,118 +159,6 @@ def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
             recorder.pending_graph, recorder.seed = before
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    """A value that the program computes: its result `number`."""
-
-    number: int
-
-
-# Where a value comes from: the program, an input (its data as it was before the call), or it is constant.
-Origin = _Computed | _Source | Value
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A result tensor: view `spec` of a new storage (`holder` counts those), or of an input's."""
-
-    holder: int
-    spec: Any
-    of_input: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    """A result that is an argument itself."""
-
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A recorded graph: what to run, what to feed it with, and how its results are put together.
-
-    avals: shape and dtype of each result of the program.
-    sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
-    written: inputs that hold another value afterwards. holders: values of the new storages.
-    shardings: those that the graph set for inputs, and (second) for the new storages. programs: those of the graph that ran.
-    """
-
-    recorder: Recorder
-    graph: Graph
-    inputs: Inputs
-    avals: list[Aval]
-    sources: list[int | XLATensor]
-    written: list[tuple[int, Origin]]
-    holders: list[Origin]
-    results: list[Any]
-    tree: TreeSpec
-    shardings: tuple[list[Sharding | None], list[Sharding | None]]
-    programs: ProgramsOfGraph = field(default_factory=ProgramsOfGraph)
-
-    def run(self, args: Sequence[Any], tensors: Sequence[Any]) -> Any:
-        """The graph's results for arguments with the key that it was recorded with. tensors: those behind them."""
-        storages = [(tensors[source] if isinstance(source, int) else source)._storage for source in self.sources]
-        with self.recorder.lock:
-            # All of them before any is written to: one input may take the value of another.
-            before = [storage.value for storage in storages]
-            computed = self._execute(before)
-
-            def value(origin: Origin) -> Value:
-                if isinstance(origin, _Source):
-                    return before[origin.number]
-                return computed[origin.number] if isinstance(origin, _Computed) else origin
-
-            for number, origin in self.written:
-                storages[number].value = value(origin)
-            new = [_storage(value(origin)) for origin in self.holders]
-            for holder, sharding in zip([*storages, *new], [*self.shardings[0], *self.shardings[1]], strict=True):
-                if sharding is not None:
-                    resharding.set_sharding(holder, sharding)
-        return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
-
-    def _execute(self, before: list[Value]) -> list[Value]:
-        if not self.graph.outs:
-            return []
-        recorded = self.inputs
-        used = [before[item.number] for item in recorded.buffers if isinstance(item, _Source)]
-        _make_real([value for value in used if value.buffer is None])
-        buffers = [before[item.number].buffer if isinstance(item, _Source) else item for item in recorded.buffers]
-        # Each call has random numbers of its own.
-        seeds = [self.recorder.draw() for _ in recorded.seeds]
-        inputs = Inputs(buffers, recorded.floats, recorded.fixed_floats, recorded.ints, recorded.fixed_ints, seeds)
-        results: list[Any] = []
-        executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line(), self.programs)
-        return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
-
-
-def _storage(value: Value) -> Storage:
-    storage = Storage()
-    storage.value = value
-    storage.annotations = None
-    return storage
-
-
-def _result(result: Any, args: Sequence[Any], storages: list[Storage], new: list[Storage]) -> Any:
-    if isinstance(result, _Argument):
-        return args[result.place]
-    if isinstance(result, _Shown):
-        return view_of(storages[result.holder] if result.of_input else new[result.holder], result.spec)
-    return result
-
-
-def _make_real(pending: list[Value]) -> None:
-    if not pending:
-        return
-    if config.skip_input_data_check:
-        raise ExecutionError(
-            f"{len(pending)} inputs of a compiled graph are still pending, and torch_xla._dynamo.config.skip_input_data_check says "
-            "that none is: call torch_xla.sync() first, or switch that off"
-        )
-    metrics.counter_add("DynamoSyncInputExecuteTime")
-    compute(pending, Cause.DYNAMO_INPUTS)
-
-
 def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
     """Record `record(stand_ins)` on stand-ins for `args` as a program. Raises NotOneProgram if it does more than recording."""
     grad = torch.is_grad_enabled()
@@ -306,10 +184,10 @@ class _Assembly:
         self.stand_ins = stand_ins
         # By id, which is safe as long as the stand-ins keep the objects alive.
         self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
-        self._leaves = {id(value): _Source(number) for number, value in enumerate(stand_ins.leaves)}
+        self._leaves = {id(value): Source(number) for number, value in enumerate(stand_ins.leaves)}
         self._holders: dict[int, int] = {}
         self._kept: list[Storage] = []
-        self._computed: dict[int, _Computed] = {}
+        self._computed: dict[int, Computed] = {}
         self._pending: list[Value] = []
 
     def captured(self, outcome: Any) -> Captured:
@@ -332,22 +210,24 @@ class _Assembly:
     def _shown(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
+        if item.device.type == "cpu" and not item.requires_grad and id(item) not in self.stand_ins.held:
+            return Constant(item)
         if type(item) is not XLATensor or item.requires_grad:
             raise NotOneProgram(
                 f"the graph returns a tensor on {item.device} that {'needs a gradient' if item.requires_grad else 'is no result of it'}"
             )
         for place, arg in enumerate(self.stand_ins.args):
             if arg is item:
-                return _Argument(place)
+                return Argument(place)
         storage = item._storage
         number = self._inputs.get(id(storage))
         if number is not None:
-            return _Shown(number, item._view, True)
+            return Shown(number, item._view, True)
         number = self._holders.get(id(storage))
         if number is None:
             number = self._holders[id(storage)] = len(self._kept)
             self._kept.append(storage)
-        return _Shown(number, item._view, False)
+        return Shown(number, item._view, False)
 
     def _origin(self, value: Value) -> Origin:
         """The source of a value; a pending one becomes a result of the program."""
@@ -362,7 +242,7 @@ class _Assembly:
         known = self._computed.get(id(value))
         if known is None:
             self.pending_graph.adopt(value)
-            known = self._computed[id(value)] = _Computed(len(self._pending))
+            known = self._computed[id(value)] = Computed(len(self._pending))
             self._pending.append(value)
         return known
 

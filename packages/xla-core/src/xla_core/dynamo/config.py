@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# True: the inputs of compiled graphs are taken to be on the device already; a pending one is an error instead of being computed.
+# True: inputs of compiled graphs that are pending are computed without being counted and explained as such.
 skip_input_data_check: bool = False

@@ -23,13 +23,13 @@ _KEY = "AutocastPrivateUse1"
 Caster = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 LOWER = (
-    *("matmul", "mm", "mv", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "linear"),
+    *("matmul", "mm", "mv", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear", "einsum"),
     *("chain_matmul", "linalg_multi_dot", "linalg_vecdot", "scaled_dot_product_attention"),
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     *("convolution", "_convolution", "conv_tbc", "relu", "prelu", "max_pool2d"),
 )
 FLOAT32 = (
-    *("batch_norm", "log_softmax", "prod", "cdist", "trace"),
+    *("batch_norm", "softmax", "log_softmax", "prod", "cdist", "trace"),
     *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy_loss", "ctc_loss"),
     *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss"),
     *("multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "poisson_nll_loss", "smooth_l1_loss"),

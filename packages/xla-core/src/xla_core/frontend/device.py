@@ -9,7 +9,7 @@ import torch
 
 from xla_core import _compat
 from xla_core._compat import OpOverload
-from xla_core.frontend import accelerator, dispatch, generator, pinned, streams
+from xla_core.frontend import accelerator, dispatch, generator, host_indices, pinned, streams
 from xla_core.frontend.device_module import DeviceModule
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import is_factory
@@ -29,9 +29,12 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
         handler = dispatch.handler_for(func)
     try:
         return handler(args, kwargs)
-    except BaseException:  # as in XLATensor.__torch_dispatch__
+    except BaseException as error:  # as in XLATensor.__torch_dispatch__
         client.mend()
-        raise
+        other = host_indices.other_arguments(func, args, kwargs, error)
+        if other is None:
+            raise
+    return _fallback(func, *other[0], **other[1])
 
 
 def direct(func: OpOverload) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from xla_core import config
 from xla_core._compat import OpOverload, call_kernel, has_kernel
-from xla_core.frontend import attention, ctc, data_dependent, views
+from xla_core.frontend import attention, ctc, data_dependent, host_indices, views
 from xla_core.frontend.encode import recorder_among
 from xla_core.frontend.handlers import aliases, batch_norm, blanks, copies, reads, zeros
 from xla_core.frontend.plain import plainly
@@ -119,4 +119,4 @@ def with_lines(handler: Handler) -> Handler:
     return run
 
 
-set_dispatch(handler_for)
+set_dispatch(handler_for, host_indices.other_arguments)

@@ -1,6 +1,8 @@
-"""Advanced indexing by CPU tensors, which torch allows on every device: `x[permutation]`, `x[mask]`, `x[index] = value`.
+"""Indices and masks on the CPU: those of advanced indexing, which torch allows on every device, and those of other operations.
 
-Their values are known, so that positions out of range raise as on the CPU, and what a mask picks has a shape without reading the device.
+`x[permutation]`, `x[mask]`, `x[index] = value`: their values are known, so that positions out of range raise as on the CPU, and what a mask
+picks has a shape without reading the device. `gather`, `index_select`, `masked_fill` and so on are called again with their index on the
+device once they have refused one on the CPU, so that other calls of them do not pay for it.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ from typing import Any
 import torch
 
 from xla_core._compat import OpOverload
-from xla_core.frontend.plain import ours
+from xla_core.errors import DeviceMismatchError
+from xla_core.frontend.plain import PLAIN, ours, tensor_behind
 from xla_core.frontend.schema import Convention, Handler, calling
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.runtime.transfer import upload
 
 _MASKS = (torch.bool, torch.uint8)
+# Arguments that say where, not what. (`offsets` are those of embedding_bag.)
+_PLACES = frozenset({"index", "indices", "mask", "offsets"})
+_INDICES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
 def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
@@ -33,6 +39,27 @@ def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
         return handler(args, kwargs)
 
     return run
+
+
+def other_arguments(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments with the indices and masks that are on the CPU taken to the device; None if that is not what `error` was about."""
+    if not isinstance(error, DeviceMismatchError):
+        return None
+    on_device = next((found for found in map(tensor_behind, (*args, *kwargs.values())) if found is not None), None)
+    if on_device is None:
+        return None
+    recorder = on_device._storage.value.recorder
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    moved = {name: wrap(upload(arg, recorder)) for name, arg in given.items() if name in _PLACES and _on_the_host(arg)}
+    given |= moved
+    return (tuple(given[name] for name in names[: len(args)]), {name: given[name] for name in kwargs}) if moved else None
+
+
+def _on_the_host(arg: Any) -> bool:
+    return type(arg) in PLAIN and bool(arg.is_cpu) and arg.dtype in _INDICES
 
 
 def _moved(x: XLATensor, indices: Sequence[torch.Tensor | None], reads: bool) -> list[torch.Tensor | None]:

@@ -27,13 +27,20 @@ from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import Value, counted
 from xla_core.runtime.client import mend
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _make_handler: Callable[[Any], Handler]
+_other_arguments: Callable[[Any, Any, Any, BaseException], Arguments | None]
 
 
-def set_dispatch(make_handler: Callable[[Any], Handler]) -> None:
-    """Let `make_handler` choose the handler of each overload at its first call; it keeps it as the overload's `_xla_handler`."""
-    global _make_handler
-    _make_handler = make_handler
+def set_dispatch(
+    make_handler: Callable[[Any], Handler], other_arguments: Callable[[Any, Any, Any, BaseException], Arguments | None]
+) -> None:
+    """Let `make_handler` choose the handler of each overload at its first call; it keeps it as the overload's `_xla_handler`.
+
+    other_arguments: for a call (overload, args, kwargs) that raised, the arguments to try it with once more, or None.
+    """
+    global _make_handler, _other_arguments
+    _make_handler, _other_arguments = make_handler, other_arguments
 
 
 class XLATensor(torch.Tensor):
@@ -59,9 +66,12 @@ class XLATensor(torch.Tensor):
             handler = _make_handler(func)
         try:
             return handler(args, kwargs or {})
-        except BaseException:  # Ctrl-C between any two steps of recording
+        except BaseException as error:  # Ctrl-C between any two steps of recording
             mend()
-            raise
+            other = _other_arguments(func, args, kwargs or {}, error)
+            if other is None:
+                raise
+        return cls.__torch_dispatch__(func, types, *other)
 
     @property
     def is_xla(self) -> bool:

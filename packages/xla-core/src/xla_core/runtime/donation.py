@@ -14,6 +14,20 @@ from xla_core.ir.graph import result_slots
 from xla_core.ir.pending_graph import PendingGraph, Value, lose
 
 _marked: weakref.WeakSet[Value] = weakref.WeakSet()
+_enabled: set[int] = set()
+
+
+def enable(index: int, on: bool) -> None:
+    """Let programs of device `index` that are no steps take over marked buffers, too, or not."""
+    if on:
+        _enabled.add(index)
+    else:
+        _enabled.discard(index)
+
+
+def enabled(index: int) -> bool:
+    """Whether programs of device `index` that are no steps take over marked buffers."""
+    return index in _enabled
 
 
 def mark(value: Value, donated: bool) -> bool:

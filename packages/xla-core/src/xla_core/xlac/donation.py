@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from xla_core.api import devices
@@ -14,8 +17,8 @@ def _set_buffer_donation(tensor: torch.Tensor, donate: bool) -> bool:
     """Let the next step take over the buffer of `tensor`, if it has one; False if not (it is pending, or shared with another library).
 
     The next sync writes a result of the same shape and dtype there; reading `tensor` afterwards raises RuntimeError.
-    `_xla_sync_multi` and cached graphs do so only under `_xla_set_enable_alias_with_buffer_donor_config`, captured calls and eager
-    mode not at all.
+    `_xla_sync_multi`, cached graphs and those of `torch.compile` do so only where `_xla_set_enable_alias_with_buffer_donor_config` says
+    so, captured calls and eager mode not at all.
     """
     return donation.mark(value_of(plain(tensor)), donate)
 
@@ -25,21 +28,26 @@ def _get_buffer_donation(tensor: torch.Tensor) -> bool:
     return donation.is_marked(value_of(plain(tensor)))
 
 
-_enabled: set[int] = set()
-
-
 def _xla_set_enable_alias_with_buffer_donor_config(enable_user_config_alias: bool = False, device: str = "") -> None:
     """Let programs that are no steps heed `_set_buffer_donation`, too, on one device (empty: the current one)."""
-    index = _index(device)
-    if enable_user_config_alias:
-        _enabled.add(index)
-    else:
-        _enabled.discard(index)
+    donation.enable(_index(device), enable_user_config_alias)
 
 
 def _xla_get_enable_alias_with_buffer_donor_config(device: str = "") -> bool:
     """Whether programs of a device (empty: the current one) that are no steps heed `_set_buffer_donation`."""
-    return _index(device) in _enabled
+    return donation.enabled(_index(device))
+
+
+@contextmanager
+def alias_with_buffer_donor_config(should_alias: bool = True) -> Iterator[None]:
+    """A context in which reads, cached graphs and graphs of `torch.compile` take over buffers that were marked for donation, or not."""
+    index = client.current_index()
+    before = donation.enabled(index)
+    donation.enable(index, should_alias)
+    try:
+        yield
+    finally:
+        donation.enable(index, before)
 
 
 def _index(device: str) -> int:

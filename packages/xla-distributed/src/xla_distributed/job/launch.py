@@ -89,6 +89,19 @@ def spawn(
     if nprocs == 1:
         fn(0, *args)
         return None
+    size = replica_count(nprocs)
+    if size == 1:
+        fn(0, *args)
+        return None
+    started = start_replicas(fn, args, size, daemon, start_method)
+    if not join:
+        return started
+    wait_for_all(started)
+    return None
+
+
+def replica_count(nprocs: int | None = None) -> int:
+    """How many replicas this process may start: `nprocs`, or one for each device of this host. Raises as `spawn`."""
     if xr.is_spmd():
         raise RuntimeError("SPMD mode has one process for all devices: call the function directly instead of spawning replicas")
     if bootstrap.is_one_of_several():
@@ -99,24 +112,16 @@ def spawn(
     size = count if nprocs is None else nprocs
     if not 1 <= size <= count:
         raise ValueError(f"nprocs is {nprocs}, must be from 1 to the number of devices, {count}, or None for all")
-    if size == 1:
-        fn(0, *args)
-        return None
+    return size
+
+
+def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = False, start_method: str = "spawn") -> Launched:
+    """Start `fn(index, *args)` in `size` processes, one of them too. Raises RuntimeError if this process holds what they would need."""
     if process_abi.started() and (start_method == "fork" or xr.device_type() != "CPU"):
         raise RuntimeError(
             "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"
             " (on the CPU, start_method='spawn' works)"
         )
-    started = _start(fn, args, size, daemon, start_method)
-    if not join:
-        return started
-    # torch's `join` returns False each time that one of them has ended and others still run.
-    while not started.join():
-        pass
-    return None
-
-
-def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Launched:
     key = secrets.token_bytes(32)
     coordinator = bootstrap.start_coordinator([_HOST], size, key)
     try:
@@ -127,6 +132,13 @@ def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_met
         coordinator.close()
         raise
     return Launched(context, coordinator)
+
+
+def wait_for_all(started: Launched) -> None:
+    """Wait until all replicas have ended. Raises as `Launched.join`."""
+    # torch's `join` returns False each time that one of them has ended and others still run.
+    while not started.join():
+        pass
 
 
 def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:

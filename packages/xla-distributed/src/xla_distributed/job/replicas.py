@@ -12,7 +12,7 @@ import torch
 
 import torch_xla.runtime as xr
 from xla_distributed.job import connection
-from xla_distributed.job.launch import spawn
+from xla_distributed.job.launch import replica_count, start_replicas, wait_for_all
 
 T = TypeVar("T")
 
@@ -56,10 +56,17 @@ def create_optimized_replica_groups() -> list[list[int]] | None:
 
 
 def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any) -> dict[int, Any]:
-    """Run `fn(*args, **kwargs)` as each replica; what each returned, by ordinal. The results must pickle."""
+    """Run `fn(*args, **kwargs)` in a new process for each device of this host, also if it has one; what each returned, by ordinal.
+
+    The results must pickle. Nothing of what `fn` makes, such as process groups, is left in this process. Raises as `spawn`.
+    """
     with tempfile.TemporaryDirectory(prefix="xla-results-") as folder:
-        spawn(_keep_result, (folder, fn, args, kwargs), start_method=start_method)
-        return {int(file.name): pickle.loads(file.read_bytes()) for file in sorted(Path(folder).iterdir())}  # noqa: S301
+        wait_for_all(start_replicas(_keep_result, (folder, fn, args, kwargs), replica_count(), start_method=start_method))
+        return {int(file.name): pickle.loads(file.read_bytes()) for file in sorted(Path(folder).iterdir(), key=_ordinal)}  # noqa: S301
+
+
+def _ordinal(file: Path) -> int:
+    return int(file.name)
 
 
 def _keep_result(index: int, folder: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,7 @@
+"""Backend `openxla` as a function that `torch.compile` takes."""
+
+from __future__ import annotations
+
+from xla_core.dynamo.extraction import _dynamo_backend, dynamo_backend
+
+__all__ = ["_dynamo_backend", "dynamo_backend"]

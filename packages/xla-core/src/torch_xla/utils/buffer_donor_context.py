@@ -1,0 +1,7 @@
+"""Where buffers that are marked for donation are taken over, beside steps."""
+
+from __future__ import annotations
+
+from xla_core.xlac.donation import alias_with_buffer_donor_config
+
+__all__ = ["alias_with_buffer_donor_config"]
