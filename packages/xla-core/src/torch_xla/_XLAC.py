@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from xla_core.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_step_
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
 from xla_core.xlac import (
     _clear_pending_irs,
     _get_allow_execution,
@@ -73,7 +75,11 @@ __all__ = [
     "_set_ir_debug",
     "_set_use_eager_mode",
     "_unsafe_buffer_pointer",
+    "_xla_adam_optimizer_step_",
+    "_xla_cast_int4",
+    "_xla_dequantize_tensor",
     "_xla_device_kind",
+    "_xla_dot_general",
     "_xla_get_all_devices",
     "_xla_get_cpu_tensors",
     "_xla_get_default_device",
@@ -89,11 +95,13 @@ __all__ = [
     "_xla_memory_info",
     "_xla_num_devices",
     "_xla_optimization_barrier_",
+    "_xla_quantize_tensor",
     "_xla_real_devices",
     "_xla_runtime_is_initialized",
     "_xla_set_default_device",
     "_xla_set_replication_devices",
     "_xla_set_rng_seed",
+    "_xla_sgd_optimizer_step_",
     "_xla_step_marker",
     "_xla_sync_live_tensors",
     "_xla_sync_multi",

@@ -108,8 +108,8 @@ def _attend(
 
 def _forward(q: jax.Array, k: jax.Array, v: jax.Array, ab: Maybe, ctx_grad: Any, **arguments: Any) -> list[jax.Array]:
     output = _attend(q, k, v, ab=ab, **arguments)
-    seen = [arguments[name] for name in ("causal", "q_segment_ids", "kv_segment_ids", "sm_scale")]
-    scores = _scores(q, k, *seen, ab)  # not computed unless somebody keeps what follows
+    ids = arguments["q_segment_ids"], arguments["kv_segment_ids"]
+    scores = _scores(q, k, arguments["causal"], *ids, arguments["sm_scale"], ab)  # not computed unless somebody keeps what follows
     largest = scores.max(-1)
     total = jnp.exp(scores - largest[..., None]).sum(-1)
     return [output, q, k, v, total, largest, jnp.zeros((0,), q.dtype) if ab is None else ab]
@@ -175,13 +175,13 @@ def fa_custom_backward_fake(
     ab_full_shape: list[int] | None,
     ctx_grad: list[bool],
 ) -> tuple[torch.Tensor, ...]:
-    """Empty results of `torch.ops.xla.fa_custom_backward`: gradients of q, k, v and the bias (without elements if there is none); o, l, m are not read."""
+    """Empty results of `torch.ops.xla.fa_custom_backward`, which does not read o, l and m: gradients of q, k, v and ab (empty if None)."""
     return contiguous_like(q), contiguous_like(k), contiguous_like(v), q.new_empty(0) if ab is None else contiguous_like(ab)
 
 
 _forward_op = define(
-    "fa_custom_forward(Tensor q, Tensor k, Tensor v, bool causal, Tensor? q_segment_ids, Tensor? kv_segment_ids, float sm_scale, Tensor? ab, "
-    "str? partition_spec, str? mesh, bool[] ctx_grad) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "fa_custom_forward(Tensor q, Tensor k, Tensor v, bool causal, Tensor? q_segment_ids, Tensor? kv_segment_ids, float sm_scale, "
+    "Tensor? ab, str? partition_spec, str? mesh, bool[] ctx_grad) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _forward,
     fa_custom_forward_fake,
 )
@@ -229,7 +229,7 @@ class FlashAttention(torch.autograd.Function):
         return found[0]  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of q, k, v and ab."""
         q, k, v, q_ids, kv_ids, ab = ctx.saved_tensors
         shapes = list(q.shape), list(k.shape), None if ab is None else list(ab.shape)
@@ -272,3 +272,19 @@ flash_attention_xla = define(
     lambda q, k, v, casual: contiguous_like(q),
     ("q", "k", "v"),
 )
+flash_attention_non_xla = flash_attention_xla  # which takes CPU tensors too
+
+
+def non_xla_attetion(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention_type: str) -> torch.Tensor:
+    """softmax(q·kᵀ)·v in stock torch, for tensors of any device; attention_type: what it stands in for."""
+    return torch.softmax(q @ k.transpose(-1, -2), dim=-1) @ v
+
+
+def safe_empty_like(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """An empty tensor like this one; None for None."""
+    return None if tensor is None else torch.empty_like(tensor)
+
+
+def generate_ctx_need_grad(*args: Any) -> list[bool]:
+    """For each argument, whether it is a tensor that requires a gradient."""
+    return [isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ def mesh_of(text: str) -> Mesh | None:
     return Mesh(devices.reshape(shape), fields["axis_names"] or tuple(f"axis{number}" for number in range(len(shape))))
 
 
-def over_mesh(function: Callable[..., Any], mesh: str | None, specs: Sequence[Any], arrays: Sequence[Maybe], out_spec: Any) -> Any:
+def over_mesh(function: Callable[..., Any], mesh: str | None, specs: Sequence[Any], arrays: Sequence[Any], out_spec: Any) -> Any:
     """`function(*arrays)`, each device of the mesh for its part; absent arrays are None.
 
     specs, out_spec: as `mark_sharding` has them, for each array and for the result. What cannot be divided so is left to XLA's partitioner.
@@ -54,8 +55,9 @@ def over_mesh(function: Callable[..., Any], mesh: str | None, specs: Sequence[An
             whole[place] = part
         return function(*whole)
 
-    inner = jax.shard_map(one, mesh=found, in_specs=tuple(named[place] for place in places), out_specs=_named(found, out_spec), check_vma=False)
-    return inner(*[arrays[place] for place in places])
+    inputs = tuple(named[place] for place in places)
+    mapped = jax.shard_map(one, mesh=found, in_specs=inputs, out_specs=_named(found, out_spec), check_vma=False)
+    return mapped(*[arrays[place] for place in places])
 
 
 def _axes(mesh: Mesh, entry: Any) -> tuple[str, ...]:
@@ -68,4 +70,5 @@ def _named(mesh: Mesh, spec: Any) -> PartitionSpec:
 
 
 def _divides(mesh: Mesh, array: jax.Array, spec: Any) -> bool:
-    return all(size % int(np.prod([mesh.shape[axis] for axis in _axes(mesh, entry)])) == 0 for size, entry in zip(array.shape, spec, strict=False))
+    parts = [math.prod(mesh.shape[axis] for axis in _axes(mesh, entry)) for entry in spec]
+    return all(size % count == 0 for size, count in zip(array.shape, parts, strict=True))

@@ -22,18 +22,25 @@ _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
 _moving: ContextVar[bool] = ContextVar("moving", default=False)  # whether CPU tensors of this call have been moved to the device
 
 
-def define(schema: str, function: Callable[..., Any], shapes: Callable[..., Any], differentiable: Sequence[str] = ()) -> Any:
+def define(
+    schema: str,
+    function: Callable[..., Any],
+    shapes: Callable[..., Any],
+    differentiable: Sequence[str] = (),
+    smooth: Callable[..., Any] | None = None,
+) -> Any:
     """Define `torch.ops.xla.<name>`; returns its overload.
 
     schema: `name(arguments) -> results`, without overload. function: over jax arrays, called with the schema's arguments by name; 64-bit
     integers arrive as int32. shapes: the same arguments as meta tensors to empty results. differentiable: the arguments that have a
-    gradient, which is that of `jax.vjp`; then there is one result, and an operation `<name>_backward` beside.
+    gradient, which is that of `jax.vjp`; then there is one result, and an operation `<name>_backward` beside. smooth: what to derive,
+    where `function` rounds.
     """
     name, _, rest = schema.partition("(")
     _add(schema, function, shapes)
     if differentiable:
         arguments = rest.rpartition(") ->")[0]
-        _add(f"{name}_backward(Tensor grad, {arguments}) -> Tensor[]", _pullback(function, differentiable), _like(differentiable))
+        _add(f"{name}_backward(Tensor grad, {arguments}) -> Tensor[]", _pullback(smooth or function, differentiable), _like(differentiable))
         _differentiate(name, differentiable)
     return getattr(torch.ops.xla, name).default
 
