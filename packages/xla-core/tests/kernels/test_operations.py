@@ -14,7 +14,7 @@ from torch.export import export
 import torch_xla
 from torch_xla.experimental import custom_kernel as kernels
 from torch_xla.experimental.eager import eager_mode_context
-from torch_xla.experimental.splash_attention import SplashAttentionConfig, splash_attention
+from torch_xla.experimental.splash_attention import SplashAttention, SplashAttentionConfig, splash_attention
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 DRAW = torch.Generator().manual_seed(5)
@@ -117,6 +117,20 @@ def test_statistics_of_the_rows_and_gradients_by_hand() -> None:
     expected.backward(expected.detach())
     for found, one in zip(grads, theirs, strict=False):
         close(found, one.grad)
+
+
+def test_the_classes_are_functions_to_apply() -> None:
+    theirs = moved([Q, K, V], "cpu")
+    attended(*theirs).sum().backward()
+    calls = (
+        lambda *qkv: kernels.FlashAttention.apply(*qkv, True, None, None, 1.0, None, None, None),
+        lambda *qkv: SplashAttention.apply(*qkv, SplashAttentionConfig().to_json(), None, True, None),
+    )
+    for apply in calls:
+        mine = moved([Q, K, V], "xla")
+        apply(*mine).sum().backward()
+        for one, other in zip(mine, theirs, strict=True):
+            close(one.grad, other.grad)
 
 
 def test_attention_in_a_compiled_training_step_with_bias() -> None:

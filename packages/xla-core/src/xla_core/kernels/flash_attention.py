@@ -93,7 +93,8 @@ def _attend(
     partition_spec: str | None,
     mesh: str | None,
 ) -> jax.Array:
-    spec = (None,) * 4 if partition_spec is None else tuple(ast.literal_eval(partition_spec))
+    given = () if partition_spec is None else tuple(ast.literal_eval(partition_spec))
+    spec = (*given, *(None,) * (4 - len(given)))
     if partition_spec is None or spec[2] is not None or spec[3] is not None:
         mesh = None  # a device needs all keys
     ids = (spec[0], None)
@@ -192,10 +193,17 @@ _backward_op = define(
     _backward,
     fa_custom_backward_fake,
 )
+_whole_op = define(
+    "segmented_flash_attention(Tensor q, Tensor k, Tensor v, bool causal, Tensor? q_segment_ids, Tensor? kv_segment_ids, float sm_scale, "
+    "Tensor? ab, str? partition_spec, str? mesh) -> Tensor",
+    _attend,
+    lambda q, **rest: contiguous_like(q),
+    ("q", "k", "v", "ab"),
+)
 
 
 class FlashAttention(torch.autograd.Function):
-    """Attention with its gradient; `flash_attention` applies it."""
+    """`flash_attention` as a function to apply, with all arguments in line."""
 
     @staticmethod
     def prepare_segment_ids(
@@ -258,7 +266,8 @@ def flash_attention(
     partition_spec: how q, k, v are sharded over `mesh` (that of the process if None): each device runs the kernel for its batches and
         heads. Without effect where it does not divide them evenly, or shards the length: then the compiler divides the work.
     """
-    found: torch.Tensor = FlashAttention.apply(q, k, v, causal, q_segment_ids, kv_segment_ids, sm_scale, ab, partition_spec, mesh)  # type: ignore[no-untyped-call]
+    _, q_ids, kv_ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
+    found: torch.Tensor = _whole_op(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, *texts(partition_spec, mesh))
     return found
 
 

@@ -43,9 +43,9 @@ def _gmm_on_tpu(
         return None
     from jax.experimental.pallas.ops.tpu.megablox import gmm as native  # slow to import
 
-    offset = None if group_offset is None else group_offset.reshape(1).astype(np.int32)
+    offset = None if group_offset is None else group_offset.reshape(()).astype(np.int32)
     found: jax.Array = native(lhs, rhs, group_sizes, lhs.dtype, tiles, offset, None, transpose_rhs)
-    first = jnp.int32(0) if offset is None else offset[0]
+    first = jnp.int32(0) if offset is None else offset
     ends = jnp.cumsum(group_sizes)
     start = jnp.where(first > 0, ends[jnp.maximum(first - 1, 0)], 0)
     rows = jnp.arange(lhs.shape[0])
@@ -90,9 +90,9 @@ def _transposed_on_tpu(
         return None
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm as native  # slow to import
 
-    offset = None if group_offset is None else group_offset.reshape(1).astype(np.int32)
+    offset = None if group_offset is None else group_offset.reshape(()).astype(np.int32)
     found: jax.Array = native(lhs, rhs, group_sizes, lhs.dtype, tiles, offset, num_actual_groups)
-    sizes = group_sizes if offset is None else jnp.roll(group_sizes, -offset[0])
+    sizes = group_sizes if offset is None else jnp.roll(group_sizes, -offset)
     return jnp.where((sizes[: found.shape[0]] > 0)[:, None, None], found, jnp.zeros((), found.dtype))
 
 

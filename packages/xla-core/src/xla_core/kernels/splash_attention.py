@@ -218,10 +218,16 @@ _backward_op = define(
     _gradients,
     sa_custom_backward_fake,
 )
+_whole_op = define(
+    f"splash_attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
+    _operation,
+    lambda q, **rest: contiguous_like(q),
+    ("q", "k", "v"),
+)
 
 
 class SplashAttention(torch.autograd.Function):
-    """Splash attention with its gradient; `splash_attention` applies it."""
+    """`splash_attention` as a function to apply, with all arguments in line."""
 
     @staticmethod
     def forward(
@@ -264,7 +270,7 @@ def splash_attention(
     """
     chosen = SplashAttentionConfig() if config is None else config
     text = chosen if isinstance(chosen, str) else chosen.to_json()
-    found: torch.Tensor = SplashAttention.apply(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _whole_op(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap)
     return found
 
 
