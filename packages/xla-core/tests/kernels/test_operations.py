@@ -207,3 +207,25 @@ def test_small_helpers() -> None:
     close(kernels.non_xla_attetion(Q, K, V, "flash"), torch.softmax(Q @ K.mT, -1) @ V)
     pair, first, second = kernels.FlashAttention.prepare_segment_ids(SIZES, None)
     assert pair is None and first.dtype is torch.int32 and second is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_shapes_that_do_not_fit_are_refused_at_the_call(device: str) -> None:
+    def there(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [one.to(device) for one in tensors]
+
+    wrong: list[tuple[Callable[..., Any], list[torch.Tensor], str]] = [
+        (kernels.flash_attention, there(Q, K[..., :3], V), "do not fit together"),
+        (kernels.flash_attention, there(Q[0], K, V), "3, 4 and 4 dimensions"),
+        (kernels.flash_attention, there(Q, K[:, :1], V[:, :1]), "as many key heads"),
+        (lambda *qkv: kernels.flash_attention(*qkv, ab=qkv[0]), there(Q, K, V), "the bias"),
+        (splash_attention, there(Q, K[:1], V), "do not fit together"),
+        (kernels.gmm, there(LHS, RHS[:, :2], SIZES), r"\(7, 3\) and \(3, 2, 4\)"),
+        (kernels.tgmm, there(LHS, RHS[0], SIZES), "tgmm takes"),
+        (kernels.quantized_matmul_int8, there(X, W[:, :2], SCALE), "do not fit together"),
+        (lambda *args: kernels.paged_attention(*args, 2), there(torch.zeros(2, 3, 8), *PAGES, *TABLES), "3 query heads"),
+        (kernels.ragged_paged_attention, there(Q[0], Q[:, :, :5], *TABLES, SIZES, SIZES), "ragged attention takes"),
+    ]
+    for function, tensors, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            function(*tensors)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from xla_core.kernels.mesh import over_mesh, texts
-from xla_core.kernels.operators import contiguous_like, define
+from xla_core.kernels.operators import attended, contiguous_like, define
 from xla_core.kernels.platform import Kernel
 from xla_core.kernels.scores import both, causal, masked, weighted, wide
 
@@ -137,6 +137,16 @@ def _backward(
     return found if ab is not None else [*found, jnp.zeros((0,), q.dtype)]
 
 
+def _output(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ab: torch.Tensor | None = None, **rest: Any) -> torch.Tensor:
+    found = attended(q, k, v)
+    if q.shape[1] != k.shape[1]:
+        raise ValueError(f"flash attention has as many key heads as query heads, got {k.shape[1]} for {q.shape[1]}")
+    scores = (*q.shape[:3], k.shape[2])
+    if ab is not None and (ab.ndim != 4 or any(have not in (1, want) for have, want in zip(ab.shape, scores, strict=True))):
+        raise ValueError(f"the bias of scores {scores} has shape {tuple(ab.shape)}")
+    return found
+
+
 def fa_custom_forward_fake(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -153,7 +163,7 @@ def fa_custom_forward_fake(
     """Empty results of `torch.ops.xla.fa_custom_forward`: output, q, k, v, the rows' sums and maxima in float32, and the bias."""
     rows = q.new_empty(q.shape[:-1], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     bias = q.new_empty(0) if ab is None else contiguous_like(ab)
-    return contiguous_like(q), contiguous_like(q), contiguous_like(k), contiguous_like(v), rows, torch.empty_like(rows), bias
+    return _output(q, k, v, ab), contiguous_like(q), contiguous_like(k), contiguous_like(v), rows, torch.empty_like(rows), bias
 
 
 def fa_custom_backward_fake(
@@ -197,7 +207,7 @@ _whole_op = define(
     "segmented_flash_attention(Tensor q, Tensor k, Tensor v, bool causal, Tensor? q_segment_ids, Tensor? kv_segment_ids, float sm_scale, "
     "Tensor? ab, str? partition_spec, str? mesh) -> Tensor",
     _attend,
-    lambda q, **rest: contiguous_like(q),
+    _output,
     ("q", "k", "v", "ab"),
 )
 
@@ -278,7 +288,7 @@ def _plain(q: jax.Array, k: jax.Array, v: jax.Array, casual: bool) -> Any:
 flash_attention_xla = define(
     "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor",
     _plain,
-    lambda q, k, v, casual: contiguous_like(q),
+    _output,
     ("q", "k", "v"),
 )
 flash_attention_non_xla = flash_attention_xla  # which takes CPU tensors too

@@ -104,10 +104,22 @@ def _operation(lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, tiling: A
     return GROUPED(lhs, rhs, group_sizes, tiling, group_offset, transpose_rhs)
 
 
+def _rows(lhs: torch.Tensor, rhs: torch.Tensor, transpose_rhs: bool, **rest: Any) -> torch.Tensor:
+    if lhs.ndim != 2 or rhs.ndim != 3 or lhs.shape[1] != rhs.shape[2 if transpose_rhs else 1]:
+        raise ValueError(f"gmm takes (m, k) and (groups, k, n), got {tuple(lhs.shape)} and {tuple(rhs.shape)}, {transpose_rhs=}")
+    return lhs.new_empty(lhs.shape[0], rhs.shape[1 if transpose_rhs else 2])
+
+
+def _products(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor, num_actual_groups: int | None, **rest: Any) -> torch.Tensor:
+    if lhs.ndim != 2 or rhs.ndim != 2 or lhs.shape[1] != rhs.shape[0]:
+        raise ValueError(f"tgmm takes (k, m) and (m, n), got {tuple(lhs.shape)} and {tuple(rhs.shape)}")
+    return lhs.new_empty(group_sizes.shape[0] if num_actual_groups is None else num_actual_groups, lhs.shape[0], rhs.shape[1])
+
+
 gmm_xla = define(
     "gmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None, Tensor? group_offset=None, bool transpose_rhs=False) -> Tensor",
     _operation,
-    lambda lhs, rhs, transpose_rhs, **rest: lhs.new_empty(lhs.shape[0], rhs.shape[1 if transpose_rhs else 2]),
+    _rows,
     ("lhs", "rhs"),
 )
 
@@ -142,9 +154,7 @@ _tgmm_op = define(
     lambda lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups: TRANSPOSED(
         lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups
     ),
-    lambda lhs, rhs, group_sizes, num_actual_groups, **rest: lhs.new_empty(
-        group_sizes.shape[0] if num_actual_groups is None else num_actual_groups, lhs.shape[0], rhs.shape[1]
-    ),
+    _products,
     ("lhs", "rhs"),
 )
 

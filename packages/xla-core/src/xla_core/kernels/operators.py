@@ -114,6 +114,15 @@ def contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **rest: Any) -> torch.Tensor:
+    """An empty output of an attention over (batch, heads, length, head_dim). Raises ValueError for shapes that do not fit."""
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError(f"attention takes (batch, heads, length, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions")
+    if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
+        raise ValueError(f"queries {tuple(q.shape)}, keys {tuple(k.shape)} and values {tuple(v.shape)} do not fit together")
+    return q.new_empty(*q.shape[:3], v.shape[3])
+
+
 def _differentiate(name: str, differentiable: Sequence[str]) -> None:
     overload, gradient = (getattr(torch.ops.xla, which).default for which in (name, f"{name}_backward"))
     names = [argument.name for argument in overload._schema.arguments]

@@ -177,8 +177,30 @@ def _ragged_operation(
     return RAGGED(q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, **options)
 
 
-def _as_queries(q: torch.Tensor, **rest: Any) -> torch.Tensor:
+def _as_queries(q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, page_indices: torch.Tensor, **rest: Any) -> torch.Tensor:
+    if k_pages.ndim != 4 or k_pages.shape != v_pages.shape:
+        raise ValueError(f"pages are (kv_heads, total_pages, page_size, head_dim), got {tuple(k_pages.shape)} and {tuple(v_pages.shape)}")
+    _check_heads(q, k_pages.shape[0], k_pages.shape[3])
+    if page_indices.ndim != 2 or page_indices.shape[0] != q.shape[0]:
+        raise ValueError(f"page_indices of {q.shape[0]} sequences has shape {tuple(page_indices.shape)}")
     return contiguous_like(q)
+
+
+def _as_tokens(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor, cu_q_lens: torch.Tensor, **rest: Any) -> torch.Tensor:
+    if q.ndim != 3 or kv_pages.ndim != 4 or kv_pages.shape[2] % 2:
+        raise ValueError(
+            "ragged attention takes (tokens, heads, head_dim) and pages (total_pages, page_size, 2 * kv_heads, head_dim), "
+            f"got {tuple(q.shape)} and {tuple(kv_pages.shape)}"
+        )
+    _check_heads(q, kv_pages.shape[2] // 2, kv_pages.shape[3])
+    if cu_q_lens.shape[0] != page_indices.shape[0] + 1:
+        raise ValueError(f"{page_indices.shape[0]} sequences have {page_indices.shape[0] + 1} cu_q_lens, got {cu_q_lens.shape[0]}")
+    return contiguous_like(q)
+
+
+def _check_heads(q: torch.Tensor, kv_heads: int, head_dim: int) -> None:
+    if q.shape[-2] % kv_heads or q.shape[-1] != head_dim:
+        raise ValueError(f"{q.shape[-2]} query heads of size {q.shape[-1]} do not fit {kv_heads} key heads of size {head_dim}")
 
 
 paged_attention_xla = define(
@@ -198,7 +220,7 @@ ragged_paged_attention_xla = define(
     "float sm_scale=1, int? sliding_window=None, float? soft_cap=None, float? mask_value=None, float? k_scale=None, float? v_scale=None, "
     "bool use_kernel=True, int? num_kv_pages_per_block=None, int? num_queries_per_block=None, int? vmem_limit_bytes=None) -> Tensor",
     _ragged_operation,
-    _as_queries,
+    _as_tokens,
 )
 
 

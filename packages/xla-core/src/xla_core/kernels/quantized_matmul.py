@@ -88,11 +88,17 @@ def quantized_int8(
     return _quantized(x, w, scalar, shift, -1, False, quantize_activation)
 
 
+def _channels(x: torch.Tensor, w: torch.Tensor, scalar: torch.Tensor, **rest: Any) -> torch.Tensor:
+    if w.ndim != 2 or x.shape[-1] != w.shape[1] or tuple(scalar.shape) != (w.shape[0],):
+        raise ValueError(f"x {tuple(x.shape)}, weight {tuple(w.shape)} and scales {tuple(scalar.shape)} do not fit together")
+    return x.new_empty(*x.shape[:-1], w.shape[0])
+
+
 quantized_matmul_int8_xla = define(
     "quantized_matmul_int8(Tensor x, Tensor w, Tensor scalar, Tensor? zero_point=None, Tensor? quant_block_size=None, "
     "bool quantize_activation=False, int? batch_block_size=None, int? out_block_size=None, int? in_block_size=None) -> Tensor",
     quantized_int8,
-    lambda x, w, **rest: x.new_empty(*x.shape[:-1], w.shape[0]),
+    _channels,
     ("x",),
     smooth=lambda quantize_activation, **arguments: quantized_int8(**arguments),
 )

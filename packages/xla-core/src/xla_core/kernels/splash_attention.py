@@ -13,7 +13,7 @@ import torch
 
 from xla_core.frontend.jax_call import call_jax
 from xla_core.kernels.mesh import over_mesh
-from xla_core.kernels.operators import contiguous_like, define
+from xla_core.kernels.operators import attended, contiguous_like, define
 from xla_core.kernels.platform import Kernel
 from xla_core.kernels.scores import both, capped, masked, weighted, wide
 from xla_core.kernels.scores import causal as below
@@ -190,7 +190,7 @@ def sa_custom_forward_fake(
     attn_logits_soft_cap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Empty results of `torch.ops.xla.sa_custom_forward`: the output, keys and values."""
-    return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+    return attended(q, k, v), contiguous_like(k), contiguous_like(v)
 
 
 def sa_custom_backward_fake(
@@ -221,7 +221,7 @@ _backward_op = define(
 _whole_op = define(
     f"splash_attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
     _operation,
-    lambda q, **rest: contiguous_like(q),
+    attended,
     ("q", "k", "v"),
 )
 
