@@ -1,7 +1,23 @@
-"""Attention by the name of its TPU kernel."""
+"""Splash attention and its configuration."""
 
 from __future__ import annotations
 
-from xla_core.compat.custom_kernel import splash_attention
+from xla_core.kernels.splash_attention import (
+    SplashAttention,
+    SplashAttentionConfig,
+    sa_custom_backward_fake,
+    sa_custom_forward_fake,
+    splash_attention,
+    splash_attention_jax_wrapper,
+    tpu_splash_attention_jax_call_wrapper,
+)
 
-__all__ = ["splash_attention"]
+__all__ = [
+    "SplashAttention",
+    "SplashAttentionConfig",
+    "sa_custom_backward_fake",
+    "sa_custom_forward_fake",
+    "splash_attention",
+    "splash_attention_jax_wrapper",
+    "tpu_splash_attention_jax_call_wrapper",
+]

@@ -21,7 +21,7 @@ from xla_core.captured.numbers import log
 Number = float | Tensor
 
 
-class _Gate:
+class Gate:
     """Whether a step counts on one device; without `found_inf` it always does."""
 
     def __init__(self, found_inf: Tensor | None, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class _Gate:
 
 
 @dataclass(slots=True)
-class _Bucket:
+class Bucket:
     """Parameters of one group that share a step counter (and so a device)."""
 
     step: Tensor
@@ -96,7 +96,7 @@ class _SyncFree(torch.optim.Optimizer):
         """The number of steps that a loaded state has seen; None if it has seen none."""
         return state.get("step")
 
-    def _update(self, group: dict[str, Any], bucket: _Bucket, gate: _Gate) -> None:
+    def _update(self, group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
         raise NotImplementedError
 
     @torch.no_grad()
@@ -111,20 +111,20 @@ class _SyncFree(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gates: dict[torch.device, _Gate] = {}
+        gates: dict[torch.device, Gate] = {}
         for group in self.param_groups:
             for bucket in self._buckets(group):
                 device = bucket.step.device
                 if device not in gates:
-                    gates[device] = _Gate(found_inf, device)
+                    gates[device] = Gate(found_inf, device)
                 bucket.step.add_(gates[device].count)
                 self._update(group, bucket, gates[device])
         return loss
 
-    def _buckets(self, group: dict[str, Any]) -> Iterator[_Bucket]:
+    def _buckets(self, group: dict[str, Any]) -> Iterator[Bucket]:
         """The parameters of `group` that have a gradient, with their state, by step counter."""
         fresh: dict[torch.device, Tensor] = {}
-        buckets: dict[int, _Bucket] = {}
+        buckets: dict[int, Bucket] = {}
         for param in group["params"]:
             if param.grad is None:
                 continue
@@ -136,14 +136,14 @@ class _SyncFree(torch.optim.Optimizer):
                     fresh[param.device] = _new_counter(param.device)
                 state["step"] = fresh[param.device]
                 self._new_state(group, param, state)
-            bucket = buckets.setdefault(id(state["step"]), _Bucket(state["step"]))
+            bucket = buckets.setdefault(id(state["step"]), Bucket(state["step"]))
             bucket.params.append(param)
             bucket.grads.append(param.grad)
             bucket.states.append(state)
         self._part_counters(group, buckets)
         yield from buckets.values()
 
-    def _part_counters(self, group: dict[str, Any], buckets: dict[int, _Bucket]) -> None:
+    def _part_counters(self, group: dict[str, Any], buckets: dict[int, Bucket]) -> None:
         """Give a bucket its own counter if parameters without a gradient share it: theirs must stand still."""
         if sum(len(bucket.params) for bucket in buckets.values()) == len(group["params"]):
             return
@@ -226,24 +226,29 @@ class SGD(_SyncFree, torch.optim.SGD):
         # torch.optim.SGD keeps no counter: a buffer says that steps were made.
         return state.get("step", None if state.get("momentum_buffer") is None else 1.0)
 
-    def _update(self, group: dict[str, Any], bucket: _Bucket, gate: _Gate) -> None:
-        params, updates = bucket.real(bucket.params), bucket.real(bucket.grads)
-        if group["maximize"]:
-            updates = list(torch._foreach_neg(updates))
-        if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
-            updates = list(torch._foreach_mul(updates, 1.0))  # a copy: `_foreach_clone` came with torch 2.12
-            _add_scaled_(updates, params, group["weight_decay"])
-        updates = gate.clean(updates)
-        counter = bucket.counter()
-        scale = -_rate(group, counter)
-        momentum = group["momentum"]
-        if momentum:
-            buffers = bucket.column("momentum_buffer")
-            torch._foreach_mul_(buffers, gate.pick(momentum, 1.0, counter))
-            _add_scaled_(buffers, updates, _undampened(group["dampening"], counter))
-            updates = list(torch._foreach_add(updates, buffers, alpha=momentum)) if group["nesterov"] else buffers
-            scale = gate.pick(scale, 0.0, counter)
-        _add_scaled_(params, updates, scale)
+    def _update(self, group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
+        update_sgd(group, bucket, gate)
+
+
+def update_sgd(group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
+    """One step of SGD for the parameters of a bucket, by the options of a group."""
+    params, updates = bucket.real(bucket.params), bucket.real(bucket.grads)
+    if group["maximize"]:
+        updates = list(torch._foreach_neg(updates))
+    if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
+        updates = list(torch._foreach_mul(updates, 1.0))  # a copy: `_foreach_clone` came with torch 2.12
+        _add_scaled_(updates, params, group["weight_decay"])
+    updates = gate.clean(updates)
+    counter = bucket.counter()
+    scale = -_rate(group, counter)
+    momentum = group["momentum"]
+    if momentum:
+        buffers = bucket.column("momentum_buffer")
+        torch._foreach_mul_(buffers, gate.pick(momentum, 1.0, counter))
+        _add_scaled_(buffers, updates, _undampened(group["dampening"], counter))
+        updates = list(torch._foreach_add(updates, buffers, alpha=momentum)) if group["nesterov"] else buffers
+        scale = gate.pick(scale, 0.0, counter)
+    _add_scaled_(params, updates, scale)
 
 
 def _undampened(dampening: float, counter: Tensor) -> Number:
@@ -259,40 +264,46 @@ class _AdamRule(_SyncFree):
         for name in names:
             state[name] = torch.zeros_like(param)
 
-    def _update(self, group: dict[str, Any], bucket: _Bucket, gate: _Gate) -> None:
-        params, counter = bucket.real(bucket.params), bucket.counter()
-        beta1, beta2 = group["betas"]
-        means, squares = bucket.column("exp_avg"), bucket.column("exp_avg_sq")
-        grads = gate.clean(self._decayed(group, params, bucket.real(bucket.grads), counter, gate))
-        torch._foreach_mul_(means, gate.pick(beta1, 1.0, counter))
-        _add_scaled_(means, grads, 1.0 - beta1)
-        torch._foreach_mul_(squares, gate.pick(beta2, 1.0, counter))
-        if isinstance(beta2, Tensor):
-            _add_scaled_(squares, list(torch._foreach_mul(grads, grads)), 1.0 - beta2)
-        else:
-            torch._foreach_addcmul_(squares, grads, grads, value=1.0 - beta2)
-        if group["amsgrad"]:
-            peaks = bucket.column("max_exp_avg_sq")
-            torch._foreach_maximum_(peaks, squares)
-            squares = peaks
-        # A counter of 0, possible only when skipping, would divide by 0; dividing by infinity leaves the parameters.
-        counted = counter if isinstance(gate.count, float) else counter.clamp(min=1.0)
-        below = list(torch._foreach_sqrt(squares))
-        torch._foreach_div_(below, _correction(beta2, counted).sqrt())
-        torch._foreach_add_(below, group["eps"])
-        torch._foreach_mul_(below, gate.pick(_correction(beta1, counted) / _rate(group, counter), math.inf, counter))
-        torch._foreach_addcdiv_(params, means, below, value=-1.0)
+    def _update(self, group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
+        update_adam(group, bucket, gate)
 
-    def _decayed(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], counter: Tensor, gate: _Gate) -> list[Tensor]:
-        """The gradients to follow; decoupled decay has shrunk the parameters already."""
-        if group["maximize"]:
-            grads = list(torch._foreach_neg(grads))
-        decay = group["weight_decay"]
-        if decay and group["decoupled_weight_decay"]:
-            torch._foreach_mul_(params, gate.pick(1.0 - _rate(group, counter) * decay, 1.0, counter))
-        elif decay:
-            grads = list(torch._foreach_add(grads, params, alpha=decay))
-        return grads
+
+def update_adam(group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
+    """One step of Adam for the parameters of a bucket, by the options of a group."""
+    params, counter = bucket.real(bucket.params), bucket.counter()
+    beta1, beta2 = group["betas"]
+    means, squares = bucket.column("exp_avg"), bucket.column("exp_avg_sq")
+    grads = gate.clean(_decayed(group, params, bucket.real(bucket.grads), counter, gate))
+    torch._foreach_mul_(means, gate.pick(beta1, 1.0, counter))
+    _add_scaled_(means, grads, 1.0 - beta1)
+    torch._foreach_mul_(squares, gate.pick(beta2, 1.0, counter))
+    if isinstance(beta2, Tensor):
+        _add_scaled_(squares, list(torch._foreach_mul(grads, grads)), 1.0 - beta2)
+    else:
+        torch._foreach_addcmul_(squares, grads, grads, value=1.0 - beta2)
+    if group["amsgrad"]:
+        peaks = bucket.column("max_exp_avg_sq")
+        torch._foreach_maximum_(peaks, squares)
+        squares = peaks
+    # A counter of 0, possible only when skipping, would divide by 0; dividing by infinity leaves the parameters.
+    counted = counter if isinstance(gate.count, float) else counter.clamp(min=1.0)
+    below = list(torch._foreach_sqrt(squares))
+    torch._foreach_div_(below, _correction(beta2, counted).sqrt())
+    torch._foreach_add_(below, group["eps"])
+    torch._foreach_mul_(below, gate.pick(_correction(beta1, counted) / _rate(group, counter), math.inf, counter))
+    torch._foreach_addcdiv_(params, means, below, value=-1.0)
+
+
+def _decayed(group: dict[str, Any], params: list[Tensor], grads: list[Tensor], counter: Tensor, gate: Gate) -> list[Tensor]:
+    """The gradients to follow; decoupled decay has shrunk the parameters already."""
+    if group["maximize"]:
+        grads = list(torch._foreach_neg(grads))
+    decay = group["weight_decay"]
+    if decay and group["decoupled_weight_decay"]:
+        torch._foreach_mul_(params, gate.pick(1.0 - _rate(group, counter) * decay, 1.0, counter))
+    elif decay:
+        grads = list(torch._foreach_add(grads, params, alpha=decay))
+    return grads
 
 
 def _correction(beta: Number, counter: Tensor) -> Tensor:

@@ -111,6 +111,8 @@ _BEYOND_THE_CPU: dict[str, tuple[torch.dtype, ...]] = {
 
 
 def _beyond_the_cpu(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    if func.namespace == "xla":  # our own: where there is a kernel for the CPU, it asks the device
+        return True
     dtypes = _BEYOND_THE_CPU.get(func._schema.name.removesuffix("_"), ())
     return bool(dtypes) and bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
 

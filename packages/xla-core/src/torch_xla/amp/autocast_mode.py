@@ -1,0 +1,11 @@
+"""Mixed precision, by the name of the module that holds it."""
+
+from __future__ import annotations
+
+from xla_core.amp.autocast import (
+    autocast,
+)
+
+__all__ = [
+    "autocast",
+]

@@ -1,0 +1,11 @@
+"""AdamW that skips an update without reading anything back."""
+
+from __future__ import annotations
+
+from xla_core.amp.syncfree import (
+    AdamW,
+)
+
+__all__ = [
+    "AdamW",
+]

@@ -1,0 +1,11 @@
+"""SGD that skips an update without reading anything back."""
+
+from __future__ import annotations
+
+from xla_core.amp.syncfree import (
+    SGD,
+)
+
+__all__ = [
+    "SGD",
+]

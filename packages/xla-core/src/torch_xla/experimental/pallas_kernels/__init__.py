@@ -1,0 +1,1 @@
+"""Kernels over jax arrays: those that JAX ships, and plain jax.numpy where it ships none."""

@@ -1,0 +1,47 @@
+"""Attention of sequences of different lengths over pages: JAX's own kernel for TPU, its checks and its block sizes."""
+
+from __future__ import annotations
+
+from jax.experimental.pallas import cdiv
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
+    DEFAULT_MASK_VALUE,
+    MultiPageAsyncCopyDescriptor,
+    dynamic_validate_inputs,
+    get_dtype_packing,
+    get_min_heads_per_blk,
+    ragged_paged_attention,
+    ragged_paged_attention_kernel,
+    ref_ragged_paged_attention,
+    static_validate_inputs,
+)
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention.tuned_block_sizes import (
+    MAX_PAGES_PER_SEQ,
+    TUNED_BLOCK_SIZES,
+    get_device_name,
+    get_min_page_size,
+    get_tpu_version,
+    get_tuned_block_sizes,
+    next_power_of_2,
+    simplify_key,
+)
+
+__all__ = [
+    "DEFAULT_MASK_VALUE",
+    "MAX_PAGES_PER_SEQ",
+    "TUNED_BLOCK_SIZES",
+    "MultiPageAsyncCopyDescriptor",
+    "cdiv",
+    "dynamic_validate_inputs",
+    "get_device_name",
+    "get_dtype_packing",
+    "get_min_heads_per_blk",
+    "get_min_page_size",
+    "get_tpu_version",
+    "get_tuned_block_sizes",
+    "next_power_of_2",
+    "ragged_paged_attention",
+    "ragged_paged_attention_kernel",
+    "ref_ragged_paged_attention",
+    "simplify_key",
+    "static_validate_inputs",
+]

@@ -1,0 +1,11 @@
+"""Autograd functions over nested arguments."""
+
+from __future__ import annotations
+
+from xla_core.compat.pytreeify import (
+    pytreeify,
+)
+
+__all__ = [
+    "pytreeify",
+]

@@ -1,0 +1,17 @@
+"""Quantized values, as plain arithmetic."""
+
+from __future__ import annotations
+
+from xla_core.kernels.quantized import (
+    xla_dequantize_per_channel,
+    xla_dequantize_per_tensor,
+    xla_quantize_per_channel,
+    xla_quantize_per_tensor,
+)
+
+__all__ = [
+    "xla_dequantize_per_channel",
+    "xla_dequantize_per_tensor",
+    "xla_quantize_per_channel",
+    "xla_quantize_per_tensor",
+]
