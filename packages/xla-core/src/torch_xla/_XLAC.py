@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from xla_core.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_step_
 from xla_core.api.device_plugins import PjRtPlugin
 from xla_core.api.device_plugins import register_pjrt_plugin as _register_pjrt_plugin
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
 from xla_core.ops.precision import get as _xla_get_mat_mul_precision
 from xla_core.ops.precision import set as _xla_set_mat_mul_precision
 from xla_core.xlac.cached_graphs import (
@@ -21,22 +23,6 @@ from xla_core.xlac.cached_graphs import (
 from xla_core.xlac.devices import (
     _init_computation_client,
     _init_xla_lazy_backend,
-from xla_core.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_step_
-from xla_core.api.lookup import attribute as _attribute
-from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
-from xla_core.xlac import (
-    _clear_pending_irs,
-    _get_allow_execution,
-    _get_git_revs,
-    _get_graph_hash,
-    _get_ir_debug,
-    _get_stablehlo,
-    _get_use_eager_mode,
-    _get_xla_tensor_debug_info,
-    _get_xla_tensor_dimension_size,
-    _get_xla_tensors_dot,
-    _get_xla_tensors_hlo,
-    _get_xla_tensors_text,
     _prepare_to_exit,
     _xla_device_kind,
     _xla_force_spmd_device,
@@ -154,6 +140,12 @@ from xla_core.xlac.text import (
 )
 
 __all__ = [
+    "_xla_adam_optimizer_step_",
+    "_xla_sgd_optimizer_step_",
+    "_xla_cast_int4",
+    "_xla_dequantize_tensor",
+    "_xla_dot_general",
+    "_xla_quantize_tensor",
     "IrValue",
     "PjRtPlugin",
     "_activate_preemption_sync_manager",
@@ -219,11 +211,6 @@ __all__ = [
     "_xla_device_kind",
     "_xla_force_spmd_device",
     "_xla_get_all_device_attributes",
-    "_xla_adam_optimizer_step_",
-    "_xla_cast_int4",
-    "_xla_dequantize_tensor",
-    "_xla_device_kind",
-    "_xla_dot_general",
     "_xla_get_all_devices",
     "_xla_get_all_runtime_devices",
     "_xla_get_auto_sharding",
@@ -255,7 +242,6 @@ __all__ = [
     "_xla_num_global_devices",
     "_xla_num_runtime_devices",
     "_xla_optimization_barrier_",
-    "_xla_quantize_tensor",
     "_xla_real_devices",
     "_xla_runtime_is_initialized",
     "_xla_set_auto_sharding",
@@ -264,7 +250,6 @@ __all__ = [
     "_xla_set_mat_mul_precision",
     "_xla_set_replication_devices",
     "_xla_set_rng_seed",
-    "_xla_sgd_optimizer_step_",
     "_xla_step_marker",
     "_xla_sync_live_tensors",
     "_xla_sync_multi",
