@@ -136,6 +136,15 @@ def test_extracted_graphs_say_what_they_are() -> None:
     torch.testing.assert_close(x.cpu(), X)
 
 
+def test_constants_of_extracted_graphs_are_put_among_the_results() -> None:
+    model = make_fx(lambda a: (a + 1, torch.arange(3), a))(X)
+    model.xla_args = (X.to("xla"),)  # type: ignore[assignment]
+    found = dynamo_bridge.extract_graph_helper(model, {})
+    results: list[Any] = ["computed"]
+    found.special_return_handler.addDumbReturn(["given"], results)
+    assert [item.tolist() if isinstance(item, torch.Tensor) else item for item in results] == ["computed", [0, 1, 2], "given"]
+
+
 @pytest.mark.parametrize("how", ["internal", "helper"])
 def test_extracted_graphs_run(how: str) -> None:
     model, x, y = traced(), X.to("xla"), Y.to("xla")

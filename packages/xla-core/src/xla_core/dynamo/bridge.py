@@ -65,7 +65,7 @@ class CompiledGraph(torch.nn.Module):
         self._part = part
         self._programs: dict[Any, Captured | fx.GraphModule] = {}
         called = [model.get_submodule(node.target) for node in model.graph.nodes if node.op == "call_module"]
-        self._called = [part for module in called for part in module.modules()]
+        self._called = [inner for module in called for inner in module.modules()]
 
     def forward(self, *args: Any) -> Any:
         """The graph's results."""

@@ -12,7 +12,7 @@ from xla_core import _compat
 from xla_core.dynamo.bridge import CompiledGraph, extract_compiled_graph
 from xla_core.dynamo.capture import NotOneProgram
 from xla_core.dynamo.helpers import GraphInputMatcher, NoneRemover, SpecialReturnHandler
-from xla_core.dynamo.program import Argument, Captured, Computed, Shown
+from xla_core.dynamo.program import Argument, Captured, Computed, Constant, Shown
 from xla_core.frontend.plain import tensor_behind
 from xla_core.ir.text import graph_hash
 from xla_core.runtime import resharding
@@ -73,7 +73,11 @@ def _extracted(captured: Captured, args: tuple[Any, ...]) -> ExtractedGraph:
     results = list(captured.results)
     none_remover = NoneRemover()
     none_remover.remove_nones(results)
-    constants = [(result, position) for position, result in enumerate(results) if not isinstance(result, (Argument, Shown))]
+    constants = [
+        (result.tensor if isinstance(result, Constant) else result, position)
+        for position, result in enumerate(results)
+        if not isinstance(result, (Argument, Shown))
+    ]
     outputs = [
         args[result.place] if isinstance(result, Argument) else result for result in results if isinstance(result, (Argument, Shown))
     ]
