@@ -221,7 +221,7 @@ def test_shapes_that_do_not_fit_are_refused_at_the_call(device: str) -> None:
         (lambda *qkv: kernels.flash_attention(*qkv, ab=qkv[0]), there(Q, K, V), "the bias"),
         (splash_attention, there(Q, K[:1], V), "do not fit together"),
         (kernels.gmm, there(LHS, RHS[:, :2], SIZES), r"\(7, 3\) and \(3, 2, 4\)"),
-        (kernels.tgmm, there(LHS, RHS[0], SIZES), "tgmm takes"),
+        (kernels.tgmm, there(LHS, RHS[0].T, SIZES), "tgmm takes"),
         (kernels.quantized_matmul_int8, there(X, W[:, :2], SCALE), "do not fit together"),
         (lambda *args: kernels.paged_attention(*args, 2), there(torch.zeros(2, 3, 8), *PAGES, *TABLES), "3 query heads"),
         (kernels.ragged_paged_attention, there(Q[0], Q[:, :, :5], *TABLES, SIZES, SIZES), "ragged attention takes"),
