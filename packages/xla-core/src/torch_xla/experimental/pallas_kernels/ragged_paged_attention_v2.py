@@ -6,18 +6,18 @@ from jax.experimental.pallas import cdiv
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     DEFAULT_MASK_VALUE,
     MultiPageAsyncCopyDescriptor,
-    dynamic_validate_inputs,
-    get_dtype_packing,
-    get_min_heads_per_blk,
+    dynamic_validate_inputs,  # noqa: F401  JAX's own, which describes it nowhere
+    get_dtype_packing,  # noqa: F401  JAX's own, which describes it nowhere
+    get_min_heads_per_blk,  # noqa: F401  JAX's own, which describes it nowhere
     ragged_paged_attention,
-    ragged_paged_attention_kernel,
-    ref_ragged_paged_attention,
-    static_validate_inputs,
+    ragged_paged_attention_kernel,  # noqa: F401  JAX's own, which describes it nowhere
+    ref_ragged_paged_attention,  # noqa: F401  JAX's own, which describes it nowhere
+    static_validate_inputs,  # noqa: F401  JAX's own, which describes it nowhere
 )
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention.tuned_block_sizes import (
     MAX_PAGES_PER_SEQ,
     TUNED_BLOCK_SIZES,
-    get_device_name,
+    get_device_name,  # noqa: F401  JAX's own, which describes it nowhere
     get_min_page_size,
     get_tpu_version,
     get_tuned_block_sizes,
@@ -31,17 +31,10 @@ __all__ = [
     "TUNED_BLOCK_SIZES",
     "MultiPageAsyncCopyDescriptor",
     "cdiv",
-    "dynamic_validate_inputs",
-    "get_device_name",
-    "get_dtype_packing",
-    "get_min_heads_per_blk",
     "get_min_page_size",
     "get_tpu_version",
     "get_tuned_block_sizes",
     "next_power_of_2",
     "ragged_paged_attention",
-    "ragged_paged_attention_kernel",
-    "ref_ragged_paged_attention",
     "simplify_key",
-    "static_validate_inputs",
 ]
