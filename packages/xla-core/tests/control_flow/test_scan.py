@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 import torch_xla
 import torch_xla.core.xla_model
 from torch_xla.experimental import eager_mode_context
-from torch_xla.experimental.scan import scan
+from torch_xla.experimental.scan import scan, value_and_grad_partitioned
 from torch_xla.utils.checkpoint import checkpoint
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
 
@@ -261,6 +261,36 @@ def test_partitioners_of_functorch() -> None:
     init, xs = torch.randn(2, 3, requires_grad=True), torch.randn(4, 2, 3, requires_grad=True)
     for partition in (default_partition, min_cut_rematerialization_partition):
         compare(lambda device: lambda c, x: (torch.tanh(c * x).sin(), c.exp().sum()), init, xs, partition_fn=partition)
+
+
+def test_a_turn_and_its_gradient_as_functions() -> None:
+    torch.manual_seed(4)
+    init, xs = torch.randn(3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    carry, ys = in_python(recurrent_step, init, xs)
+    (carry.sum() + ys.sum()).backward()
+    on_device = init.detach().to("xla"), xs.detach().to("xla")
+    forward, alias_input, backward = value_and_grad_partitioned(recurrent_step, *on_device)
+    state, kept = on_device[0], []
+    for x in on_device[1]:
+        state, (_, saved) = forward(state, x)
+        kept.append(saved)
+    grad, slices = torch.ones(3, device="xla"), []
+    for turn in reversed(range(4)):
+        grad, of_x = backward(grad, (alias_input(kept[turn], on_device[1]), torch.ones(3, device="xla")))
+        slices.append(of_x.cpu())
+    torch.testing.assert_close(state.cpu(), carry.detach())
+    torch.testing.assert_close(grad.cpu(), init.grad)
+    torch.testing.assert_close(torch.stack(slices[::-1]), xs.grad)
+    weight = torch.ones(3, device="xla", requires_grad=True)
+    with pytest.raises(ValueError, match="pass it as an argument"):
+        value_and_grad_partitioned(lambda c, x: (c * weight, x), *on_device)
+    with pytest.raises(ValueError, match="pure"):
+        value_and_grad_partitioned(recurrent_step, *on_device, is_fn_pure=False)
+
+
+def recurrent_step(c: Any, x: Any) -> tuple[Any, Any]:
+    hidden = torch.tanh(c * x)
+    return hidden, hidden * x.exp()
 
 
 def test_an_index_out_of_range_is_found_in_any_turn() -> None:

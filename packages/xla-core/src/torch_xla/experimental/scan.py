@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from xla_core.control_flow.scan import scan
+from xla_core.control_flow.turns import value_and_grad_partitioned
 
-__all__ = ["scan"]
+__all__ = ["scan", "value_and_grad_partitioned"]

@@ -79,25 +79,29 @@ def scan(
     tensors = [*carried, *sliced]
     length = _length(what, tensors, sliced)
     recorder = ours(tensors[0])._storage.value.recorder
-    avals = [_aval(tensor, place >= len(carried)) for place, tensor in enumerate(tensors)]
+    avals = [kind_of(tensor, place >= len(carried)) for place, tensor in enumerate(tensors)]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     trees = (init_tree, xs_tree, tuple(leaf is None for leaf in (*init_leaves, *xs_leaves)))
     key = (fn, trees, tuple(avals), tuple(requires_grad), length, reverse, partition_fn, surroundings(recorder)) if is_fn_pure else None
     found = _known.get(key)
     if found is None:
-        nested = _Nested(what, fn, init_leaves, init_tree, xs_leaves, xs_tree)
+        nested = Nested(what, fn, init_leaves, init_tree, xs_leaves, xs_tree)
         together = range(len(carried))
-        function = nested if is_default(partition_fn) else partitioned(nested, partition_fn)
-        parts = differentiated(recorder, what, avals, requires_grad, function, kept=together, together=together)
+        parts = differentiated(recorder, what, avals, requires_grad, function_of(nested, partition_fn), kept=together, together=together)
         _check_carry(what, avals[: len(carried)], parts.outs)
         found = _Scan(parts, len(carried), len(sliced), length, reverse, tuple(avals), (init_tree, nested.out_tree), nested.places)
         _known.keep(key, found, parts)
     else:
         found = replace(found, parts=with_fresh_seeds(found.parts, recorder.draw))
-    return _results(found, _run(recorder, found, tensors))
+    return nest(_run(recorder, found, tensors), found.trees, found.places)
 
 
-class _Nested:
+def function_of(nested: Nested, partition_fn: Partition | None) -> Callable[[list[Any]], list[Any]]:
+    """The function over flat lists that is recorded, parted as a partitioner says."""
+    return nested if is_default(partition_fn) else partitioned(nested, partition_fn)
+
+
+class Nested:
     """The user's function over flat lists; knows the nesting of its outputs after a call."""
 
     def __init__(self, what: str, fn: Function, init: list[Any], init_tree: TreeSpec, xs: list[Any], xs_tree: TreeSpec) -> None:
@@ -123,6 +127,10 @@ class _Nested:
         self.places = tuple(place for place, leaf in enumerate((*leaves, *outputs)) if leaf is not None)
         return [leaf for leaf in (*leaves, *outputs) if leaf is not None]
 
+    def nest(self, results: Sequence[torch.Tensor]) -> tuple[Any, Any]:
+        """Flat results as carry and outputs."""
+        return nest(results, (self._init_tree, self.out_tree), self.places)
+
 
 def _length(what: str, tensors: Sequence[Any], sliced: Sequence[Any]) -> int:
     for tensor in tensors:
@@ -139,9 +147,9 @@ def _length(what: str, tensors: Sequence[Any], sliced: Sequence[Any]) -> int:
     return lengths.pop()
 
 
-def _aval(tensor: torch.Tensor, sliced: bool) -> Aval:
-    manual = ours(tensor)._storage.value.aval.manual
-    return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, manual)
+def kind_of(tensor: torch.Tensor, sliced: bool = False) -> Aval:
+    """Shape and dtype of a tensor, or of a slice of it along its first dimension."""
+    return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, ours(tensor)._storage.value.aval.manual)
 
 
 def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> None:
@@ -152,10 +160,11 @@ def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> No
         )
 
 
-def _results(found: _Scan, results: Sequence[torch.Tensor]) -> tuple[Any, Any]:
-    carry_tree, out_tree = found.trees
+def nest(results: Sequence[torch.Tensor], trees: tuple[TreeSpec, TreeSpec], places: Sequence[int]) -> tuple[Any, Any]:
+    """Flat results as carry and outputs, nested. places: of the tensors among the leaves of both; the others are None."""
+    carry_tree, out_tree = trees
     leaves: list[Any] = [None] * (carry_tree.num_leaves + out_tree.num_leaves)
-    for place, result in zip(found.places, results, strict=True):
+    for place, result in zip(places, results, strict=True):
         leaves[place] = result
     return tree_unflatten(leaves[: carry_tree.num_leaves], carry_tree), tree_unflatten(leaves[carry_tree.num_leaves :], out_tree)
 
