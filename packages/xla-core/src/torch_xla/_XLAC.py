@@ -5,6 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.builder.nodes import XlaBuilder, XlaComputation, XlaOp
+from xla_core.builder.running import (
+    _is_placecholder,
+    _xla_computation_text,
+    _xla_create_placeholder_tensor,
+    _xla_op_build,
+    _xla_op_builder,
+    _xla_op_computation_from_module_proto,
+    _xla_op_create,
+    _xla_op_create_builder,
+    _xla_op_param,
+    _xla_op_shape,
+    _xla_op_tensor_shape,
+    _xla_user_computation,
+)
+from xla_core.ir.pending_graph import Value as IrValue
 from xla_core.xlac import (
     _clear_pending_irs,
     _get_allow_execution,
@@ -54,6 +70,10 @@ from xla_core.xlac import (
 )
 
 __all__ = [
+    "IrValue",
+    "XlaBuilder",
+    "XlaComputation",
+    "XlaOp",
     "_clear_pending_irs",
     "_get_allow_execution",
     "_get_git_revs",
@@ -66,6 +86,7 @@ __all__ = [
     "_get_xla_tensors_dot",
     "_get_xla_tensors_hlo",
     "_get_xla_tensors_text",
+    "_is_placecholder",
     "_prepare_to_exit",
     "_replace_xla_tensor",
     "_run_stablehlo",
@@ -73,6 +94,8 @@ __all__ = [
     "_set_ir_debug",
     "_set_use_eager_mode",
     "_unsafe_buffer_pointer",
+    "_xla_computation_text",
+    "_xla_create_placeholder_tensor",
     "_xla_device_kind",
     "_xla_get_all_devices",
     "_xla_get_cpu_tensors",
@@ -88,6 +111,14 @@ __all__ = [
     "_xla_increment_counter",
     "_xla_memory_info",
     "_xla_num_devices",
+    "_xla_op_build",
+    "_xla_op_builder",
+    "_xla_op_computation_from_module_proto",
+    "_xla_op_create",
+    "_xla_op_create_builder",
+    "_xla_op_param",
+    "_xla_op_shape",
+    "_xla_op_tensor_shape",
     "_xla_optimization_barrier_",
     "_xla_real_devices",
     "_xla_runtime_is_initialized",
@@ -98,6 +129,7 @@ __all__ = [
     "_xla_sync_live_tensors",
     "_xla_sync_multi",
     "_xla_tensors_from_aten",
+    "_xla_user_computation",
     "_xla_wait_device_ops",
 ]
 
