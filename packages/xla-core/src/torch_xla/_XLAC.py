@@ -8,6 +8,21 @@ from xla_core.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_ste
 from xla_core.api.device_plugins import PjRtPlugin
 from xla_core.api.device_plugins import register_pjrt_plugin as _register_pjrt_plugin
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.builder.nodes import XlaBuilder, XlaComputation, XlaOp
+from xla_core.builder.running import (
+    _is_placecholder,
+    _xla_computation_text,
+    _xla_create_placeholder_tensor,
+    _xla_op_build,
+    _xla_op_builder,
+    _xla_op_computation_from_module_proto,
+    _xla_op_create,
+    _xla_op_create_builder,
+    _xla_op_param,
+    _xla_op_shape,
+    _xla_op_tensor_shape,
+    _xla_user_computation,
+)
 from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
 from xla_core.ops.precision import get as _xla_get_mat_mul_precision
 from xla_core.ops.precision import set as _xla_set_mat_mul_precision
@@ -140,6 +155,21 @@ from xla_core.xlac.text import (
 )
 
 __all__ = [
+    "XlaBuilder",
+    "XlaComputation",
+    "XlaOp",
+    "_is_placecholder",
+    "_xla_computation_text",
+    "_xla_create_placeholder_tensor",
+    "_xla_op_build",
+    "_xla_op_builder",
+    "_xla_op_computation_from_module_proto",
+    "_xla_op_create",
+    "_xla_op_create_builder",
+    "_xla_op_param",
+    "_xla_op_shape",
+    "_xla_op_tensor_shape",
+    "_xla_user_computation",
     "_xla_adam_optimizer_step_",
     "_xla_sgd_optimizer_step_",
     "_xla_cast_int4",

@@ -62,6 +62,14 @@ class _Traced:
 
 
 _traced: dict[Any, _Traced] = {}
+# The settings of jax that decide what a function is traced to, beside the width of its numbers.
+_SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_threefry_partitionable",
+)
 _signatures: dict[str, Signature] = {}
 
 
@@ -99,6 +107,11 @@ def call_jax(
     return _called(call, tensors)
 
 
+def traced_functions() -> int:
+    """How many functions `call_jax` keeps traced, those of different shapes, constants or settings counted apart."""
+    return len(_traced)
+
+
 def _called(call: _Call, tensors: list[Any]) -> Any:
     traced = _trace(call, tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -111,7 +124,7 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
 def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual) for tensor in tensors)
     users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
-    key = (call.key, avals, users)
+    key = (call.key, avals, users, *[getattr(jax.config, name) for name in _SETTINGS])
     found = _traced.get(key)
     if found is None:
         wide = users or any(aval.physical.itemsize >= (16 if aval.dtype.is_complex else 8) for aval in avals)

@@ -1,16 +1,18 @@
-"""Operations that users build from computations of `torch_xla.core.xla_builder`."""
+"""Operations that users register: built once for each set of shapes, called on xla tensors."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from xla_core.builder.op import create_computation
+from xla_core.builder.running import tensor_shape, xla_computation_as_func
+
 
 class Op:
-    """A user's operation: called on xla tensors, recorded like any other, not differentiable.
+    """A user's operation: called on xla tensors, recorded like any other, with the gradient that JAX gives it.
 
     opfn: called once for each set of shapes with one `xla_builder.Op` per tensor and the keyword arguments; returns the result's.
     """
@@ -21,13 +23,12 @@ class Op:
         self._built: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: torch.Tensor, **kwargs: Any) -> Any:
-        builder = importlib.import_module("torch_xla.core.xla_builder")
         key = (tuple((tuple(arg.shape), arg.dtype) for arg in args), repr(sorted(kwargs.items())))
-        if key not in self._built:
-            shapes = [builder.tensor_shape(arg) for arg in args]
-            computation = builder.create_computation(self.name, self._opfn, shapes, **kwargs)
-            self._built[key] = builder.xla_computation_as_func(computation)
-        return self._built[key](*args)
+        found = self._built.get(key)
+        if found is None:
+            computation = create_computation(self.name, self._opfn, [tensor_shape(arg) for arg in args], **kwargs)
+            found = self._built[key] = xla_computation_as_func(computation)
+        return found(*args)
 
 
 def register(name: str, opfn: Callable[..., Any]) -> Op:
