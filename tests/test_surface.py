@@ -1,0 +1,76 @@
+"""The names of PyTorch/XLA 2.9: all resolve, but those that the page for migration lists with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.json").read_text(encoding="utf-8"))
+MOST_GONE = 40
+# Modules that are not complete yet.
+OPEN = (
+    "torch_xla._internal",
+    "torch_xla.distributed",
+    "torch_xla.experimental.distributed_checkpoint",
+    "torch_xla.experimental.mark_pattern_utils",
+    "torch_xla.experimental.stablehlo_custom_call",
+    "torch_xla.experimental.unbounded_dynamism_export",
+    "torch_xla.experimental.xla_dynamic_reshape_ops",
+    "torch_xla.experimental.xla_marker",
+    "torch_xla.experimental.xla_mlir_debuginfo",
+    "torch_xla.stablehlo",
+)
+_OF_EXPORT = frozenset(
+    f"torch_xla._XLAC.{name}"
+    for name in (
+        "_set_xla_custom_op_name_prefix",
+        "_xla_custom_call",
+        "_xla_dynamic_expand",
+        "_xla_dynamic_view",
+        "_xla_mark_dynamic",
+        "_xla_mark_tensor",
+        "_xla_register_custom_call_target",
+        "_xla_tpu_custom_call",
+    )
+)
+
+
+def gone() -> set[str]:
+    """The names that the page lists as gone; without those that are there and raise."""
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8").partition("\n## Gone")[2]
+    return {f"torch_xla.{name}" for name in re.findall(r"^\| `([\w.]+)` \| \S", page, re.M)}
+
+
+def unresolved() -> set[str]:
+    """The names that do not resolve in a fresh interpreter, of modules that are complete."""
+    run = subprocess.run([sys.executable, ROOT / "scripts" / "surface.py", "--missing"], capture_output=True, text=True, check=True)
+    found: set[str] = set()
+    module = ""
+    for line in run.stdout.splitlines():
+        if line.startswith("    "):
+            found.add(f"{module}.{line.strip()}")
+        else:
+            module = line.split()[0]
+    return {name for name in found if not name.startswith(OPEN)} - _OF_EXPORT
+
+
+def test_every_name_resolves_or_is_listed_with_a_reason() -> None:
+    assert unresolved() == gone()
+    assert len(gone()) <= MOST_GONE
+
+
+def test_the_page_has_every_module() -> None:
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    table = page.partition("## Module by module")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([\w.]+)`", "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))))
+    ends = {name.rpartition(".")[2] for name in named}
+    missing = [
+        module
+        for module in NAMES
+        if not module.startswith(OPEN) and not {module.removeprefix("torch_xla."), *module.split(".")[1:]} & (named | ends)
+    ]
+    assert not missing
