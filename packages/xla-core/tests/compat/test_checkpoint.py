@@ -244,6 +244,7 @@ def test_random_numbers_of_the_device_are_drawn_again(use_reentrant: bool) -> No
     assert torch.equal(x.grad.cpu(), out.detach().cpu())
 
 
+@both
 def test_status_says_whether_the_function_is_repeated(use_reentrant: bool, device: Device) -> None:
     seen: list[bool] = []
 

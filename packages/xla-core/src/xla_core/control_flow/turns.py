@@ -37,16 +37,9 @@ def value_and_grad_partitioned(
     recorder = ours(tensors[0])._storage.value.recorder
     nested = Nested("value_and_grad_partitioned", fn, init_leaves, init_tree, xs_leaves, xs_tree)
     avals = [kind_of(tensor) for tensor in tensors]
-    everything = range(len(avals))
+    needed = [not aval.integral for aval in avals]
     with torch.enable_grad():
-        parts = differentiated(
-            recorder,
-            "value_and_grad_partitioned",
-            avals,
-            [not aval.integral for aval in avals],
-            function_of(nested, partition_fn),
-            kept=everything,
-        )
+        parts = differentiated(recorder, "value_and_grad_partitioned", avals, needed, function_of(nested, partition_fn), range(len(avals)))
     if parts.tensors:
         raise ValueError(
             "the function of value_and_grad_partitioned uses a tensor from outside that needs a gradient: pass it as an argument"
@@ -75,9 +68,7 @@ def value_and_grad_partitioned(
         filled = [*[tangents[0]] * len(avals), *tangents, *saved]
         grads = run("turn_backward", cast(Body, parts.backward), filled, [avals[place] for place in wanted])
         of = dict(zip(wanted, grads, strict=True))
-        flat = iter(
-            [of.get(place, torch.zeros(avals[place].shape, dtype=avals[place].dtype, device=recorder.device)) for place in everything]
-        )
+        flat = iter([of[place] if place in of else torch.zeros_like(tensor) for place, tensor in enumerate(tensors)])
         leaves = [None if leaf is None else next(flat) for leaf in (*init_leaves, *xs_leaves)]
         return tree_unflatten(leaves[: len(init_leaves)], init_tree), tree_unflatten(leaves[len(init_leaves) :], xs_tree)
 

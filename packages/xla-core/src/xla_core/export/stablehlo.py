@@ -146,10 +146,11 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 
 def lower_as_run(found: Program) -> Any:
-    """`jax.stages.Lowered` of a program over its buffers and packed numbers, for the device that it is on."""
+    """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
     function = readable(found.graph, found.constants, default_sharding(found.recorder), "program")
+    structs = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding) for buffer in found.inputs.buffers]
     with jax.enable_x64(True):
-        return function.lower(*found.inputs.buffers, *found.packed)
+        return function.lower(*structs, *found.packed)
 
 
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
