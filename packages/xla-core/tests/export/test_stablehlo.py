@@ -229,10 +229,40 @@ def test_a_value_read_while_exporting_is_refused() -> None:
 
 
 def test_options_that_do_nothing_here_are_refused() -> None:
+    model, inputs = small_model()
+    program = torch.export.export(model, (inputs,))
     with pytest.raises(UnsupportedOperationError, match="register_op"):
-        stablehlo.StableHLOExportOptions(custom_ops_allowed_in_graph={"mine"})
+        stablehlo.exported_program_to_stablehlo(program, stablehlo.StableHLOExportOptions(custom_ops_allowed_in_graph={"mine"}))
+    options = stablehlo.StableHLOExportOptions()
+    options.export_node_metadata = True
     with pytest.raises(UnsupportedOperationError, match="XLA_HLO_DEBUG"):
-        stablehlo.StableHLOExportOptions(export_node_metadata=True)
+        stablehlo.exported_program_to_stablehlo(program, options)
+
+
+def test_a_bundle_without_weights_is_filled_by_its_owner() -> None:
+    model, inputs = small_model()
+    options = stablehlo.StableHLOExportOptions()
+    options.export_weights = False
+    exported = stablehlo.exported_program_to_stablehlo(torch.export.export(model, (inputs,)), options)
+    assert exported.bundle.state_dict == {}
+    exported.bundle.state_dict = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    torch.testing.assert_close(exported(inputs).cpu(), model(inputs).detach())
+
+
+class ClientOperations(nn.Module):
+    """Operations that JAX lowers to CHLO, which has no portable form."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.erf(), x.acos(), x.topk(2).values, nn.functional.gelu(x), x.tan(), x.asinh(), x.lgamma()
+
+
+def test_operations_of_chlo_serialize_and_run_when_loaded(tmp_path: Path) -> None:
+    x = torch.linspace(-0.9, 0.9, 8).reshape(2, 4)
+    stablehlo.save_as_stablehlo(torch.export.export(ClientOperations(), (x,)), str(tmp_path))
+    for result, expected in zip(stablehlo.StableHLOGraphModule.load(str(tmp_path))(x), ClientOperations()(x), strict=True):
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-5, atol=1e-5)
+    on_device = x.to("xla")
+    assert "stablehlo." in parsed(xm.get_stablehlo_bytecode([on_device.erf(), on_device.acos()]))
 
 
 def test_a_folder_without_functions_is_refused(tmp_path: Path) -> None:

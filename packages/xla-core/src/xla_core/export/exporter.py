@@ -35,12 +35,13 @@ from xla_core.runtime.sync import forbid_reads
 from xla_core.runtime.transfer import to_numpy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StableHLOExportOptions:
-    """Options of an export.
+    """Options of an export; they are read when it is made, and may be assigned before.
 
     override_tracing_arguments, override_tracing_kwargs: inputs to trace with, in place of the exported program's examples.
-    save_weights: write `data/` when saving. include_human_readable_text: keep the module's text beside the bytecode.
+    save_weights: write `data/` when saving. export_weights: keep weights in the bundle; off, `state_dict` is empty and its owner fills it
+        before a call. include_human_readable_text: keep the module's text beside the bytecode.
     inline_all_constant: put constant tensors into the module; else they are inputs, kept in `constants/`.
     custom_ops_allowed_in_graph, export_node_metadata: must stay empty and off; they are not supported.
     """
@@ -52,8 +53,10 @@ class StableHLOExportOptions:
     include_human_readable_text: bool = True
     export_node_metadata: bool = False
     inline_all_constant: bool = True
+    export_weights: bool = True
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise UnsupportedOperationError for options that are not supported."""
         if self.custom_ops_allowed_in_graph:
             raise UnsupportedOperationError(
                 "custom_ops_allowed_in_graph is not supported: register a lowering with xla_core.abi.operators.register_op"
@@ -92,12 +95,14 @@ class _Traced:
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
     """The program as a callable StableHLO module. Raises UnsupportedOperationError for dynamic shapes and for mutated inputs."""
     chosen = options or StableHLOExportOptions()
+    chosen.check()
     arguments, spec = tree_flatten(_examples(exported_model, chosen))
     with torch.no_grad(), _apart():
         traced = _trace(exported_model, arguments)
         found = pending_program(traced.outputs)
     function, constants = _function(found, traced, chosen, spec_text(spec), _result_spec(exported_model))
-    return StableHLOGraphModule(StableHLOModelBundle(traced.state_dict, constants, [function]))
+    state = traced.state_dict if chosen.export_weights else {}
+    return StableHLOGraphModule(StableHLOModelBundle(state, constants, [function]))
 
 
 @contextmanager

@@ -124,10 +124,12 @@ def text_of(lowered: Any) -> str:
 
 def bytes_of(lowered: Any) -> bytes:
     """The module as a versioned StableHLO artifact, which later and earlier releases of XLA read too."""
-    from jax.extend.mlir.dialects import stablehlo as dialect  # slow to import
+    from jax.extend import mlir  # slow to import
+    from jax.extend.mlir.dialects import stablehlo as dialect
 
     text = str(lowered.compiler_ir("stablehlo"))
-    return bytes(dialect.serialize_portable_artifact_str(text, dialect.get_current_version()))
+    # Unlike the dialect's own function of this name, this one replaces operations of CHLO (erf, top_k), which have no versions.
+    return bytes(mlir.serialize_portable_artifact(text, dialect.get_current_version()))
 
 
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
