@@ -16,25 +16,17 @@ OPEN = (
     "torch_xla._internal",
     "torch_xla.distributed",
     "torch_xla.experimental.distributed_checkpoint",
-    "torch_xla.experimental.mark_pattern_utils",
-    "torch_xla.experimental.stablehlo_custom_call",
     "torch_xla.experimental.unbounded_dynamism_export",
     "torch_xla.experimental.xla_dynamic_reshape_ops",
-    "torch_xla.experimental.xla_marker",
-    "torch_xla.experimental.xla_mlir_debuginfo",
     "torch_xla.stablehlo",
 )
 _OF_EXPORT = frozenset(
     f"torch_xla._XLAC.{name}"
     for name in (
         "_set_xla_custom_op_name_prefix",
-        "_xla_custom_call",
         "_xla_dynamic_expand",
         "_xla_dynamic_view",
         "_xla_mark_dynamic",
-        "_xla_mark_tensor",
-        "_xla_register_custom_call_target",
-        "_xla_tpu_custom_call",
     )
 )
 

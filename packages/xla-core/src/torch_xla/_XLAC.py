@@ -23,6 +23,8 @@ from xla_core.builder.running import (
     _xla_op_tensor_shape,
     _xla_user_computation,
 )
+from xla_core.export.custom_call import _xla_custom_call, _xla_register_custom_call_target, _xla_tpu_custom_call
+from xla_core.export.markers import _xla_mark_tensor
 from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
 from xla_core.ops.precision import get as _xla_get_mat_mul_precision
 from xla_core.ops.precision import set as _xla_set_mat_mul_precision
@@ -155,6 +157,10 @@ from xla_core.xlac.text import (
 )
 
 __all__ = [
+    "_xla_custom_call",
+    "_xla_mark_tensor",
+    "_xla_register_custom_call_target",
+    "_xla_tpu_custom_call",
     "XlaBuilder",
     "XlaComputation",
     "XlaOp",

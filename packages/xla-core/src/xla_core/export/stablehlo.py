@@ -18,6 +18,7 @@ from xla_core.compile.emit import Constants, arrays_of, program
 from xla_core.compile.options import compiler_options
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
+from xla_core.export.composites import with_composites
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
@@ -96,7 +97,7 @@ def _program(
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
     """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined."""
-    emit = program(found.graph, found.constants, source_scope)
+    emit = program(with_composites(found.graph), found.constants, source_scope)
     everything = [*found.inputs.buffers, *found.packed]
     count = len(found.inputs.buffers)
     inlined = {number for number in range(len(everything)) if number in inline_buffers or (inline_numbers and number >= count)}

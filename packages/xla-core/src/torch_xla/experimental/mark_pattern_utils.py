@@ -1,0 +1,7 @@
+"""Composites: operations that are exported with their decomposition."""
+
+from __future__ import annotations
+
+from xla_core.export.markers import StableHLOCompositeBuilder
+
+__all__ = ["StableHLOCompositeBuilder"]
