@@ -18,7 +18,6 @@ OPEN = (
     "torch_xla.experimental.distributed_checkpoint",
     "torch_xla.experimental.unbounded_dynamism_export",
     "torch_xla.experimental.xla_dynamic_reshape_ops",
-    "torch_xla.stablehlo",
 )
 _OF_EXPORT = frozenset(
     f"torch_xla._XLAC.{name}"

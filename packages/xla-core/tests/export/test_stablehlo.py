@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,12 +232,35 @@ def test_a_value_read_while_exporting_is_refused() -> None:
 def test_options_that_do_nothing_here_are_refused() -> None:
     model, inputs = small_model()
     program = torch.export.export(model, (inputs,))
-    with pytest.raises(UnsupportedOperationError, match="register_op"):
-        stablehlo.exported_program_to_stablehlo(program, stablehlo.StableHLOExportOptions(custom_ops_allowed_in_graph={"mine"}))
     options = stablehlo.StableHLOExportOptions()
     options.export_node_metadata = True
     with pytest.raises(UnsupportedOperationError, match="XLA_HLO_DEBUG"):
         stablehlo.exported_program_to_stablehlo(program, options)
+
+
+def test_custom_operations_become_custom_calls() -> None:
+    @torch.library.custom_op("export_test::halved", mutates_args=())
+    def halved(x: torch.Tensor, by: int) -> torch.Tensor:
+        return x / by
+
+    halved.register_fake(lambda x, by: torch.empty_like(x))
+
+    class Custom(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.export_test.halved(x.sin(), 2).cos()  # type: ignore[no-any-return]
+
+    program = torch.export.export(Custom(), (torch.ones(2, 3),))
+    for allowed in ("export_test", "export_test::halved"):
+        options = stablehlo.StableHLOExportOptions(custom_ops_allowed_in_graph={allowed})
+        text = stablehlo.exported_program_to_stablehlo(program, options).get_stablehlo_text("forward")
+        assert 'stablehlo.custom_call @"export_test::halved"' in text or "stablehlo.custom_call @export_test::halved" in text
+
+
+def test_metas_are_json() -> None:
+    location = stablehlo.InputLocation.parameter("weight")
+    text = json.dumps([location, stablehlo.VariableSignature([2, 3], "float32")], cls=stablehlo.StableHLOJSONSerializer)
+    assert json.loads(text, object_hook=stablehlo.stablehlo_obj_hook) == [location, stablehlo.VariableSignature([2, 3], "float32")]
+    assert json.loads('{"a": 1}', object_hook=stablehlo.stablehlo_obj_hook) == {"a": 1}
 
 
 def test_a_bundle_without_weights_is_filled_by_its_owner() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,24 +88,42 @@ class StableHLOFunctionMeta:
 
     def to_json(self) -> str:
         """The text of a `.meta` file."""
-        return json.dumps(dataclasses.asdict(self), indent=2, default=lambda item: item.value)
+        return json.dumps(self, indent=2, cls=StableHLOJSONSerializer)
 
     @classmethod
     def from_json(cls, text: str) -> StableHLOFunctionMeta:
         """Parse what `to_json` wrote. Raises ValueError for another text."""
         try:
-            raw = json.loads(text)
-            raw["input_signature"] = [VariableSignature(**item) for item in raw["input_signature"]]
-            raw["output_signature"] = [VariableSignature(**item) for item in raw["output_signature"]]
-            raw["input_locations"] = [_location(item) for item in raw["input_locations"]]
-            raw["unused_inputs"] = [(_location(place), VariableSignature(**item)) for place, item in raw["unused_inputs"]]
-            return cls(**raw)
+            found = json.loads(text, object_hook=stablehlo_obj_hook)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the .meta file of an exported function: {error!r}") from error
+        if not isinstance(found, cls):
+            raise ValueError("not the .meta file of an exported function: it does not have its fields")
+        return found
 
 
-def _location(raw: Mapping[str, Any]) -> InputLocation:
-    return InputLocation(VariableType(raw["type_"]), raw["position"], raw["name"])
+class StableHLOJSONSerializer(json.JSONEncoder):
+    """Writes the signatures and locations of functions as JSON, which `stablehlo_obj_hook` reads."""
+
+    def default(self, o: Any) -> Any:
+        """The fields of a signature or location, the text of a kind of inputs; raises TypeError for anything else."""
+        if isinstance(o, enum.Enum):
+            return o.value
+        if dataclasses.is_dataclass(o) and not isinstance(o, type):
+            return {each.name: getattr(o, each.name) for each in dataclasses.fields(o)}
+        return super().default(o)
+
+
+def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
+    """What a JSON object stands for: a signature, a location, a function's meta; itself if it has the fields of none."""
+    names = set(dct)
+    if names == {each.name for each in dataclasses.fields(VariableSignature)}:
+        return VariableSignature(**dct)
+    if names == {each.name for each in dataclasses.fields(InputLocation)}:
+        return InputLocation(VariableType(dct["type_"]), dct["position"], dct["name"])
+    if "input_locations" in names and names <= {each.name for each in dataclasses.fields(StableHLOFunctionMeta)}:
+        return StableHLOFunctionMeta(**{**dct, "unused_inputs": [tuple(each) for each in dct.get("unused_inputs", ())]})
+    return dct
 
 
 @dataclass(frozen=True, slots=True)

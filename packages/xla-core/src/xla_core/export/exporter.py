@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
-from xla_core._compat import tree_flatten, tree_map
+from xla_core._compat import OpOverload, tree_flatten, tree_leaves, tree_map
 from xla_core.api.conversion import plain
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import UnsupportedOperationError
@@ -25,6 +25,7 @@ from xla_core.export.bundle import (
     VariableSignature,
     spec_text,
 )
+from xla_core.export.custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
 from xla_core.export.stablehlo import Program, bytes_of, lower, pending_program, text_of
 from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.values import value_of
@@ -43,7 +44,8 @@ class StableHLOExportOptions:
     save_weights: write `data/` when saving. export_weights: keep weights in the bundle; off, `state_dict` is empty and its owner fills it
         before a call. include_human_readable_text: keep the module's text beside the bytecode.
     inline_all_constant: put constant tensors into the module; else they are inputs, kept in `constants/`.
-    custom_ops_allowed_in_graph, export_node_metadata: must stay empty and off; they are not supported.
+    custom_ops_allowed_in_graph: namespaces of torch's custom operations, or their names, that become custom calls of that name.
+    export_node_metadata: must stay off; it is not supported.
     """
 
     override_tracing_arguments: tuple[Any, ...] | None = None
@@ -57,20 +59,37 @@ class StableHLOExportOptions:
 
     def check(self) -> None:
         """Raise UnsupportedOperationError for options that are not supported."""
-        if self.custom_ops_allowed_in_graph:
-            raise UnsupportedOperationError(
-                "custom_ops_allowed_in_graph is not supported: register a lowering with xla_core.abi.operators.register_op"
-            )
         if self.export_node_metadata:
             raise UnsupportedOperationError("export_node_metadata is not supported: XLA_HLO_DEBUG=1 puts the user's lines into the module")
 
 
-class _OnDevice(torch.fx.Interpreter):
-    """Runs an exported graph with everything it creates on an xla device."""
+class XLAExportInterpreter(torch.fx.Interpreter):
+    """Runs an exported graph with everything it creates on an xla device.
 
-    def __init__(self, module: torch.fx.GraphModule, device: torch.device) -> None:
+    custom_ops_allowed_in_graph: namespaces, or names such as `mine::op`, of operations that become custom calls of their name.
+    gm_serializer: accepted for compatibility.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        device: torch.device,
+        custom_ops_allowed_in_graph: frozenset[str] | set[str] = frozenset(),
+        gm_serializer: Any = None,
+    ) -> None:
         super().__init__(module)
         self._device = device
+        self._custom = custom_ops_allowed_in_graph
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """As fx; a custom call for an operation that is allowed as one."""
+        target = n.target
+        if isinstance(target, OpOverload) and not self._custom.isdisjoint({target.namespace, target._schema.name}):
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+            shapes, dtypes = extract_custom_call_outputs_shape_dtype(n)
+            return stablehlo_custom_call(tensors, target._schema.name, shapes, dtypes)
+        return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.aten._assert_tensor_metadata.default:
@@ -98,7 +117,7 @@ def exported_program_to_stablehlo(exported_model: ExportedProgram, options: Stab
     chosen.check()
     arguments, spec = tree_flatten(_examples(exported_model, chosen))
     with torch.no_grad(), _apart():
-        traced = _trace(exported_model, arguments)
+        traced = _trace(exported_model, arguments, chosen)
         found = pending_program(traced.outputs)
     function, constants = _function(found, traced, chosen, spec_text(spec), _result_spec(exported_model))
     state = traced.state_dict if chosen.export_weights else {}
@@ -161,7 +180,7 @@ def _result_spec(exported: ExportedProgram) -> str | None:
     return None if spec is None else spec_text(spec)
 
 
-def _trace(exported: ExportedProgram, arguments: Sequence[Any]) -> _Traced:
+def _trace(exported: ExportedProgram, arguments: Sequence[Any], options: StableHLOExportOptions) -> _Traced:
     _refuse_dynamic(exported)
     device = current_recorder().device
     traced = _Traced([], [])
@@ -180,7 +199,8 @@ def _trace(exported: ExportedProgram, arguments: Sequence[Any]) -> _Traced:
         if location is not None and location.name:
             traced.state_dict[location.name] = to_numpy(tensor)
     before = [value_of(plain(tensor)) for _, tensor in traced.inputs]
-    results = _OnDevice(exported.graph_module, device).run(*placed, enable_io_processing=False)
+    interpreter = XLAExportInterpreter(exported.graph_module, device, options.custom_ops_allowed_in_graph)
+    results = interpreter.run(*placed, enable_io_processing=False)
     for (location, tensor), value in zip(traced.inputs, before, strict=True):
         if value_of(plain(tensor)) is not value:
             raise _changed(location.name or f"argument {location.position}")
