@@ -21,8 +21,11 @@ def test_what_is_pending_needs_to_be_computed() -> None:
     done = torch.ones(3).to("xla")
     pending = done + 1
     assert xlac._check_tensor_need_materialization([done, pending, pending[1:]]) == [False, True, True]
-    everything = xlac._check_device_tensor_need_materialization("xla:0")
-    assert everything.count(True) == 1 and False in everything
+    before = xlac._check_device_tensor_need_materialization("xla:0")
+    another = pending * 2
+    after = xlac._check_device_tensor_need_materialization("xla:0")
+    assert after.count(True) == before.count(True) + 1 and False in after
+    del another
     torch_xla.sync()
     assert not any(xlac._check_device_tensor_need_materialization(""))
 
