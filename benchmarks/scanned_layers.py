@@ -85,10 +85,10 @@ def rows(rounds: int, quick: bool) -> list[Row]:
     middle = {each: [statistics.median(column) for column in zip(*values, strict=True)] for each, values in found.items()}
     result: list[Row] = []
     for (kind, layers), (compiling, running, memory) in middle.items():
-        result.append({"layers": layers, "by": kind, "first_s": compiling, "pass_ms": 1e3 * running, "memory_MB": memory})
+        result.append({"layers": layers, "by": kind, "compile_s": compiling - running, "pass_ms": 1e3 * running, "memory_MB": memory})
     few, many = middle["scan", FEW], middle["scan", LAYERS]
-    growth, ratio = many[0] / few[0], many[1] / middle["unrolled", LAYERS][1]
-    result.append({"what": f"first pass, {LAYERS} layers × {FEW}", "ratio": growth, "goal": COMPILE_GOAL, "met": growth <= COMPILE_GOAL})
+    growth, ratio = (many[0] - many[1]) / (few[0] - few[1]), many[1] / middle["unrolled", LAYERS][1]
+    result.append({"what": f"recording and compiling, {LAYERS} layers × {FEW}", "ratio": growth, "goal": COMPILE_GOAL, "met": growth <= COMPILE_GOAL})
     result.append({"what": "steady pass, scan × unrolled", "ratio": ratio, "goal": RUN_GOAL, "met": ratio <= RUN_GOAL})
     return result
 
