@@ -88,7 +88,9 @@ def rows(rounds: int, quick: bool) -> list[Row]:
         result.append({"layers": layers, "by": kind, "compile_s": compiling - running, "pass_ms": 1e3 * running, "memory_MB": memory})
     few, many = middle["scan", FEW], middle["scan", LAYERS]
     growth, ratio = (many[0] - many[1]) / (few[0] - few[1]), many[1] / middle["unrolled", LAYERS][1]
-    result.append({"what": f"recording and compiling, {LAYERS} layers × {FEW}", "ratio": growth, "goal": COMPILE_GOAL, "met": growth <= COMPILE_GOAL})
+    result.append(
+        {"what": f"recording and compiling, {LAYERS} layers × {FEW}", "ratio": growth, "goal": COMPILE_GOAL, "met": growth <= COMPILE_GOAL}
+    )
     result.append({"what": "steady pass, scan × unrolled", "ratio": ratio, "goal": RUN_GOAL, "met": ratio <= RUN_GOAL})
     return result
 
