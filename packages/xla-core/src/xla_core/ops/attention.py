@@ -98,7 +98,7 @@ def attend(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(output, normalised weights, logsumexp) in the compute dtype; what is not used costs nothing."""
     dtype = compute_dtype(query.dtype)
-    lead = query.shape[:-2] if query.ndim >= key.ndim else np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    lead = query.shape[:-2] if query.ndim >= key.ndim else lax.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query = expand(cast(query, dtype), (*lead, *query.shape[-2:]))
     key, value = (_for_each_query_head(cast(x, dtype), lead) for x in (key, value))
     weights, total, logsumexp = _weights(_scores(query, key, mask, is_causal, _scale(query, scale)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 
@@ -13,11 +14,16 @@ from jax import lax
 _FOLDED = 1 << 12
 
 
+def exceeds(size: int, limit: int) -> bool:
+    """Whether a size is beyond a limit; not if an exported program leaves it open, and what is chosen must be right for any."""
+    return not jax.export.is_symbolic_dim(size) and size > limit
+
+
 def at_run_time(x: jax.Array) -> jax.Array:
     """`x`, hidden from XLA's constant folding if large: that takes seconds to sort or add up what a compiled program does in
     milliseconds. For operands that are in memory anyway, since nothing is fused through this.
     """
-    hidden: jax.Array = lax.optimization_barrier(x) if x.size > _FOLDED else x
+    hidden: jax.Array = lax.optimization_barrier(x) if exceeds(x.size, _FOLDED) else x
     return hidden
 
 
@@ -45,7 +51,7 @@ def at_least_1d(x: jax.Array) -> jax.Array:
 
 def count(shape: Sequence[int], dims: Sequence[int]) -> int:
     """The number of elements that one result of a reduction over `dims` sees."""
-    return int(np.prod([shape[dim] for dim in dims], dtype=np.int64))
+    return math.prod(shape[dim] for dim in dims)
 
 
 def iota_along(shape: Sequence[int], dim: int, dtype: np.dtype | type[np.generic]) -> jax.Array:

@@ -23,13 +23,13 @@ _ALWAYS, _NEVER, _MANY_ROWS = 1, 2, 25
 def _differences(x: jax.Array, y: jax.Array) -> jax.Array:
     """x[..., i, :] - y[..., j, :] for all i, j; leading dimensions broadcast."""
     x, y = lax.expand_dims(x, (x.ndim - 1,)), lax.expand_dims(y, (y.ndim - 2,))
-    shape = np.broadcast_shapes(x.shape, y.shape)
+    shape = lax.broadcast_shapes(x.shape, y.shape)
     return lax.sub(expand(x, shape), expand(y, shape))
 
 
 def _euclidean(x: jax.Array, y: jax.Array) -> jax.Array:
     """Euclidean distances by one matrix product of rows that are extended by their squared norms."""
-    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    lead = lax.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     x, y = expand(x, (*lead, *x.shape[-2:])), expand(y, (*lead, *y.shape[-2:]))
     last = x.ndim - 1
     x_norm, y_norm = (lax.expand_dims(lax.reduce_sum(lax.square(v), (last,)), (last,)) for v in (x, y))

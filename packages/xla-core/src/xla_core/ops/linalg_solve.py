@@ -104,7 +104,7 @@ def triangular(a: jax.Array, b: jax.Array, *, upper: bool, adjoint: bool = False
 
 def solve_factored(packed: jax.Array, permutation: jax.Array, b: jax.Array, *, adjoint: bool) -> jax.Array:
     """X with A @ X = b, or A^H @ X = b, from A's factors."""
-    lead = np.broadcast_shapes(packed.shape[:-2], b.shape[:-2])
+    lead = lax.broadcast_shapes(packed.shape[:-2], b.shape[:-2])
     packed, b = (expand(x, (*lead, *x.shape[-2:])) for x in (packed, b))
     permutation = expand(permutation, (*lead, permutation.shape[-1]))
     if adjoint:

@@ -155,7 +155,7 @@ def matmul(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     right = lax.expand_dims(b, (1,)) if b.ndim == 1 else b
     if right.ndim == 2:  # the batches of the left operand are rows of one product
         return lax.reshape(cast(contract(left, right, ((left.ndim - 1,), (0,))), ctx.dtype), ctx.shape)
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    lead = lax.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     product = matrix_product(expand(left, (*lead, *left.shape[-2:])), expand(right, (*lead, *right.shape[-2:])))
     return lax.reshape(cast(product, ctx.dtype), ctx.shape)
 
@@ -167,7 +167,7 @@ def trilinear(
     """_trilinear(i1, i2, i3, int[] expand1, expand2, expand3, sumdim, int unroll_dim=1): the sum of i1 * i2 * i3 over sumdim"""
     dtype = compute_dtype(ctx.dtype)
     a, b, c = (lax.expand_dims(cast(x, dtype), tuple(dims)) for x, dims in ((a, expand1), (b, expand2), (c, expand3)))
-    full = np.broadcast_shapes(a.shape, b.shape, c.shape)
+    full = lax.broadcast_shapes(a.shape, b.shape, c.shape)
     summed = {dim % len(full) for dim in sumdim}
     # Dimensions that only `a` and `b` carry are summed first, as a matrix product where one can be made of them.
     names = "".join(chr(ord("a") + i) for i in range(len(full)))

@@ -112,7 +112,7 @@ def expand(x: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def broadcast(*arrays: jax.Array) -> list[jax.Array]:
     """`arrays` broadcast against each other."""
-    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    shape = lax.broadcast_shapes(*(x.shape for x in arrays))
     return [expand(x, shape) for x in arrays]
 
 

@@ -12,6 +12,7 @@ from math import prod
 import jax
 from jax import lax
 
+from xla_core.ops.axes import exceeds
 from xla_core.ops.in_memory import one_cpu
 
 Reducer = Callable[[jax.Array, Sequence[int]], jax.Array]
@@ -40,7 +41,7 @@ def _in_steps(reduce: Reducer, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     left = sorted(dims)
     if not one_cpu():
         return reduce(x, left)
-    while left and x.size > _SMALL:
+    while left and exceeds(x.size, _SMALL):
         if left[-1] == x.ndim - 1 and len(left) == 1:
             return _last(reduce, x)
         ahead = left[:-1] if left[-1] == x.ndim - 1 else left

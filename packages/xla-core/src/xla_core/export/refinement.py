@@ -1,0 +1,48 @@
+"""A StableHLO module with open sizes, made one with fixed sizes, which XLA can compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+_ENTRY, _OPEN = "main", "main_of_open_sizes"
+
+
+def with_fixed_sizes(artifact: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
+    """The module of a portable artifact for arguments of exactly these shapes, as bytecode.
+
+    Raises ValueError if the module refuses them: sizes that have to be equal are not, or are out of their range.
+    """
+    from jax.extend import mlir  # slow to import
+    from jax.extend.mlir import ir
+    from jax.extend.mlir.dialects import stablehlo as dialect
+
+    with ir.Context() as context, ir.Location.unknown(context):
+        module = dialect.deserialize_portable_artifact(context, artifact)
+        _call_with_fixed_sizes(module, shapes)
+        text = str(module).encode()
+    try:
+        return bytes(mlir.refine_polymorphic_shapes(text))
+    except Exception as error:  # of a type that jaxlib does not name
+        given = ", ".join(str(list(shape)) for shape in shapes)
+        reason = str(error).partition("error: ")[2].partition("\n")[0] or str(error)
+        raise ValueError(f"the exported program does not take inputs of the shapes {given}: {reason}") from error
+
+
+def _call_with_fixed_sizes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
+    """Put a function in the place of the module's own, which it calls: refinement goes from the arguments inwards."""
+    from jax.extend.mlir import ir
+    from jax.extend.mlir.dialects import func
+    from jax.extend.mlir.dialects import stablehlo as dialect
+
+    inner = next(each for each in module.body.operations if each.name.value == _ENTRY)
+    inner.attributes["sym_name"] = ir.StringAttr.get(_OPEN)
+    inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    takes, gives = list(inner.type.inputs), list(inner.type.results)
+    fixed = [ir.RankedTensorType.get(list(shape), kind.element_type) for shape, kind in zip(shapes, takes, strict=True)]
+    with ir.InsertionPoint(module.body):
+        outer = func.FuncOp(_ENTRY, ir.FunctionType.get(fixed, gives))
+    with ir.InsertionPoint(outer.add_entry_block()):
+        arguments = [each if each.type == kind else dialect.ConvertOp(kind, each).result for each, kind in zip(outer.arguments, takes, strict=True)]
+        func.ReturnOp(func.CallOp(gives, ir.FlatSymbolRefAttr.get(_OPEN), arguments).results)

@@ -1,0 +1,103 @@
+"""The function of an exported program whose inputs have open sizes, as dynamic StableHLO: JAX's shape polymorphism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+
+from xla_core._compat import tree_leaves
+from xla_core.dtypes import device_dtype, torch_dtype
+from xla_core.errors import UnsupportedOperationError
+from xla_core.export.symbolic_dims import SymbolicDims, symbolic_dims
+from xla_core.export.symbolic_operations import SymbolicInterpreter, constant
+
+OPEN = -1  # the size of an open dimension in signatures
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicInput:
+    """An input of the function: its place among the inputs of the graph, its torch dtype, and its sizes, -1 where they are open."""
+
+    place: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicFunction:
+    """Dynamic StableHLO as text, its inputs, and the dtypes and sizes of its results."""
+
+    text: str
+    inputs: tuple[SymbolicInput, ...]
+    results: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+
+
+def symbolic_function(exported: ExportedProgram, values: Sequence[Any], inlined: Sequence[bool], platform: str) -> SymbolicFunction:
+    """The graph of a program over its inputs, for any sizes within the ranges that it was exported for.
+
+    values: for each input of the graph, a tensor (of arguments, only its dtype counts) or a constant. inlined: which of them become part of
+    the module. platform: where it is to run. Raises UnsupportedOperationError for operations that need fixed sizes.
+    """
+    functional = exported.run_decompositions()
+    dims = symbolic_dims(functional)
+    placeholders = [node for node in functional.graph.nodes if node.op == "placeholder"]
+    taken = [
+        place
+        for place, (node, value, inline) in enumerate(zip(placeholders, values, inlined, strict=True))
+        if isinstance(value, torch.Tensor) and not inline and (node.users or _is_open(node))
+    ]
+    structs = [_struct(placeholders[place], dims) for place in taken]
+    interpreter = SymbolicInterpreter(_without_assertions(functional.graph_module), dims)
+
+    def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = dict(zip(taken, arrays, strict=True))
+        filled = [given.get(place, _inlined(value)) for place, value in enumerate(values)]
+        return tuple(jax.numpy.asarray(result) for result in tree_leaves(interpreter.run(*filled, enable_io_processing=False)))
+
+    with jax.enable_x64(True):
+        found = jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs)
+    inputs = (SymbolicInput(place, values[place].dtype, _sizes(struct.shape)) for place, struct in zip(taken, structs, strict=True))
+    results = ((_result_dtype(node, aval.dtype), _sizes(aval.shape)) for node, aval in zip(_results(functional), found.out_avals, strict=True))
+    return SymbolicFunction(str(found.mlir_module()), tuple(inputs), tuple(results))
+
+
+def _without_assertions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph without torch's checks of sizes, whose comparisons have no value while sizes are open: JAX makes its own."""
+    for node in reversed(module.graph.nodes):
+        if node.op == "call_function" and not node.users and node.meta.get("val") is None:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _is_open(node: torch.fx.Node) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
+
+
+def _struct(node: torch.fx.Node, dims: SymbolicDims) -> jax.ShapeDtypeStruct:
+    noted = node.meta["val"]
+    return jax.ShapeDtypeStruct(dims.shape(noted.shape), device_dtype(noted.dtype))
+
+
+def _inlined(value: Any) -> Any:
+    return jax.numpy.asarray(constant(value)) if isinstance(value, torch.Tensor) else value
+
+
+def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(OPEN if jax.export.is_symbolic_dim(size) else int(size) for size in shape)
+
+
+def _results(exported: ExportedProgram) -> list[Any]:
+    return tree_leaves(next(node for node in exported.graph.nodes if node.op == "output").args)
+
+
+def _result_dtype(node: Any, dtype: np.dtype[Any]) -> torch.dtype:
+    noted = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return noted.dtype if isinstance(noted, torch.Tensor) else torch_dtype(dtype)
