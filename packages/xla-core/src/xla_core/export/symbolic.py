@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from xla_core._compat import tree_leaves
 from xla_core.dtypes import device_dtype, torch_dtype
 from xla_core.errors import UnsupportedOperationError
 from xla_core.export.symbolic_dims import SymbolicDims, symbolic_dims
-from xla_core.export.symbolic_operations import SymbolicInterpreter, constant
+from xla_core.export.symbolic_operations import EqualSizes, SymbolicInterpreter, constant
 
 OPEN = -1  # the size of an open dimension in signatures
 
@@ -45,36 +46,60 @@ def symbolic_function(exported: ExportedProgram, values: Sequence[Any], inlined:
     the module. platform: where it is to run. Raises UnsupportedOperationError for operations that need fixed sizes.
     """
     functional = exported.run_decompositions()
-    dims = symbolic_dims(functional)
+    _drop_assertions(functional.graph_module)
     placeholders = [node for node in functional.graph.nodes if node.op == "placeholder"]
     taken = [
         place
         for place, (node, value, inline) in enumerate(zip(placeholders, values, inlined, strict=True))
         if isinstance(value, torch.Tensor) and not inline and (node.users or _is_open(node))
     ]
-    structs = [_struct(placeholders[place], dims) for place in taken]
-    interpreter = SymbolicInterpreter(_without_assertions(functional.graph_module), dims)
-
-    def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        given = dict(zip(taken, arrays, strict=True))
-        filled = [given.get(place, _inlined(value)) for place, value in enumerate(values)]
-        return tuple(jax.numpy.asarray(result) for result in tree_leaves(interpreter.run(*filled, enable_io_processing=False)))
-
-    with jax.enable_x64(True):
-        found = jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs)
-    inputs = (SymbolicInput(place, values[place].dtype, _sizes(struct.shape)) for place, struct in zip(taken, structs, strict=True))
+    found = _traced(functional, [(placeholders[place], place) for place in taken], values, platform)
+    inputs = (SymbolicInput(place, values[place].dtype, _sizes(aval.shape)) for place, aval in zip(taken, found.in_avals, strict=True))
     results = ((_result_dtype(node, aval.dtype), _sizes(aval.shape)) for node, aval in zip(_results(functional), found.out_avals, strict=True))
     return SymbolicFunction(str(found.mlir_module()), tuple(inputs), tuple(results))
 
 
-def _without_assertions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph without torch's checks of sizes, whose comparisons have no value while sizes are open: JAX makes its own."""
+def _traced(functional: ExportedProgram, taken: Sequence[tuple[torch.fx.Node, int]], values: Sequence[Any], platform: str) -> jax.export.Exported:
+    """The graph as JAX exports it. Sizes that are equal though JAX does not see it become constraints, which the module asserts."""
+    equalities: list[str] = []
+    while True:
+        with jax.enable_x64(True), _explained():
+            dims = symbolic_dims(functional, equalities)
+            interpreter = SymbolicInterpreter(functional.graph_module, dims)
+
+            def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+                given = dict(zip([place for _, place in taken], arrays, strict=True))
+                filled = [given.get(place, _inlined(value)) for place, value in enumerate(values)]
+                return tuple(jax.numpy.asarray(result) for result in tree_leaves(interpreter.run(*filled, enable_io_processing=False)))
+
+            try:
+                structs = [_struct(node, dims) for node, _ in taken]
+                return jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs)
+            except EqualSizes as found:
+                if found.constraint in equalities:
+                    raise UnsupportedOperationError(f"JAX cannot be told that {found.constraint}: fix one of these sizes") from found
+                equalities.append(found.constraint)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what JAX refuses after tracing into our error."""
+    try:
+        yield
+    except UnsupportedOperationError:
+        raise
+    except (ValueError, TypeError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedOperationError(f"the program cannot be exported with open sizes: {reason}") from error
+
+
+def _drop_assertions(module: torch.fx.GraphModule) -> None:
+    """Take torch's checks of sizes out of a graph: their comparisons have no value while sizes are open, and JAX makes its own."""
     for node in reversed(module.graph.nodes):
         if node.op == "call_function" and not node.users and node.meta.get("val") is None:
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.recompile()
-    return module
 
 
 def _is_open(node: torch.fx.Node) -> bool:

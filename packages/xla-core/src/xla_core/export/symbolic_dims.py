@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -82,10 +82,11 @@ def open_symbols(exported: ExportedProgram) -> list[str]:
     return list(found)
 
 
-def symbolic_dims(exported: ExportedProgram) -> SymbolicDims:
-    """JAX's dimensions for the open sizes of a program, with the ranges that torch gives them."""
+def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> SymbolicDims:
+    """JAX's dimensions for the open sizes of a program, with the ranges that torch gives them. equalities: further constraints."""
     symbols = open_symbols(exported)
     constraints = [text for symbol, bounds in exported.range_constraints.items() for text in _bounds(str(symbol), bounds, symbols)]
+    constraints.extend(equalities)
     dims = export.symbolic_shape(", ".join(symbols), constraints=constraints)
     return SymbolicDims(dict(zip(symbols, dims, strict=True)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,13 +17,23 @@ from xla_core._compat import OpOverload, tree_leaves, tree_map
 from xla_core.dtypes import device_dtype
 from xla_core.errors import UnsupportedOperationError
 from xla_core.export.symbolic_dims import Dim, SymbolicDims
+from xla_core.export.symbolic_pooling import avg_pool, max_pool
 from xla_core.frontend.schema import full_name, short_name
+from xla_core.ops.axes import has_open_sizes
 from xla_core.ops.table import TABLE, Context
 from xla_core.ops.views import VIEWS
 
 aten = torch.ops.aten
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 _INFINITE = 1 << 62  # `x[1:]` ends at the largest integer
+
+
+class EqualSizes(Exception):
+    """Two symbolic dimensions are one size, which JAX does not see. constraint: says so to it."""
+
+    def __init__(self, one: Dim, other: Dim) -> None:
+        self.constraint = f"{one} == {other}"
+        super().__init__(self.constraint)
 
 
 class SymbolicInterpreter(torch.fx.Interpreter):
@@ -39,12 +50,13 @@ class SymbolicInterpreter(torch.fx.Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         try:
             return self._operation(n, args, kwargs)
-        except UnsupportedOperationError:
+        except (UnsupportedOperationError, EqualSizes):
             raise
         except Exception as error:
             shapes = [getattr(item, "shape", item) for item in tree_leaves((args, kwargs))]
+            reason = str(error).partition("\n")[0]
             raise UnsupportedOperationError(
-                f"{n.target} over {shapes} cannot be exported with open sizes ({type(error).__name__}: {error}): "
+                f"{n.target} over {shapes} cannot be exported with open sizes ({type(error).__name__}: {reason}): "
                 "fix the sizes that it depends on, or export the program once for each size"
             ) from error
 
@@ -56,7 +68,7 @@ class SymbolicInterpreter(torch.fx.Interpreter):
     def _operation(self, n: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target: Any = n.target
         if not isinstance(target, OpOverload):
-            return target(*args, **kwargs)  # of Python, on sizes, or one of several results
+            return _ON_SIZES.get(target, target)(*args, **kwargs)  # of Python, on sizes, or one of several results
         name = short_name(target)
         if name in _OF_SIZES:
             return _OF_SIZES[name](*args)
@@ -80,6 +92,10 @@ def constant(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 def _checked(target: OpOverload, result: Any, struct: jax.ShapeDtypeStruct | None) -> Any:
     if struct is None:
         return result
+    if len(result.shape) == len(struct.shape):
+        for wanted, given in zip(struct.shape, result.shape, strict=True):
+            if wanted != given and jax.export.is_symbolic_dim(wanted) and jax.export.is_symbolic_dim(given):
+                raise EqualSizes(wanted, given)
     if tuple(result.shape) != tuple(struct.shape):
         raise UnsupportedOperationError(f"the lowering of {target} gave {list(result.shape)}, torch has {list(struct.shape)}")
     return lax.convert_element_type(result, struct.dtype)
@@ -91,6 +107,8 @@ def _lowered(target: OpOverload, context: Context, args: tuple[Any, ...], kwargs
         return _OWN[name](context, *args, **{key: value for key, value in kwargs.items() if key not in _PLACEMENT})
     if name in VIEWS:
         return VIEWS[name][0](args[0], context.shape, *args[1:], **kwargs)
+    if name in _POOLING and has_open_sizes(args[0]):
+        return _POOLING[name](context, *args, **kwargs)
     row = TABLE.get(full_name(target))
     if row is None:
         raise UnsupportedOperationError(f"{target} cannot be exported with open sizes: it has no lowering of its own")
@@ -165,6 +183,19 @@ def _sample_variance(context: Context, x: jax.Array, dim: Any = None, unbiased: 
 _OF_SIZES: Mapping[str, Callable[..., Dim]] = {
     "sym_size.int": lambda x, dim: x.shape[dim],
     "sym_numel": lambda x: x.size,
+}
+# Where a function of Python would compare sizes or need numbers.
+_ON_SIZES: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    torch.sym_max: jax.core.max_dim,
+    torch.sym_min: jax.core.min_dim,
+    torch.sym_float: lambda size: jax.numpy.asarray(size, np.float64),
+}
+_POOLING: Mapping[str, Callable[..., Any]] = {
+    "avg_pool1d": partial(avg_pool, 1),
+    "avg_pool2d": partial(avg_pool, 2),
+    "avg_pool3d": partial(avg_pool, 3),
+    "max_pool2d_with_indices": partial(max_pool, 2),
+    "max_pool3d_with_indices": partial(max_pool, 3),
 }
 _OWN: Mapping[str, Callable[..., Any]] = {
     "slice.Tensor": _slice,

@@ -14,6 +14,11 @@ from jax import lax
 _FOLDED = 1 << 12
 
 
+def has_open_sizes(x: jax.Array) -> bool:
+    """Whether an exported program leaves sizes of `x` open."""
+    return any(map(jax.export.is_symbolic_dim, x.shape))
+
+
 def exceeds(size: int, limit: int) -> bool:
     """Whether a size is beyond a limit; not if an exported program leaves it open, and what is chosen must be right for any."""
     return not jax.export.is_symbolic_dim(size) and size > limit
@@ -74,7 +79,11 @@ def moved(x: jax.Array, source: int, target: int) -> jax.Array:
 
 def slice_along(x: jax.Array, dim: int, start: int, stop: int, step: int = 1) -> jax.Array:
     """`x[start:stop:step]` along `dim`, bounds already inside the dimension."""
-    return lax.slice_in_dim(x, operator.index(start), operator.index(stop), operator.index(step), dim)
+    return lax.slice_in_dim(x, _position(start), _position(stop), operator.index(step), dim)
+
+
+def _position(place: int) -> int:
+    return place if jax.export.is_symbolic_dim(place) else operator.index(place)
 
 
 def write_block(x: jax.Array, part: jax.Array, starts: Sequence[int | jax.Array]) -> jax.Array:

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops import conv_depthwise, conv_direct, conv_planes, conv_taps
+from xla_core.ops.axes import has_open_sizes
 from xla_core.ops.conv_shape import Ints, Window, useful_share
 from xla_core.ops.promote import is_integral
 
@@ -29,8 +30,10 @@ _MAX_BLOCKS = 16
 
 
 def _compiled(x: jax.Array) -> bool:
-    """Whether the compiler's convolution is taken without asking: off the CPU, save for integers, whose gradients JAX does not know."""
-    return jax.default_backend() != "cpu" and not is_integral(np.dtype(x.dtype))
+    """Whether the compiler's convolution is taken without asking: off the CPU, save for integers, whose gradients JAX does not know, and
+    where an exported program leaves sizes open.
+    """
+    return has_open_sizes(x) or (jax.default_backend() != "cpu" and not is_integral(np.dtype(x.dtype)))
 
 
 def _taps_pay(x: jax.Array, slid: Ints, over: Ints, kernel: Ints, share: float, overhead: float) -> bool:

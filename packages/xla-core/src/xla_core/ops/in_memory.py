@@ -6,7 +6,7 @@ import jax
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from xla_core.ops.axes import moved
+from xla_core.ops.axes import has_open_sizes, moved
 
 
 def one_cpu() -> bool:
@@ -16,7 +16,7 @@ def one_cpu() -> bool:
 
 def in_memory(x: jax.Array) -> jax.Array:
     """`x`, computed once and in row-major order, on one CPU device."""
-    if not one_cpu():
+    if not one_cpu() or has_open_sizes(x):
         return x
     kept: jax.Array = lax.optimization_barrier(with_layout_constraint(x, Layout(tuple(range(x.ndim)))))
     return kept

@@ -19,7 +19,7 @@ def _filled(ctx: Context, index: int, value: jax.Array | None) -> jax.Array:
     out = ctx.out[index]
     if out is None:
         raise ValueError("this decomposition promises a tensor for each of its results")
-    if value is None or value.shape != out.shape:
+    if value is None or 0 in out.shape:
         return lax.full(out.shape, 0, out.dtype)
     return cast(value, np.dtype(out.dtype))
 

@@ -165,6 +165,8 @@ def common_dtype(*operands: Operand) -> np.dtype:
 def as_array(operand: Operand, dtype: np.dtype) -> jax.Array:
     """An operand as an array of `dtype`, shape unchanged (numbers become 0-d)."""
     value = operand.value if isinstance(operand, Weak) else operand
+    if jax.export.is_symbolic_dim(value):
+        value = jax.numpy.asarray(value)
     if not isinstance(value, Number):
         return cast(value, dtype)
     with np.errstate(over="ignore", invalid="ignore"):  # 1e40 is inf in float32, as in torch
