@@ -43,7 +43,12 @@ class Convolutional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.GroupNorm(2, 8)
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, padding=1, groups=2),
+            nn.GroupNorm(2, 8),
         )
         self.head = nn.Linear(8, 5)
 
@@ -104,3 +109,139 @@ def test_one_program_for_all_sizes(
         with torch.no_grad():
             expected = model(*given)
         torch.testing.assert_close(torch.utils._pytree.tree_map(lambda item: item.cpu(), loaded(*given)), expected, rtol=1e-5, atol=1e-5)
+
+
+def _rows(*sizes: int) -> Callable[[int], torch.Tensor]:
+    """Makes random numbers with as many rows as asked for."""
+    return lambda rows: torch.randn(rows, *sizes)
+
+
+def _fixed(*sizes: int) -> Callable[[int], torch.Tensor]:
+    return lambda rows: torch.randn(*sizes)
+
+
+def _backwards(rows: int) -> torch.Tensor:
+    return torch.arange(rows).flip(0)
+
+
+def _sizes_as_numbers(x: torch.Tensor) -> Any:
+    return x / x.shape[0], x * x.shape[0], x.sum() + x.size(0), x.shape[0]
+
+
+def _factories(x: torch.Tensor) -> Any:
+    return torch.arange(x.shape[0]), torch.zeros(x.shape[0], 2), torch.full_like(x, 7)
+
+
+def _parts(x: torch.Tensor) -> Any:
+    return x[1:], x[:-1], x[-1], x[::2], x[:, 1], x.flip(0), x.unflatten(1, (2, 2)), x.split(2, 1)
+
+
+def _joined(x: torch.Tensor) -> Any:
+    return torch.cat([x, x[1:]]), torch.stack([x, x]), x.repeat(2, 1), x.reshape(-1)
+
+
+def _broadcast(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return x + y, x[:, None] - x, y.expand(x.shape[0], -1), torch.where(x > 0, x, y)
+
+
+def _reduced(x: torch.Tensor) -> Any:
+    return x.mean(0), x.var(0), x.std(), x.amax(0), x.argmax(0), x.cumsum(0), x.softmax(0), x.norm()
+
+
+def _ordered(x: torch.Tensor) -> Any:
+    return x.sort(0).values, x.argsort(0), x.median(), x.topk(2, 0).indices
+
+
+def _looked_up(x: torch.Tensor, i: torch.Tensor) -> Any:
+    return x[i], x.index_select(0, i), torch.zeros_like(x).index_add(0, i, x), x.scatter(0, i[:, None], 1.0)
+
+
+def _multiplied(x: torch.Tensor) -> Any:
+    return x @ x.t(), torch.einsum("bi,bj->ij", x, x), torch.addmm(x.new_ones(3), x, x.new_ones(3, 3))
+
+
+def _decomposed(x: torch.Tensor) -> Any:
+    return torch.linalg.matrix_norm(x, "nuc"), torch.linalg.inv(x)
+
+
+def _in_half_precision(x: torch.Tensor) -> Any:
+    return x.to(torch.bfloat16) * 2, x.half().sum(0)
+
+
+def _pooled(x: torch.Tensor) -> Any:
+    return functional.max_pool2d(x, 3, 2, 1, return_indices=True), functional.avg_pool2d(x, 2, 1, 1, count_include_pad=False)
+
+
+FUNCTIONS: list[tuple[Callable[..., Any], tuple[Callable[[int], torch.Tensor], ...]]] = [
+    (_sizes_as_numbers, (_rows(3),)),
+    (_factories, (_rows(3),)),
+    (_parts, (_rows(4),)),
+    (_joined, (_rows(3),)),
+    (_broadcast, (_rows(3), _fixed(1, 3))),
+    (_reduced, (_rows(3),)),
+    (_ordered, (_rows(3),)),
+    (_looked_up, (_rows(3), _backwards)),
+    (_multiplied, (_rows(3),)),
+    (_decomposed, (_rows(4, 4),)),
+    (_in_half_precision, (_rows(3),)),
+    (_pooled, (lambda rows: torch.randn(2, 1, rows + 2, rows + 3),)),
+]
+
+
+def _open(tensor: torch.Tensor) -> dict[int, Any]:
+    return {dim: Dim.AUTO for dim, size in enumerate(tensor.shape) if size > 4 or dim == 0}
+
+
+@pytest.mark.parametrize(("function", "makers"), FUNCTIONS, ids=[function.__name__ for function, _ in FUNCTIONS])
+def test_operations_over_open_sizes(function: Callable[..., Any], makers: tuple[Callable[[int], torch.Tensor], ...]) -> None:
+    torch.manual_seed(0)
+    given = tuple(maker(5) for maker in makers)
+    program = exported(function, given, (tuple(map(_open, given)),))
+    for size in (5, 8, 3):
+        given = tuple(maker(size) for maker in makers)
+        flat = [item.cpu() for item in torch.utils._pytree.tree_leaves(program(*given))]
+        expected = [torch.as_tensor(item) for item in torch.utils._pytree.tree_leaves(function(*given))]
+        torch.testing.assert_close(flat, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_follow_from_others() -> None:
+    half = Dim("half")
+    program = exported(lambda x: x.view(x.shape[0] // 2, 2, 3).sum(1), (torch.ones(6, 3),), (({0: 2 * half},),))
+    x = torch.randn(10, 3)
+    torch.testing.assert_close(program(x).cpu(), x.view(5, 2, 3).sum(1))
+    with pytest.raises(ValueError, match="does not take"):
+        program(torch.ones(7, 3))
+
+
+def test_sizes_out_of_range_or_unlike_each_other_are_refused() -> None:
+    batch = Dim("batch", min=2, max=8)
+    program = exported(lambda x, y: x + y, (torch.ones(4, 3), torch.ones(4, 3)), (({0: batch}, {0: batch}),))
+    assert program(torch.ones(8, 3), torch.ones(8, 3)).shape == (8, 3)
+    for wrong in ((torch.ones(9, 3), torch.ones(9, 3)), (torch.ones(1, 3), torch.ones(1, 3)), (torch.ones(3, 3), torch.ones(4, 3))):
+        with pytest.raises(ValueError, match="does not take"):
+            program(*wrong)
+    with pytest.raises(ValueError, match="argument 0"):
+        program(torch.ones(4, 2), torch.ones(4, 2))
+
+
+def test_signatures_name_open_dimensions() -> None:
+    program = exported(
+        lambda x, y: (x.sum(1), y), (torch.ones(4, 3), torch.ones(2)), (({0: Dim("batch")}, None),), inline_all_constant=False
+    )
+    meta = program.bundle.stablehlo_funcs[0].meta
+    assert meta.input_signature[0] == stablehlo.VariableSignature([-1, 3], "float32", [0])
+    assert meta.output_signature == [stablehlo.VariableSignature([-1], "float32", [0]), stablehlo.VariableSignature([2], "float32")]
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda x: x + torch.rand_like(x), "random numbers"),
+        (lambda x: x[x > 0], "depends on data"),
+        (lambda x: x.cummax(0).values, "open sizes"),
+    ],
+    ids=["random", "data", "scan"],
+)
+def test_what_needs_fixed_sizes_is_refused(function: Callable[..., Any], match: str) -> None:
+    with pytest.raises(UnsupportedOperationError, match=match):
+        exported(function, (torch.randn(6, 5),), (({0: Dim("rows", min=3), 1: Dim("columns", min=3)},),))

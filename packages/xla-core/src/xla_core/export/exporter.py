@@ -253,7 +253,9 @@ def _with_open_sizes(
         output_signature=[_open_signature(dtype, shape) for dtype, shape in found.results],
         input_locations=locations,
         unused_inputs=[
-            (location, _signature(value)) for location, value in sources if isinstance(value, torch.Tensor) and location not in (None, *locations)
+            (location, _signature(value))
+            for location, value in sources
+            if location is not None and isinstance(value, torch.Tensor) and location not in locations
         ],
         input_pytree_spec=input_spec,
         output_pytree_spec=_result_spec(exported),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
 _ENTRY, _OPEN = "main", "main_of_open_sizes"
 
 
@@ -42,7 +41,9 @@ def _call_with_fixed_sizes(module: Any, shapes: Sequence[Sequence[int]]) -> None
     takes, gives = list(inner.type.inputs), list(inner.type.results)
     fixed = [ir.RankedTensorType.get(list(shape), kind.element_type) for shape, kind in zip(shapes, takes, strict=True)]
     with ir.InsertionPoint(module.body):
-        outer = func.FuncOp(_ENTRY, ir.FunctionType.get(fixed, gives))
+        outer: Any = func.FuncOp(_ENTRY, ir.FunctionType.get(fixed, gives))
     with ir.InsertionPoint(outer.add_entry_block()):
-        arguments = [each if each.type == kind else dialect.ConvertOp(kind, each).result for each, kind in zip(outer.arguments, takes, strict=True)]
+        arguments = [
+            each if each.type == kind else dialect.ConvertOp(kind, each).result for each, kind in zip(outer.arguments, takes, strict=True)
+        ]
         func.ReturnOp(func.CallOp(gives, ir.FlatSymbolRefAttr.get(_OPEN), arguments).results)

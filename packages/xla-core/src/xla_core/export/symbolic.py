@@ -11,12 +11,13 @@ import jax
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
 
-from xla_core._compat import tree_leaves
 from xla_core.dtypes import device_dtype, torch_dtype
 from xla_core.errors import UnsupportedOperationError
 from xla_core.export.symbolic_dims import SymbolicDims, symbolic_dims
 from xla_core.export.symbolic_operations import EqualSizes, SymbolicInterpreter, constant
+from xla_core.ops.axes import is_open
 
 OPEN = -1  # the size of an open dimension in signatures
 
@@ -47,7 +48,12 @@ def symbolic_function(exported: ExportedProgram, values: Sequence[Any], inlined:
     """
     functional = exported.run_decompositions()
     _drop_assertions(functional.graph_module)
-    placeholders = [node for node in functional.graph.nodes if node.op == "placeholder"]
+    # Tokens order operations with effects, of which only checks are left: they are no inputs of the function.
+    placeholders = [
+        node
+        for node, spec in zip(functional.graph.find_nodes(op="placeholder"), functional.graph_signature.input_specs, strict=True)
+        if spec.kind is not InputKind.TOKEN
+    ]
     taken = [
         place
         for place, (node, value, inline) in enumerate(zip(placeholders, values, inlined, strict=True))
@@ -55,30 +61,41 @@ def symbolic_function(exported: ExportedProgram, values: Sequence[Any], inlined:
     ]
     found = _traced(functional, [(placeholders[place], place) for place in taken], values, platform)
     inputs = (SymbolicInput(place, values[place].dtype, _sizes(aval.shape)) for place, aval in zip(taken, found.in_avals, strict=True))
-    results = ((_result_dtype(node, aval.dtype), _sizes(aval.shape)) for node, aval in zip(_results(functional), found.out_avals, strict=True))
+    results = (
+        (_result_dtype(node, aval.dtype), _sizes(aval.shape)) for node, aval in zip(_results(functional), found.out_avals, strict=True)
+    )
     return SymbolicFunction(str(found.mlir_module()), tuple(inputs), tuple(results))
 
 
-def _traced(functional: ExportedProgram, taken: Sequence[tuple[torch.fx.Node, int]], values: Sequence[Any], platform: str) -> jax.export.Exported:
+def _traced(
+    functional: ExportedProgram, taken: Sequence[tuple[torch.fx.Node, int]], values: Sequence[Any], platform: str
+) -> jax.export.Exported:
     """The graph as JAX exports it. Sizes that are equal though JAX does not see it become constraints, which the module asserts."""
     equalities: list[str] = []
     while True:
-        with jax.enable_x64(True), _explained():
-            dims = symbolic_dims(functional, equalities)
-            interpreter = SymbolicInterpreter(functional.graph_module, dims)
+        try:
+            with jax.enable_x64(True), _explained():
+                return _traced_once(functional, taken, values, platform, equalities)
+        except EqualSizes as found:
+            if found.constraint in equalities:
+                raise UnsupportedOperationError(f"JAX cannot be told that {found.constraint}: fix one of these sizes") from found
+            equalities.append(found.constraint)
 
-            def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-                given = dict(zip([place for _, place in taken], arrays, strict=True))
-                filled = [given.get(place, _inlined(value)) for place, value in enumerate(values)]
-                return tuple(jax.numpy.asarray(result) for result in tree_leaves(interpreter.run(*filled, enable_io_processing=False)))
 
-            try:
-                structs = [_struct(node, dims) for node, _ in taken]
-                return jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs)
-            except EqualSizes as found:
-                if found.constraint in equalities:
-                    raise UnsupportedOperationError(f"JAX cannot be told that {found.constraint}: fix one of these sizes") from found
-                equalities.append(found.constraint)
+def _traced_once(
+    functional: ExportedProgram, taken: Sequence[tuple[torch.fx.Node, int]], values: Sequence[Any], platform: str, equalities: Sequence[str]
+) -> jax.export.Exported:
+    dims = symbolic_dims(functional, equalities)
+    interpreter = SymbolicInterpreter(functional.graph_module, dims)
+    tokens = sum(spec.kind is InputKind.TOKEN for spec in functional.graph_signature.input_specs)
+
+    def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = dict(zip([place for _, place in taken], arrays, strict=True))
+        filled = [given.get(place, _inlined(value)) for place, value in enumerate(values)]
+        results = interpreter.run(*[None] * tokens, *filled, enable_io_processing=False)[tokens:]
+        return tuple(jax.numpy.asarray(result) for result in results)
+
+    return jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*[_struct(node, dims) for node, _ in taken])
 
 
 @contextmanager
@@ -116,11 +133,12 @@ def _inlined(value: Any) -> Any:
 
 
 def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(OPEN if jax.export.is_symbolic_dim(size) else int(size) for size in shape)
+    return tuple(OPEN if is_open(size) else int(size) for size in shape)
 
 
 def _results(exported: ExportedProgram) -> list[Any]:
-    return tree_leaves(next(node for node in exported.graph.nodes if node.op == "output").args)
+    tokens = sum(spec.kind is OutputKind.TOKEN for spec in exported.graph_signature.output_specs)
+    return list(exported.graph.output_node().args[0][tokens:])
 
 
 def _result_dtype(node: Any, dtype: np.dtype[Any]) -> torch.dtype:

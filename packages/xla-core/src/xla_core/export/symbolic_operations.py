@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +17,7 @@ from xla_core.errors import UnsupportedOperationError
 from xla_core.export.symbolic_dims import Dim, SymbolicDims
 from xla_core.export.symbolic_pooling import avg_pool, max_pool
 from xla_core.frontend.schema import full_name, short_name
-from xla_core.ops.axes import has_open_sizes
+from xla_core.ops.axes import has_open_sizes, is_open
 from xla_core.ops.table import TABLE, Context
 from xla_core.ops.views import VIEWS
 
@@ -67,6 +65,8 @@ class SymbolicInterpreter(torch.fx.Interpreter):
 
     def _operation(self, n: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target: Any = n.target
+        if target is torch.ops.higher_order.with_effects and args[1] in _CHECKS:
+            return (None,)  # a token
         if not isinstance(target, OpOverload):
             return _ON_SIZES.get(target, target)(*args, **kwargs)  # of Python, on sizes, or one of several results
         name = short_name(target)
@@ -75,7 +75,9 @@ class SymbolicInterpreter(torch.fx.Interpreter):
         if n.meta.get("val") is None:
             return None  # an assertion: those of sizes are constraints of the program
         noted = tree_leaves(n.meta["val"])
-        out = tuple(None if value is None else jax.ShapeDtypeStruct(self._dims.shape(value.shape), device_dtype(value.dtype)) for value in noted)
+        out = tuple(
+            None if value is None else jax.ShapeDtypeStruct(self._dims.shape(value.shape), device_dtype(value.dtype)) for value in noted
+        )
         result = _lowered(target, Context(out), args, kwargs)
         several = isinstance(result, (list, tuple))
         made = [_checked(target, each, struct) for each, struct in zip(result if several else [result], out, strict=True)]
@@ -94,7 +96,7 @@ def _checked(target: OpOverload, result: Any, struct: jax.ShapeDtypeStruct | Non
         return result
     if len(result.shape) == len(struct.shape):
         for wanted, given in zip(struct.shape, result.shape, strict=True):
-            if wanted != given and jax.export.is_symbolic_dim(wanted) and jax.export.is_symbolic_dim(given):
+            if wanted != given and is_open(wanted) and is_open(given):
                 raise EqualSizes(wanted, given)
     if tuple(result.shape) != tuple(struct.shape):
         raise UnsupportedOperationError(f"the lowering of {target} gave {list(result.shape)}, torch has {list(struct.shape)}")
@@ -131,7 +133,7 @@ def _numbers_of_sizes(target: OpOverload, args: tuple[Any, ...], kwargs: dict[st
 def _operand(kind: str, value: Any) -> Any:
     if "int" in kind.lower():  # int, int[], SymInt[]
         return value
-    return tree_map(lambda item: jax.numpy.asarray(item) if jax.export.is_symbolic_dim(item) else item, value)
+    return tree_map(lambda item: jax.numpy.asarray(item) if is_open(item) else item, value)
 
 
 def _slice(context: Context, x: jax.Array, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1) -> jax.Array:
@@ -190,6 +192,7 @@ _ON_SIZES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.sym_min: jax.core.min_dim,
     torch.sym_float: lambda size: jax.numpy.asarray(size, np.float64),
 }
+_CHECKS = (aten._linalg_check_errors.default, aten._assert_async.msg)  # of data: an exported program raises nothing
 _POOLING: Mapping[str, Callable[..., Any]] = {
     "avg_pool1d": partial(avg_pool, 1),
     "avg_pool2d": partial(avg_pool, 2),

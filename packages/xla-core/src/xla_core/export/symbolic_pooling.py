@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -83,8 +82,9 @@ def avg_pool(
     _refuse_ceiling(ceil_mode)
     wide = cast(x, compute_dtype(x.dtype))
     windows = _windows(rank, x, kernel_size, stride or kernel_size, padding, (1,))
-    added = partial(lax.reduce_window, init_value=np.asarray(0, wide.dtype), computation=lax.add, **windows)
-    if divisor_override is not None or count_include_pad:
-        size = divisor_override or math.prod(windows["window_dimensions"])
-        return cast(lax.div(added(wide), lax.full_like(added(wide), size)), context.dtype)
-    return cast(lax.div(added(wide), added(lax.full_like(wide, 1))), context.dtype)
+    zero = np.asarray(0, wide.dtype)
+    added = lax.reduce_window(wide, zero, lax.add, **windows)
+    if divisor_override is None and not count_include_pad:
+        return cast(lax.div(added, lax.reduce_window(lax.full_like(wide, 1), zero, lax.add, **windows)), context.dtype)
+    size = divisor_override or math.prod(windows["window_dimensions"])
+    return cast(lax.div(added, lax.full_like(added, size)), context.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,14 +15,19 @@ from jax import lax
 _FOLDED = 1 << 12
 
 
+def is_open(size: Any) -> bool:
+    """Whether a size is one that an exported program leaves open."""
+    return bool(jax.export.is_symbolic_dim(size))
+
+
 def has_open_sizes(x: jax.Array) -> bool:
     """Whether an exported program leaves sizes of `x` open."""
-    return any(map(jax.export.is_symbolic_dim, x.shape))
+    return any(map(is_open, x.shape))
 
 
 def exceeds(size: int, limit: int) -> bool:
     """Whether a size is beyond a limit; not if an exported program leaves it open, and what is chosen must be right for any."""
-    return not jax.export.is_symbolic_dim(size) and size > limit
+    return not is_open(size) and size > limit
 
 
 def at_run_time(x: jax.Array) -> jax.Array:
@@ -83,7 +89,7 @@ def slice_along(x: jax.Array, dim: int, start: int, stop: int, step: int = 1) ->
 
 
 def _position(place: int) -> int:
-    return place if jax.export.is_symbolic_dim(place) else operator.index(place)
+    return place if is_open(place) else operator.index(place)
 
 
 def write_block(x: jax.Array, part: jax.Array, starts: Sequence[int | jax.Array]) -> jax.Array:

@@ -12,6 +12,7 @@ import torch
 from jax import lax
 
 from xla_core.dtypes import natural_dtype, torch_dtype
+from xla_core.ops.axes import is_open
 from xla_core.ops.table import scalar
 
 Number = bool | int | float | complex
@@ -165,7 +166,7 @@ def common_dtype(*operands: Operand) -> np.dtype:
 def as_array(operand: Operand, dtype: np.dtype) -> jax.Array:
     """An operand as an array of `dtype`, shape unchanged (numbers become 0-d)."""
     value = operand.value if isinstance(operand, Weak) else operand
-    if jax.export.is_symbolic_dim(value):
+    if is_open(value):
         value = jax.numpy.asarray(value)
     if not isinstance(value, Number):
         return cast(value, dtype)
