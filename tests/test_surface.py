@@ -16,16 +16,11 @@ OPEN = (
     "torch_xla._internal",
     "torch_xla.distributed",
     "torch_xla.experimental.distributed_checkpoint",
-    "torch_xla.experimental.unbounded_dynamism_export",
-    "torch_xla.experimental.xla_dynamic_reshape_ops",
 )
 _OF_EXPORT = frozenset(
     f"torch_xla._XLAC.{name}"
     for name in (
         "_set_xla_custom_op_name_prefix",
-        "_xla_dynamic_expand",
-        "_xla_dynamic_view",
-        "_xla_mark_dynamic",
     )
 )
 

@@ -24,6 +24,9 @@ from xla_core.builder.running import (
     _xla_user_computation,
 )
 from xla_core.export.custom_call import _xla_custom_call, _xla_register_custom_call_target, _xla_tpu_custom_call
+from xla_core.export.dynamic_reshape import _xla_mark_dynamic
+from xla_core.export.dynamic_reshape import dynamic_expand as _xla_dynamic_expand
+from xla_core.export.dynamic_reshape import dynamic_view as _xla_dynamic_view
 from xla_core.export.markers import _xla_mark_tensor
 from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
 from xla_core.ops.precision import get as _xla_get_mat_mul_precision
@@ -159,6 +162,9 @@ from xla_core.xlac.text import (
 __all__ = [
     "_xla_custom_call",
     "_xla_mark_tensor",
+    "_xla_dynamic_expand",
+    "_xla_dynamic_view",
+    "_xla_mark_dynamic",
     "_xla_register_custom_call_target",
     "_xla_tpu_custom_call",
     "XlaBuilder",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ def symbolic_function(exported: ExportedProgram, values: Sequence[Any], inlined:
     values: for each input of the graph, a tensor (of arguments, only its dtype counts) or a constant. inlined: which of them become part of
     the module. platform: where it is to run. Raises UnsupportedOperationError for operations that need fixed sizes.
     """
-    functional = exported.run_decompositions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own, of how it copies its pytrees
+        functional = exported.run_decompositions()
     _drop_assertions(functional.graph_module)
     # Tokens order operations with effects, of which only checks are left: they are no inputs of the function.
     placeholders = [
