@@ -201,9 +201,6 @@ class Writes(nn.Module):
         return x + self.seen
 
 
-def _dynamic() -> Any:
-    return torch.export.export(nn.ReLU(), (torch.ones(4, 3),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
-
 
 @pytest.mark.parametrize(
     ("export", "match"),
