@@ -201,13 +201,17 @@ class Writes(nn.Module):
         return x + self.seen
 
 
+def _dynamic() -> Any:
+    return torch.export.export(nn.ReLU(), (torch.ones(4, 3),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
+
 
 @pytest.mark.parametrize(
     ("export", "match"),
     [
         (lambda: torch.export.export(Writes(), (torch.ones(2),)), "seen"),
+        (_dynamic, "dynamic"),
     ],
-    ids=["writes"],
+    ids=["writes", "dynamic"],
 )
 def test_what_cannot_be_exported_is_refused(export: Callable[[], Any], match: str) -> None:
     with pytest.raises(UnsupportedOperationError, match=match):

@@ -33,7 +33,7 @@ class VariableType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VariableSignature:
-    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: the dimensions of open size, -1 in `shape`."""
+    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: none are supported yet."""
 
     shape: list[int]
     dtype: str
@@ -44,12 +44,6 @@ class VariableSignature:
         """The dtype itself."""
         found: torch.dtype = getattr(torch, self.dtype)
         return found
-
-    def takes(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has this dtype and these sizes, where they are not open."""
-        if tensor.dtype is not self.torch_dtype or tensor.ndim != len(self.shape):
-            return False
-        return all(dim in self.dynamic_dims or tensor.shape[dim] == size for dim, size in enumerate(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +177,12 @@ class StableHLOGraphModule:
             self._input(location, signature, args).to(device)
             for location, signature in zip(function.meta.input_locations, function.meta.input_signature, strict=True)
         ]
-        open_sizes = any(signature.dynamic_dims for signature in function.meta.input_signature)
-        return run_stablehlo(function.bytecode, tensors, open_sizes)
+        return run_stablehlo(function.bytecode, tensors)
 
     def _input(self, location: InputLocation, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
         if location.type_ is VariableType.INPUT_ARG:
             given: torch.Tensor = args[location.position].detach()
-            if not signature.takes(given):
+            if list(given.shape) != signature.shape or given.dtype is not signature.torch_dtype:
                 raise ValueError(
                     f"argument {location.position} is {given.dtype} of {list(given.shape)}, "
                     f"the exported program takes {signature.dtype} of {signature.shape}"

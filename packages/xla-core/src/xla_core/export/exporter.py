@@ -26,14 +26,12 @@ from xla_core.export.bundle import (
     spec_text,
 )
 from xla_core.export.custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
-from xla_core.export.stablehlo import Program, artifact, bytes_of, lower, pending_program, text_of
-from xla_core.export.symbolic import OPEN, symbolic_function
-from xla_core.export.symbolic_dims import open_symbols
+from xla_core.export.stablehlo import Program, bytes_of, lower, pending_program, text_of
 from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import PendingGraph
-from xla_core.runtime.client import current_recorder, jax_device
+from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import forbid_reads
 from xla_core.runtime.transfer import to_numpy
 
@@ -118,8 +116,6 @@ def exported_program_to_stablehlo(exported_model: ExportedProgram, options: Stab
     chosen = options or StableHLOExportOptions()
     chosen.check()
     arguments, spec = tree_flatten(_examples(exported_model, chosen))
-    if open_symbols(exported_model):
-        return _with_open_sizes(exported_model, arguments, chosen, spec_text(spec))
     with torch.no_grad(), _apart():
         traced = _trace(exported_model, arguments, chosen)
         found = pending_program(traced.outputs)
@@ -185,7 +181,7 @@ def _result_spec(exported: ExportedProgram) -> str | None:
 
 
 def _trace(exported: ExportedProgram, arguments: Sequence[Any], options: StableHLOExportOptions) -> _Traced:
-    _refuse_mutation(exported)
+    _refuse_dynamic(exported)
     device = current_recorder().device
     traced = _Traced([], [])
     placed: list[Any] = []
@@ -228,49 +224,9 @@ def _source(exported: ExportedProgram, spec: InputSpec, arguments: Sequence[Any]
     raise UnsupportedOperationError(f"{spec.kind.name} inputs cannot be exported: pass tensors and numbers only")
 
 
-def _with_open_sizes(
-    exported: ExportedProgram, arguments: Sequence[Any], options: StableHLOExportOptions, input_spec: str
-) -> StableHLOGraphModule:
-    _refuse_mutation(exported)
-    specs, position, sources = exported.graph_signature.input_specs, 0, []
-    for spec in specs:
-        sources.append(_source(exported, spec, arguments, position))
-        position += spec.kind is InputKind.USER_INPUT
-    inlined = [location is None and options.inline_all_constant for location, _ in sources]
-    found = symbolic_function(exported, [value for _, value in sources], inlined, jax_device(current_recorder()).platform)
-    constants: list[np.ndarray[Any, Any]] = []
-    locations: list[InputLocation] = []
-    for each in found.inputs:
-        location, value = sources[each.place]
-        if location is None:
-            location = InputLocation.constant(len(constants))
-            constants.append(to_numpy(value))
-        locations.append(location)
-    meta = StableHLOFunctionMeta(
-        name="forward",
-        stablehlo_version=_version(),
-        input_signature=[_open_signature(each.dtype, each.shape) for each in found.inputs],
-        output_signature=[_open_signature(dtype, shape) for dtype, shape in found.results],
-        input_locations=locations,
-        unused_inputs=[
-            (location, _signature(value))
-            for location, value in sources
-            if location is not None and isinstance(value, torch.Tensor) and location not in locations
-        ],
-        input_pytree_spec=input_spec,
-        output_pytree_spec=_result_spec(exported),
-    )
-    state = {location.name: to_numpy(value) for location, value in sources if location is not None and location.name}
-    text = found.text if options.include_human_readable_text else None
-    function = StableHLOFunc(meta, artifact(found.text), text)
-    return StableHLOGraphModule(StableHLOModelBundle(state if options.export_weights else {}, constants, [function]))
-
-
-def _open_signature(dtype: torch.dtype, shape: Sequence[int]) -> VariableSignature:
-    return VariableSignature(list(shape), _name(dtype), [dim for dim, size in enumerate(shape) if size == OPEN])
-
-
-def _refuse_mutation(exported: ExportedProgram) -> None:
+def _refuse_dynamic(exported: ExportedProgram) -> None:
+    if exported.range_constraints:
+        raise UnsupportedOperationError(f"dynamic shapes {list(exported.range_constraints)} cannot be exported: export with static shapes")
     for spec in exported.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise _changed(str(spec.target or spec.arg))

@@ -19,7 +19,6 @@ from xla_core.compile.options import compiler_options
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.export.composites import with_composites
-from xla_core.export.refinement import with_fixed_sizes
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
@@ -126,14 +125,10 @@ def text_of(lowered: Any) -> str:
 
 def bytes_of(lowered: Any) -> bytes:
     """The module as a versioned StableHLO artifact, which later and earlier releases of XLA read too."""
-    return artifact(str(lowered.compiler_ir("stablehlo")))
-
-
-def artifact(text: str) -> bytes:
-    """The module of such a text as `bytes_of` gives it."""
     from jax.extend import mlir  # slow to import
     from jax.extend.mlir.dialects import stablehlo as dialect
 
+    text = str(lowered.compiler_ir("stablehlo"))
     # Unlike the dialect's own function of this name, this one replaces operations of CHLO (erf, top_k), which have no versions.
     return bytes(mlir.serialize_portable_artifact(text, dialect.get_current_version()))
 
@@ -161,15 +156,10 @@ def lower_as_run(found: Program) -> Any:
         return function.lower(*structs, *found.packed)
 
 
-def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor], open_sizes: bool = False) -> list[torch.Tensor]:
-    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device. Raises ExecutionError if it does not run.
-
-    open_sizes: it is an artifact for arguments of any sizes. Raises ValueError for sizes that it does not take.
-    """
+def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
     device = jax_device(value_of(plain(tensors[0])).recorder if tensors else current_recorder())
     buffers = [buffer_of(plain(tensor)) for tensor in tensors]
-    if open_sizes:
-        bytecode = with_fixed_sizes(bytecode, [buffer.shape for buffer in buffers])
     try:
         with jax.enable_x64(True):
             results = run_module(bytecode, buffers, device, compiler_options(device.platform))
