@@ -197,7 +197,7 @@ def test_dynamic_shapes_are_refused() -> None:
 
 
 def test_a_value_read_while_exporting_is_refused() -> None:
-    @torch.library.custom_op("export_test::on_the_cpu", mutates_args=())
+    @torch.library.custom_op("export_test::on_the_cpu", mutates_args=(), device_types="cpu")
     def on_the_cpu(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
