@@ -93,6 +93,8 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         if target is torch.ops.aten._assert_tensor_metadata.default:
             return None  # says where the example inputs were
         args, kwargs = tree_map(lambda item: self._device if isinstance(item, torch.device) else item, (args, kwargs))
+        if _makes_tensors(target) and not any(isinstance(item, torch.Tensor) for item in tree_leaves((args, kwargs))):
+            kwargs = {**kwargs, "device": self._device}  # it may say nothing of devices
         return super().call_function(target, args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -100,6 +102,10 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         if isinstance(found, torch.fx.GraphModule):  # of a branch, a loop, a region
             return XLAExportInterpreter(found, self._device, self._custom).run
         return found.to(self._device) if isinstance(found, torch.Tensor) else found
+
+
+def _makes_tensors(target: Any) -> bool:
+    return isinstance(target, OpOverload) and any(argument.name == "device" for argument in target._schema.arguments)
 
 
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:

@@ -22,7 +22,8 @@ from xla_core.export.composites import with_composites
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
-from xla_core.ir.pending_graph import Entry, PendingGraph, Value, computed_buffer
+from xla_core.ir.pending_graph import BLANK, Entry, PendingGraph, Value, computed_buffer
+from xla_core.ir.signature import blank
 from xla_core.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
 from xla_core.runtime.recorder import Recorder
 
@@ -78,9 +79,11 @@ def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
         if value.pending_graph is pending_graph:
             outs.append(renamed[value.slot])
             continue
-        buffer = computed_buffer(value)
         outs.append(len(entries))
-        input_data[len(entries)] = buffer
+        if value.slot == BLANK:
+            entries.append((blank(value.aval),))
+            continue
+        input_data[len(entries)] = computed_buffer(value)
         entries.append(value.aval)
     return _program(recorder, pending_graph, entries, renamed, input_data, outs)
 

@@ -134,7 +134,15 @@ class Traced:
             for each in self.inputs
             if each.location not in known and value_of(plain(each.tensor)) is not each.value
         ]
+        for location, tensor in self.written:
+            self._refuse_resized(location, tensor)
         self.program = pending_program([*self.outputs, *[tensor for _, tensor in self.written]])
+
+    def _refuse_resized(self, location: InputLocation, tensor: torch.Tensor) -> None:
+        before = next(each.value.aval for each in self.inputs if each.location == location)
+        if (tuple(tensor.shape), tensor.dtype) != (before.shape, before.dtype):
+            what = location.name or f"argument {location.position}"
+            raise UnsupportedOperationError(f"the program gives {what} another shape, {list(tensor.shape)}: give that as a result of its own")
 
     def _output(self, item: Any, device: torch.device) -> None:
         if isinstance(item, torch.Tensor):
