@@ -12,6 +12,7 @@ import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as dialect
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -269,6 +270,22 @@ def test_operations_of_chlo_serialize_and_run_when_loaded(tmp_path: Path) -> Non
         torch.testing.assert_close(result.cpu(), expected, rtol=1e-5, atol=1e-5)
     on_device = x.to("xla")
     assert "stablehlo." in parsed(xm.get_stablehlo_bytecode([on_device.erf(), on_device.acos()]))
+
+
+class Loop(nn.Module):
+    """Barriers in a loop, which XLA on the CPU cannot run as one kernel."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def body(turn: torch.Tensor, x: torch.Tensor) -> Any:
+            return turn + 1, torch.ops.xla.optimization_barrier([x * 2 + 1])[0].clone()
+
+        return while_loop(lambda turn, x: turn < 5, body, (torch.tensor(0), x))
+
+
+def test_barriers_in_loops_run_when_loaded(tmp_path: Path) -> None:
+    stablehlo.save_as_stablehlo(torch.export.export(Loop(), (torch.ones(4),)), str(tmp_path))
+    turns, x = stablehlo.StableHLOGraphModule.load(str(tmp_path))(torch.ones(4))
+    assert turns.item() == 5 and x.tolist() == [63] * 4
 
 
 def test_a_folder_without_functions_is_refused(tmp_path: Path) -> None:

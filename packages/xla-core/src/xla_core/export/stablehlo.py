@@ -165,7 +165,7 @@ def lower_as_run(found: Program) -> Any:
 
 
 def compiled(bytecode: bytes, device: torch.device) -> Run:
-    """A function from xla tensors on `device` to the results of a StableHLO module (bytecode or text).
+    """A function from xla tensors on `device` to the results of a StableHLO module, an artifact or UTF-8 text.
 
     Raises ExecutionError if it does not compile; the function, if it does not run on what it is given.
     """
@@ -175,7 +175,7 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
         return ExecutionError(f"the StableHLO module did not run on {place}: {error}")
 
     try:
-        execute = compile_module(bytecode, place, compiler_options(place.platform))
+        execute = compile_module(bytecode, place, compiler_options(place.platform, has_loops=b"while" in bytecode))
     except (RuntimeError, ValueError, TypeError) as error:
         raise failed(error) from error
 
@@ -192,5 +192,5 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
 
 
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
+    """The results of a StableHLO module (an artifact or UTF-8 text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
     return compiled(bytecode, value_of(plain(tensors[0])).recorder.device if tensors else current_recorder().device)(tensors)
