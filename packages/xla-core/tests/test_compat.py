@@ -182,10 +182,10 @@ def test_errors_leave_a_backward_pass() -> None:
 def test_modules_run_outside_a_trace() -> None:
     device = jax.local_devices()[0]
     module = str(jax.jit(lambda x: x + 1).lower(jnp.ones(2)).compiler_ir())
-    (result,) = _compat.run_module(module, [jax.device_put(jnp.ones(2), device)], device, compiler_options("cpu"))
+    (result,) = _compat.compile_module(module, device, compiler_options("cpu"))([jax.device_put(jnp.ones(2), device)])
     assert result.tolist() == [2, 2]
     with pytest.raises(Exception, match="xla_no_such_option"):
-        _compat.run_module(module, [jax.device_put(jnp.ones(2), device)], device, {"xla_no_such_option": "1"})
+        _compat.compile_module(module, device, {"xla_no_such_option": "1"})
 
 
 def test_versions() -> None:

@@ -17,6 +17,7 @@ from xla_core.export.exporter import (
     StableHLOExportOptions,
     XLAExportInterpreter,
     exported_program_to_stablehlo,
+    exported_programs_to_stablehlo,
     save_as_stablehlo,
     save_torch_model_as_stablehlo,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "VariableType",
     "XLAExportInterpreter",
     "exported_program_to_stablehlo",
+    "exported_programs_to_stablehlo",
     "save_as_stablehlo",
     "save_torch_model_as_stablehlo",
     "stablehlo_obj_hook",

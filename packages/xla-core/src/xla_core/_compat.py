@@ -512,16 +512,15 @@ def _put_by(batched: Callable[..., jax.Array]) -> Callable[[np.ndarray[Any, Any]
 put_on_device = _put_by(batched_device_put)
 
 
-def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device, options: dict[str, str]) -> list[jax.Array]:
-    """The results of a StableHLO module on the buffers of one device, compiled with these options of XLA.
+def compile_module(module: bytes | str, device: jax.Device, options: dict[str, str]) -> Callable[[list[jax.Array]], list[jax.Array]]:
+    """A StableHLO module as a function over buffers of one device, compiled with these options of XLA.
 
     jax itself only runs what it has traced.
     """
     compile_options = xla_client.CompileOptions()
     compile_options.env_option_overrides = list(options.items())
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
-    results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
-    return [result[0] for result in results]
+    return lambda buffers: [each[0] for each in executable.execute_sharded(buffers).disassemble_into_single_device_arrays()]
 
 
 def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:

@@ -1,6 +1,7 @@
 """An exported program: StableHLO functions, the weights they take, and the folder that holds both.
 
-Folder: `functions/<method>.meta` (JSON), `.bytecode`, `.mlir`; `data/<name>` and `constants/<i>` (NumPy files).
+Folder: `functions/<method>.meta` (JSON), `.bytecode`, `.mlir`; `data/<name>` and `constants/<i>` (NumPy files). A meta without
+`format_version` is of the first form, which knows neither what a function writes, nor numbers among arguments and results, nor seeds.
 """
 
 from __future__ import annotations
@@ -8,19 +9,29 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
 from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
+from xla_core.compile.emit import arrays_of
 from xla_core.dtypes import natural_dtype
-from xla_core.export.stablehlo import run_stablehlo
+from xla_core.export.stablehlo import Run, compiled
+from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.transfer import to_torch
+
+FORMAT_VERSION = 2
+"""Of metas: what this release reads, and writes where a function needs it."""
+
+Number = int | float | bool | str | None  # an argument or a result that is no tensor
+StateArray = np.ndarray[Any, Any] | jax.Array
 
 
 class VariableType(enum.Enum):
@@ -29,6 +40,7 @@ class VariableType(enum.Enum):
     INPUT_ARG = "input_arg"
     PARAMETER = "parameter"
     CONSTANT = "constant"
+    SEEDS = "seeds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,7 @@ class VariableSignature:
 
 @dataclass(frozen=True, slots=True)
 class InputLocation:
-    """One input: which argument (flattened), which entry of the state dict, or which constant."""
+    """One input: which argument (flattened), which entry of the state dict, which constant, or the seeds of the random operations."""
 
     type_: VariableType
     position: int = -1
@@ -69,12 +81,19 @@ class InputLocation:
         """A constant tensor of the program."""
         return cls(VariableType.CONSTANT, position=position)
 
+    @classmethod
+    def seeds(cls) -> InputLocation:
+        """64 random bits for each random operation: uint32 of shape (operations, 2)."""
+        return cls(VariableType.SEEDS)
+
 
 @dataclass(frozen=True, slots=True)
 class StableHLOFunctionMeta:
     """The signature of a function. unused_inputs: arguments that it does not take, since nothing depends on them.
 
     input_pytree_spec, output_pytree_spec: nesting of arguments `(args, kwargs)` and results, as torch's pytree writes it.
+    written: the arguments and the entries of the state dict whose new values are the function's last results, behind those that it
+    returns. constant_inputs, constant_outputs: what is no tensor among flat arguments and returned results, by position there.
     """
 
     name: str
@@ -85,6 +104,10 @@ class StableHLOFunctionMeta:
     unused_inputs: list[tuple[InputLocation, VariableSignature]] = field(default_factory=list)
     input_pytree_spec: str | None = None
     output_pytree_spec: str | None = None
+    format_version: int = 1
+    written: list[InputLocation] = field(default_factory=list)
+    constant_inputs: list[tuple[int, Number]] = field(default_factory=list)
+    constant_outputs: list[tuple[int, Number]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """The text of a `.meta` file."""
@@ -92,7 +115,10 @@ class StableHLOFunctionMeta:
 
     @classmethod
     def from_json(cls, text: str) -> StableHLOFunctionMeta:
-        """Parse what `to_json` wrote. Raises ValueError for another text."""
+        """Parse what `to_json` wrote. Raises ValueError for another text, and for that of a newer release."""
+        version = json.loads(text).get("format_version", 1)
+        if version > FORMAT_VERSION:
+            raise ValueError(f"the exported function is of form {version}, this release of xla-core reads forms up to {FORMAT_VERSION}")
         try:
             found = json.loads(text, object_hook=stablehlo_obj_hook)
         except (KeyError, TypeError) as error:
@@ -100,6 +126,9 @@ class StableHLOFunctionMeta:
         if not isinstance(found, cls):
             raise ValueError("not the .meta file of an exported function: it does not have its fields")
         return found
+
+
+_SECOND_FORM = {"format_version", "written", "constant_inputs", "constant_outputs"}
 
 
 class StableHLOJSONSerializer(json.JSONEncoder):
@@ -110,7 +139,9 @@ class StableHLOJSONSerializer(json.JSONEncoder):
         if isinstance(o, enum.Enum):
             return o.value
         if dataclasses.is_dataclass(o) and not isinstance(o, type):
-            return {each.name: getattr(o, each.name) for each in dataclasses.fields(o)}
+            given = {each.name: getattr(o, each.name) for each in dataclasses.fields(o)}
+            first_form = given.get("format_version") == 1
+            return {name: value for name, value in given.items() if not (first_form and name in _SECOND_FORM)}
         return super().default(o)
 
 
@@ -122,7 +153,8 @@ def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
     if names == {each.name for each in dataclasses.fields(InputLocation)}:
         return InputLocation(VariableType(dct["type_"]), dct["position"], dct["name"])
     if "input_locations" in names and names <= {each.name for each in dataclasses.fields(StableHLOFunctionMeta)}:
-        return StableHLOFunctionMeta(**{**dct, "unused_inputs": [tuple(each) for each in dct.get("unused_inputs", ())]})
+        pairs = {name: [tuple(each) for each in dct.get(name, ())] for name in ("unused_inputs", "constant_inputs", "constant_outputs")}
+        return StableHLOFunctionMeta(**{**dct, **pairs})
     return dct
 
 
@@ -137,20 +169,27 @@ class StableHLOFunc:
 
 @dataclass(slots=True)
 class StableHLOModelBundle:
-    """Functions over one state dict."""
+    """Functions over one state dict. What a call has written there is an array of the device, which NumPy reads as its own."""
 
-    state_dict: dict[str, np.ndarray[Any, Any]]
+    state_dict: dict[str, StateArray]
     additional_constants: list[np.ndarray[Any, Any]]
     stablehlo_funcs: list[StableHLOFunc]
 
 
 class StableHLOGraphModule:
-    """An exported program that can be called, saved and loaded; results are xla tensors."""
+    """An exported program that can be called, saved and loaded; results are xla tensors. Each method is an attribute, too.
+
+    What the program writes to its buffers is kept in the bundle, and is there at the next call; what it writes to arguments, in them.
+    Random operations draw from the state of the device, which `torch.manual_seed` sets.
+    """
 
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self._bundle = bundle
         self._functions = {function.meta.name: function for function in bundle.stablehlo_funcs}
-        self._default = bundle.stablehlo_funcs[0]
+        self._compiled: dict[tuple[str, torch.device], Run] = {}
+
+    def __reduce__(self) -> tuple[type[StableHLOGraphModule], tuple[StableHLOModelBundle]]:
+        return type(self), (self._bundle,)
 
     @property
     def bundle(self) -> StableHLOModelBundle:
@@ -158,8 +197,20 @@ class StableHLOGraphModule:
         return self._bundle
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The first function, with the arguments and the result nesting of the exported module. Raises ValueError for another nesting."""
-        meta = self._default.meta
+        """The one method, or `forward`, with the arguments and the result nesting of the exported module.
+
+        Raises ValueError for another nesting, shape, dtype or number, KeyError if there are several methods and none is `forward`.
+        """
+        return self._call(self._function(None), *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = self.__dict__.get("_functions", {}).get(name)
+        if function is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self._call, function)
+
+    def _call(self, function: StableHLOFunc, *args: Any, **kwargs: Any) -> Any:
+        meta = function.meta
         flat, spec = tree_flatten((args, kwargs))
         if meta.input_pytree_spec is not None and treespec_loads(meta.input_pytree_spec) != spec:
             raise ValueError(f"arguments are nested as {spec}, the exported program takes {treespec_loads(meta.input_pytree_spec)}")
@@ -169,32 +220,49 @@ class StableHLOGraphModule:
         nesting: TreeSpec = treespec_loads(meta.output_pytree_spec)
         return tree_unflatten(results, nesting)
 
-    def evaluate(self, method_name: str, args: Sequence[Any]) -> list[torch.Tensor]:
-        """The flat results of a function on flat arguments, in this process's default device."""
+    def evaluate(self, method_name: str, args: Sequence[Any]) -> list[Any]:
+        """The flat results of a method on flat arguments, in this process's default device: tensors, and the numbers among them.
+
+        Raises as a call.
+        """
         function = self._function(method_name)
-        device = current_recorder().device
+        meta, device = function.meta, current_recorder().device
+        _check_unused(meta, args)
         tensors = [
             self._input(location, signature, args).to(device)
-            for location, signature in zip(function.meta.input_locations, function.meta.input_signature, strict=True)
+            for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
         ]
-        return run_stablehlo(function.bytecode, tensors)
+        key = (method_name, device)
+        if key not in self._compiled:
+            self._compiled[key] = compiled(function.bytecode, device)
+        found = self._compiled[key](tensors)
+        count = len(found) - len(meta.written)
+        results: list[Any] = found[:count]
+        for position, number in meta.constant_outputs:
+            results.insert(position, number)
+        for location, value in zip(meta.written, found[count:], strict=True):
+            if location.type_ is VariableType.PARAMETER:
+                self.bundle.state_dict[location.name] = buffer_of(value)
+            else:
+                args[location.position].detach().copy_(value)
+        return results
 
     def _input(self, location: InputLocation, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
         if location.type_ is VariableType.INPUT_ARG:
-            given: torch.Tensor = args[location.position].detach()
-            if list(given.shape) != signature.shape or given.dtype is not signature.torch_dtype:
-                raise ValueError(
-                    f"argument {location.position} is {given.dtype} of {list(given.shape)}, "
-                    f"the exported program takes {signature.dtype} of {signature.shape}"
-                )
-            return given
-        if location.type_ is VariableType.PARAMETER:
-            return to_torch(self.bundle.state_dict[location.name], signature.torch_dtype)
-        return to_torch(self.bundle.additional_constants[location.position], signature.torch_dtype)
+            return _argument(location.position, signature, args)
+        if location.type_ is VariableType.SEEDS:
+            recorder = current_recorder()
+            return to_torch(arrays_of([], [], [recorder.draw() for _ in range(signature.shape[0])])[0], torch.uint32)
+        if location.type_ is VariableType.CONSTANT:
+            return to_torch(self.bundle.additional_constants[location.position], signature.torch_dtype)
+        array = self.bundle.state_dict[location.name]
+        if isinstance(array, jax.Array):
+            return tensor_from_buffer(array, signature.torch_dtype)
+        return to_torch(array, signature.torch_dtype)
 
     def _function(self, method_name: str | None) -> StableHLOFunc:
         if method_name is None:
-            return self._default
+            method_name = next(iter(self._functions)) if len(self._functions) == 1 else "forward"
         if method_name not in self._functions:
             raise KeyError(f"no exported function {method_name!r}; there are {', '.join(self._functions)}")
         return self._functions[method_name]
@@ -217,10 +285,31 @@ class StableHLOGraphModule:
         return StableHLOGraphModule(load_bundle(Path(directory)))
 
 
+def _argument(position: int, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
+    given = args[position]
+    tensor = isinstance(given, torch.Tensor)
+    if not tensor or list(given.shape) != signature.shape or given.dtype is not signature.torch_dtype:
+        what = f"{given.dtype} of {list(given.shape)}" if tensor else repr(given)
+        raise ValueError(f"argument {position} is {what}, the exported program takes {signature.dtype} of {signature.shape}")
+    return given.detach()  # type: ignore[no-any-return]
+
+
+def _check_unused(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
+    """Raise ValueError for arguments that the function does not take and that are others than it was exported with."""
+    for location, signature in meta.unused_inputs:
+        if location.type_ is VariableType.INPUT_ARG:
+            _argument(location.position, signature, args)
+    for position, number in meta.constant_inputs:
+        if repr(args[position]) != repr(number):
+            raise ValueError(f"argument {position} is {args[position]!r}, the program was exported for {number!r}: export it again")
+
+
 def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: bool) -> None:
-    """Write a bundle to a folder, which is made if it is not there."""
+    """Write a bundle to a folder, which is made if it is not there; functions that it held before are gone."""
     for name in ("data", "functions", "constants"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    for meta in (folder / "functions").glob("*.meta"):
+        meta.unlink()
     if include_weights:
         for name, array in bundle.state_dict.items():
             _save(folder / "data" / name, array)
@@ -234,9 +323,9 @@ def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: boo
             base.with_name(f"{base.name}.mlir").write_text(function.text, encoding="utf-8")
 
 
-def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
+def _save(path: Path, array: StateArray) -> None:
     with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+        np.save(file, np.asarray(array), allow_pickle=False)
 
 
 def _load(path: Path, dtype: torch.dtype | None) -> np.ndarray[Any, Any]:
@@ -253,10 +342,10 @@ def load_bundle(folder: Path) -> StableHLOModelBundle:
     dtypes = {
         (location.type_, location.name, location.position): signature.torch_dtype
         for meta in metas
-        for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
+        for location, signature in (*zip(meta.input_locations, meta.input_signature, strict=True), *meta.unused_inputs)
     }
     data = folder / "data"
-    state = {
+    state: dict[str, StateArray] = {
         file.relative_to(data).as_posix(): _load(file, dtypes.get((VariableType.PARAMETER, file.name, -1)))
         for file in (sorted(data.rglob("*")) if data.is_dir() else ())
         if file.is_file()

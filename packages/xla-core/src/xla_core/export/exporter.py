@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.export.graph_signature import InputKind, InputSpec
 
 from xla_core._compat import OpOverload, tree_flatten, tree_leaves, tree_map
-from xla_core.api.conversion import plain
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import UnsupportedOperationError
 from xla_core.export.bundle import (
@@ -26,14 +25,13 @@ from xla_core.export.bundle import (
     spec_text,
 )
 from xla_core.export.custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
-from xla_core.export.stablehlo import Program, bytes_of, lower, pending_program, text_of
-from xla_core.frontend.plain import ours, tensor_behind
-from xla_core.frontend.values import value_of
+from xla_core.export.programs import check_methods, refuse_data_dependent, without_autocast
+from xla_core.export.stablehlo import bytes_of, lower, text_of
+from xla_core.export.traced import State, Traced
 from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import PendingGraph
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.sync import forbid_reads
-from xla_core.runtime.transfer import to_numpy
 
 
 @dataclass(slots=True)
@@ -95,33 +93,48 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         if target is torch.ops.aten._assert_tensor_metadata.default:
             return None  # says where the example inputs were
         args, kwargs = tree_map(lambda item: self._device if isinstance(item, torch.device) else item, (args, kwargs))
+        if _makes_tensors(target) and not any(isinstance(item, torch.Tensor) for item in tree_leaves((args, kwargs))):
+            kwargs = {**kwargs, "device": self._device}  # it may say nothing of devices
         return super().call_function(target, args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         found = super().get_attr(target, args, kwargs)
+        if isinstance(found, torch.fx.GraphModule):  # of a branch, a loop, a region
+            return XLAExportInterpreter(found, self._device, self._custom).run
         return found.to(self._device) if isinstance(found, torch.Tensor) else found
 
 
-@dataclass(slots=True)
-class _Traced:
-    """Inputs on the device with where they come from, and the flat results."""
-
-    inputs: list[tuple[InputLocation, torch.Tensor]]
-    outputs: list[torch.Tensor]
-    state_dict: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+def _makes_tensors(target: Any) -> bool:
+    return isinstance(target, OpOverload) and any(argument.name == "device" for argument in target._schema.arguments)
 
 
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
-    """The program as a callable StableHLO module. Raises UnsupportedOperationError for dynamic shapes and for mutated inputs."""
+    """The program as a callable StableHLO module with the method `forward`.
+
+    Raises UnsupportedOperationError for dynamic shapes, and for shapes or Python numbers that depend on data.
+    """
+    return exported_programs_to_stablehlo({"forward": exported_model}, options)
+
+
+def exported_programs_to_stablehlo(
+    programs: Mapping[str, ExportedProgram], options: StableHLOExportOptions | None = None
+) -> StableHLOGraphModule:
+    """Programs of one module as the methods of one callable StableHLO module, which holds the weights and buffers that they share once.
+
+    programs: by the method's name. Raises as `exported_program_to_stablehlo`; ValueError for names that cannot be methods, programs that
+    have different tensors of one name, and options with tracing arguments for several programs.
+    """
     chosen = options or StableHLOExportOptions()
     chosen.check()
-    arguments, spec = tree_flatten(_examples(exported_model, chosen))
-    with torch.no_grad(), _apart():
-        traced = _trace(exported_model, arguments, chosen)
-        found = pending_program(traced.outputs)
-    function, constants = _function(found, traced, chosen, spec_text(spec), _result_spec(exported_model))
-    state = traced.state_dict if chosen.export_weights else {}
-    return StableHLOGraphModule(StableHLOModelBundle(state, constants, [function]))
+    check_methods(programs, chosen.override_tracing_arguments is not None)
+    state = State()
+    methods = {name: _trace(program, chosen, state) for name, program in programs.items()}
+    written = {location.name for method in methods.values() for location, _ in method.written if location.name}
+    constants: list[np.ndarray[Any, Any]] = []
+    functions = [_function(name, method, written, chosen, constants) for name, method in methods.items()]
+    kept = [each.location.name for method in methods.values() for each in method.variables(written) if each.location.name]
+    arrays = state.arrays(kept, written) if chosen.export_weights else {}
+    return StableHLOGraphModule(StableHLOModelBundle(arrays, constants, functions))
 
 
 @contextmanager
@@ -129,7 +142,7 @@ def _apart() -> Iterator[None]:
     """Record on a pending graph of its own, where nothing may be read: a value read would become a constant of the program."""
     recorder = current_recorder()
     with recorder.lock:
-        before, recorder.pending_graph = recorder.pending_graph, PendingGraph()
+        before, recorder.pending_graph = (recorder.pending_graph, recorder.seed), PendingGraph()
         reads = forbid_reads(
             "exporting needs a value while tracing: the program branches on data, or runs an operation without XLA lowering on the CPU"
         )
@@ -139,7 +152,7 @@ def _apart() -> Iterator[None]:
         finally:
             stand_in_by(stand_in)
             forbid_reads(reads)
-            recorder.pending_graph = before
+            recorder.pending_graph, recorder.seed = before
 
 
 def _refuse_collective(token: Any) -> Any:
@@ -149,8 +162,8 @@ def _refuse_collective(token: Any) -> Any:
 def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, options: StableHLOExportOptions | None = None) -> None:
     """Write a program of `torch.export` as StableHLO into the folder `stablehlo_dir`, which `StableHLOGraphModule.load` reads.
 
-    Weights go there too, unless `options.save_weights` is off. Raises UnsupportedOperationError for dynamic shapes and for mutated
-    inputs, ValueError for a program without example inputs where the options give none.
+    Weights go there too, unless `options.save_weights` is off. Raises UnsupportedOperationError for dynamic shapes, and for shapes or
+    Python numbers that depend on data; ValueError for a program without example inputs where the options give none.
     """
     chosen = options or StableHLOExportOptions()
     exported_program_to_stablehlo(exported_model, chosen).save(stablehlo_dir, chosen.save_weights)
@@ -180,69 +193,42 @@ def _result_spec(exported: ExportedProgram) -> str | None:
     return None if spec is None else spec_text(spec)
 
 
-def _trace(exported: ExportedProgram, arguments: Sequence[Any], options: StableHLOExportOptions) -> _Traced:
-    _refuse_dynamic(exported)
+def _trace(program: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced:
+    refuse_data_dependent(program)
+    _refuse_dynamic(program)
+    exported = without_autocast(program)
+    arguments, spec = tree_flatten(_examples(exported, options))
     device = current_recorder().device
-    traced = _Traced([], [])
-    placed: list[Any] = []
-    position = 0
-    for spec in exported.graph_signature.input_specs:
-        location, tensor = _source(exported, spec, arguments, position)
-        position += spec.kind is InputKind.USER_INPUT
-        if not isinstance(tensor, torch.Tensor):
-            placed.append(tensor)
-            continue
-        on_device = tensor.detach().to(device)
-        placed.append(on_device)
-        if location is not None:
-            traced.inputs.append((location, on_device))
-        if location is not None and location.name:
-            traced.state_dict[location.name] = to_numpy(tensor)
-    before = [value_of(plain(tensor)) for _, tensor in traced.inputs]
-    interpreter = XLAExportInterpreter(exported.graph_module, device, options.custom_ops_allowed_in_graph)
-    results = interpreter.run(*placed, enable_io_processing=False)
-    for (location, tensor), value in zip(traced.inputs, before, strict=True):
-        if value_of(plain(tensor)) is not value:
-            raise _changed(location.name or f"argument {location.position}")
-    traced.outputs = [_result(item, device) for item in results]
+    traced = Traced(state, spec_text(spec), _result_spec(exported))
+    with torch.no_grad(), _apart():
+        given = enumerate(arguments)
+        placed = [_placed(traced, exported, input_spec, given, device) for input_spec in exported.graph_signature.input_specs]
+        interpreter = XLAExportInterpreter(exported.graph_module, device, options.custom_ops_allowed_in_graph)
+        traced.take(exported, interpreter.run(*placed, enable_io_processing=False), device)
     return traced
 
 
-def _result(item: Any, device: torch.device) -> torch.Tensor:
-    return item if isinstance(item, torch.Tensor) else torch.tensor(item, device=device)
-
-
-def _source(exported: ExportedProgram, spec: InputSpec, arguments: Sequence[Any], position: int) -> tuple[InputLocation | None, Any]:
-    """The location of a graph's input, and its value."""
-    target = str(spec.target)
+def _placed(traced: Traced, exported: ExportedProgram, spec: InputSpec, given: Iterator[tuple[int, Any]], device: torch.device) -> Any:
+    """What the graph is to run on for one of its inputs; takes an argument off `given` if it is one."""
     if spec.kind is InputKind.USER_INPUT:
-        return InputLocation.input_arg(position), arguments[position]
-    if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in exported.state_dict:
-        return InputLocation.parameter(target), exported.state_dict[target]
-    if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-        return None, exported.constants[target]
+        return traced.place_argument(*next(given), device)
+    if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        return traced.place_state(exported, spec, device)
     raise UnsupportedOperationError(f"{spec.kind.name} inputs cannot be exported: pass tensors and numbers only")
 
 
 def _refuse_dynamic(exported: ExportedProgram) -> None:
     if exported.range_constraints:
         raise UnsupportedOperationError(f"dynamic shapes {list(exported.range_constraints)} cannot be exported: export with static shapes")
-    for spec in exported.graph_signature.output_specs:
-        if spec.kind is not OutputKind.USER_OUTPUT:
-            raise _changed(str(spec.target or spec.arg))
-
-
-def _changed(name: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(f"the program changes {name}: export a module in eval() mode that writes to no buffer or input")
 
 
 def _function(
-    found: Program, traced: _Traced, options: StableHLOExportOptions, input_spec: str, output_spec: str | None
-) -> tuple[StableHLOFunc, list[np.ndarray[Any, Any]]]:
-    """The lowered function, and the constants that it takes."""
-    known = {id(value_of(ours(tensor)).buffer): location for location, tensor in traced.inputs if tensor_behind(tensor) is not None}
+    name: str, traced: Traced, written: set[str], options: StableHLOExportOptions, constants: list[np.ndarray[Any, Any]]
+) -> StableHLOFunc:
+    """The lowered function. written: what any method changes of the state; constants: takes those that are not put into the module."""
+    found, variables = traced.program, traced.variables(written)
+    known = {id(each.value.buffer): each.location for each in variables}
     avals = [entry for entry in found.graph.entries if type(entry) is Aval]
-    constants: list[np.ndarray[Any, Any]] = []
     locations: list[InputLocation] = []
     inlined: set[int] = set()
     for number, buffer in enumerate(found.inputs.buffers):
@@ -253,20 +239,27 @@ def _function(
         else:
             locations.append(InputLocation.constant(len(constants)))
             constants.append(np.asarray(buffer))
+    signatures = [_aval_signature(aval) for number, aval in enumerate(avals) if number not in inlined]
+    if found.inputs.seeds:
+        locations.append(InputLocation.seeds())
+        signatures.append(VariableSignature([len(found.inputs.seeds), 2], "uint32"))
     lowered = lower(found, inline_numbers=True, inline_buffers=inlined)
-    unused = [(location, _signature(tensor)) for location, tensor in traced.inputs if location not in locations]
     meta = StableHLOFunctionMeta(
-        name="forward",
+        name=name,
         stablehlo_version=_version(),
-        input_signature=[_aval_signature(aval) for number, aval in enumerate(avals) if number not in inlined],
-        output_signature=[_signature(tensor) for tensor in traced.outputs],
+        input_signature=signatures,
+        output_signature=[_signature(tensor) for tensor in (*traced.outputs, *[tensor for _, tensor in traced.written])],
         input_locations=locations,
-        unused_inputs=unused,
-        input_pytree_spec=input_spec,
-        output_pytree_spec=output_spec,
+        unused_inputs=[(each.location, _signature(each.tensor)) for each in variables if each.location not in locations],
+        input_pytree_spec=traced.input_spec,
+        output_pytree_spec=traced.output_spec,
+        format_version=traced.format_version,
+        written=[location for location, _ in traced.written],
+        constant_inputs=traced.constant_inputs,
+        constant_outputs=traced.constant_outputs,
     )
     text = text_of(lowered) if options.include_human_readable_text else None
-    return StableHLOFunc(meta, bytes_of(lowered), text), constants
+    return StableHLOFunc(meta, bytes_of(lowered), text)
 
 
 def _version() -> str:

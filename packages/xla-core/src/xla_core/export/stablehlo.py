@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from xla_core import config
-from xla_core._compat import run_module
+from xla_core._compat import compile_module
 from xla_core.api.conversion import plain
 from xla_core.compile.compiler import across_replicas, readable, source_scope
 from xla_core.compile.emit import Constants, arrays_of, program
@@ -22,9 +22,12 @@ from xla_core.export.composites import with_composites
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
-from xla_core.ir.pending_graph import Entry, PendingGraph, Value, computed_buffer
-from xla_core.runtime.client import current_recorder, default_sharding, jax_device
+from xla_core.ir.pending_graph import BLANK, Entry, PendingGraph, Value, computed_buffer
+from xla_core.ir.signature import blank
+from xla_core.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
 from xla_core.runtime.recorder import Recorder
+
+Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,11 @@ def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
         if value.pending_graph is pending_graph:
             outs.append(renamed[value.slot])
             continue
-        buffer = computed_buffer(value)
         outs.append(len(entries))
-        input_data[len(entries)] = buffer
+        if value.slot == BLANK:
+            entries.append((blank(value.aval),))
+            continue
+        input_data[len(entries)] = computed_buffer(value)
         entries.append(value.aval)
     return _program(recorder, pending_graph, entries, renamed, input_data, outs)
 
@@ -96,11 +101,14 @@ def _program(
 
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
-    """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined."""
+    """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined.
+
+    inline_numbers: of numbers, only seeds stay arguments, the last one.
+    """
     emit = program(with_composites(found.graph), found.constants, source_scope)
     everything = [*found.inputs.buffers, *found.packed]
-    count = len(found.inputs.buffers)
-    inlined = {number for number in range(len(everything)) if number in inline_buffers or (inline_numbers and number >= count)}
+    first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
+    inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}
 
     def main(*arguments: Any) -> tuple[Any, ...]:
         given = iter(arguments)
@@ -156,13 +164,33 @@ def lower_as_run(found: Program) -> Any:
         return function.lower(*structs, *found.packed)
 
 
-def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
-    device = jax_device(value_of(plain(tensors[0])).recorder if tensors else current_recorder())
-    buffers = [buffer_of(plain(tensor)) for tensor in tensors]
+def compiled(bytecode: bytes, device: torch.device) -> Run:
+    """A function from xla tensors on `device` to the results of a StableHLO module, an artifact or UTF-8 text.
+
+    Raises ExecutionError if it does not compile; the function, if it does not run on what it is given.
+    """
+    place = jax_device(recorder_of(device))
+
+    def failed(error: Exception) -> ExecutionError:
+        return ExecutionError(f"the StableHLO module did not run on {place}: {error}")
+
     try:
-        with jax.enable_x64(True):
-            results = run_module(bytecode, buffers, device, compiler_options(device.platform))
+        execute = compile_module(bytecode, place, compiler_options(place.platform, has_loops=b"while" in bytecode))
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ExecutionError(f"the StableHLO module did not run on {device}: {error}") from error
-    return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]
+        raise failed(error) from error
+
+    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        buffers = [buffer_of(plain(tensor)) for tensor in tensors]
+        try:
+            with jax.enable_x64(True):
+                results = execute(buffers)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise failed(error) from error
+        return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]
+
+    return run
+
+
+def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a StableHLO module (an artifact or UTF-8 text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
+    return compiled(bytecode, value_of(plain(tensors[0])).recorder.device if tensors else current_recorder().device)(tensors)
