@@ -68,6 +68,14 @@ def test_text_runs_nothing_and_shows_what_is_computed_as_data() -> None:
         xlac._get_xla_tensors_text([torch.ones(1)])
 
 
+def test_text_of_blanks() -> None:
+    blank = torch.empty(37, device="xla")
+    assert nodes(blank)["aten::empty"][2] == "f32[37]{0}"
+    assert "f32[37]" in xlac._get_xla_tensors_hlo([blank]) and "xla.empty" in xlac._get_xla_tensors_dot([blank])
+    assert xlac._get_graph_hash([blank]) == xlac._get_graph_hash([torch.empty(37, device="xla")])
+    assert "aten::empty" in xlac._get_xla_tensor_debug_info(blank) and xlac._check_tensor_need_materialization([blank]) == [True]
+
+
 def test_hlo_shows_types_barriers_and_no_token() -> None:
     tensor = torch.ones(2, 2).to("xla")
     low = tensor.to(torch.bfloat16) @ tensor.to(torch.bfloat16)

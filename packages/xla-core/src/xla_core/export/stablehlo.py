@@ -21,8 +21,8 @@ from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.export.composites import with_composites
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
-from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
-from xla_core.ir.pending_graph import Entry, PendingGraph, Value, computed_buffer
+from xla_core.ir.cut import cut
+from xla_core.ir.graph import Graph, Inputs, live_values
 from xla_core.runtime.client import current_recorder, default_sharding, jax_device
 from xla_core.runtime.recorder import Recorder
 
@@ -56,43 +56,8 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
     if any(value.recorder is not recorder for value in values):
         raise DeviceMismatchError("the results of one program are on one device, these are on several: ask for each device's apart")
     with recorder.lock:
-        return _cut(recorder, values) if values else _all_live(recorder)
-
-
-def _all_live(recorder: Recorder) -> Program:
-    pending_graph = recorder.pending_graph
-    slots = live_slots(pending_graph)
-    entries, renamed, input_data = extract(pending_graph, ancestors(pending_graph, slots))
-    return _program(recorder, pending_graph, entries, renamed, input_data, [renamed[slot] for slot in slots])
-
-
-def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
-    pending_graph = recorder.pending_graph
-    entries, renamed, input_data = extract(
-        pending_graph, ancestors(pending_graph, [value.slot for value in values if value.pending_graph is pending_graph])
-    )
-    outs = []
-    for value in values:
-        if value.pending_graph is pending_graph:
-            outs.append(renamed[value.slot])
-            continue
-        buffer = computed_buffer(value)
-        outs.append(len(entries))
-        input_data[len(entries)] = buffer
-        entries.append(value.aval)
-    return _program(recorder, pending_graph, entries, renamed, input_data, outs)
-
-
-def _program(
-    recorder: Recorder,
-    pending_graph: PendingGraph,
-    entries: list[Entry],
-    renamed: dict[int, int],
-    input_data: dict[int, Any],
-    outs: list[int],
-) -> Program:
-    graph = Graph(tuple(entries), tuple(outs), lines=renamed_lines(pending_graph, renamed))
-    return Program(recorder, graph, inputs_of(entries, input_data))
+        pending_graph = recorder.pending_graph
+        return Program(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:

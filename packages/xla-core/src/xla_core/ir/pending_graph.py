@@ -98,8 +98,15 @@ def no_value_error(value: Value) -> XlaError:
     known: XlaError | None = getattr(value, "lost", None)
     if isinstance(known, DonatedError):
         return DonatedError(str(known))
-    text = f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
-    return ExecutionError(text) if known is None else type(known)(f"{text}: {known}")
+    text = f"{value.aval} on {value.recorder.device} has no value"
+    if known is None:
+        return ExecutionError(f"{text}: the execution that should have computed it failed")
+    return type(known)(f"{text}: {known}")
+
+
+def waits(value: Value) -> bool:
+    """Whether a value is still to be computed: pending, or blank. One that was lost is not."""
+    return value.buffer is None and (value.pending_graph is not None or value.slot == BLANK)
 
 
 def computed_buffer(value: Value) -> jax.Array:

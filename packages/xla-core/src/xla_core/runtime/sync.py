@@ -26,6 +26,7 @@ from xla_core.ir.graph import (
     extract,
     inputs_of,
     live_slots,
+    live_values,
     operation_at,
     renamed_lines,
     results_of_side_effects,
@@ -74,11 +75,10 @@ class StepProgram:
 
 def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgram | None:
     """The program of everything live on `pending_graph`, which takes over marked buffers if told to; None if nothing is."""
-    slots = live_slots(pending_graph)
-    if not slots:
+    # Held from here until they have their buffers.
+    values = live_values(pending_graph)
+    if not values:
         return None
-    # Held from here until they have their buffers; asked for again, since the garbage collector may have ended some.
-    values = [value for slot in slots if (value := pending_graph.refs[slot]()) is not None]
     outs = tuple(value.slot for value in values)
     dead = dead_leaves(pending_graph)
     if donate and donation.any_marked():

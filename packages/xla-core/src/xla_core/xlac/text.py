@@ -18,6 +18,7 @@ from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.node_text import element_type, node_text, numbers_of, shape_text
+from xla_core.ir.pending_graph import waits
 from xla_core.ir.sharding import sharding_text
 from xla_core.ir.text import graph_hash, graph_text
 from xla_core.runtime.resharding import any_sharded, requested_sharding
@@ -80,7 +81,7 @@ def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
         f"ShardingSpec: {_sharding(found)}",
     ]
     if value.buffer is None:
-        lines += [f"IR: {_text(pending_program([found]))}", "XLAData: None"]
+        lines += [f"IR: {_text(pending_program([found])) if waits(value) else None}", "XLAData: None"]
     else:
         lines += ["IR: None", "XLAData:", f"  Data Device: {device}", f"  Data Shape: {shape_text(value.aval)}"]
         lines += [f"  Data Handle: {_handle(found)}"]
@@ -130,7 +131,7 @@ def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
 
 def _pending(indexes: Sequence[int] | None) -> list[XLATensor]:
     found = [tensor for tensor in live_tensors() if indexes is None or tensor._storage.value.recorder.index in indexes]
-    return [tensor for tensor in found if tensor._storage.value.pending_graph is not None and tensor._storage.value.buffer is None]
+    return [tensor for tensor in found if waits(tensor._storage.value)]
 
 
 def _get_graph_hash(tensors: Tensors) -> bytes:
