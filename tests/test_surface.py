@@ -22,7 +22,6 @@ OPEN = (
 _OF_EXPORT = frozenset(
     f"torch_xla._XLAC.{name}"
     for name in (
-        "_set_xla_custom_op_name_prefix",
         "_xla_dynamic_expand",
         "_xla_dynamic_view",
         "_xla_mark_dynamic",

@@ -63,6 +63,16 @@ INT_FIXED = ScalarInput(ScalarKind.INT, True)
 SEED = ScalarInput(ScalarKind.SEED, False)
 
 
+class NamedLine(str):
+    """The user's line of an operation, and what compiled programs show beside it.
+
+    prefix: before the operation's name. callers: lines from which that one was called, the innermost first.
+    """
+
+    prefix: str
+    callers: tuple[str, ...]
+
+
 class Value:
     """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
 
