@@ -48,6 +48,15 @@ def test_text_names_operators_shapes_and_places() -> None:
     assert sum("ROOT=0" in match[5] for match in found.values()) == 1
 
 
+def test_text_has_the_names_that_scripts_look_for() -> None:
+    x, target = torch.rand(4, 4, device="xla"), torch.zeros(4, dtype=torch.int64).to("xla")
+    found = nodes(
+        torch.nn.functional.cross_entropy(x, target), x.softmax(0), torch.nn.functional.conv2d(x[None, None], x[None, None]), x @ x
+    )
+    wanted = {"aten::rand", "aten::softmax", "aten::log_softmax", "aten::nll_loss", "aten::convolution_overrideable", "aten::mm"}
+    assert wanted <= set(found) and found["xla::device_data"][2] == "s64[4]{0}"
+
+
 def test_text_of_views_writes_results_and_types() -> None:
     tensor = torch.arange(12, dtype=torch.int32).reshape(3, 4).to("xla")
     part = tensor[1:].t() + 1

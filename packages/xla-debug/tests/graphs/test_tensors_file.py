@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,8 +44,10 @@ def test_each_run_of_a_program_is_saved_as_text(tmp_path: Path) -> None:
     text = saved(tmp_path, PROGRAM, "text")
     assert text.count("## BEGIN_GRAPH\nIR {") == text.count("## END_GRAPH") == text.count("[ScheduleSyncTensorsGraph]") == 2
     assert "train (" in text and "aten::sin(" in text and "device=CPU:0" in text
+    first, second = re.findall(r"^Hashes: \((\w+)\)$", text, re.M)
+    assert first == second
 
 
-@pytest.mark.parametrize(("form", "shown"), [("hlo", "sharding={devices=[2,1]"), ("dot", "digraph")])
+@pytest.mark.parametrize(("form", "shown"), [("hlo", "sharding={devices=[2,1]"), ("dot", "digraph"), ("text", "aten::mul(")])
 def test_other_forms_in_spmd_mode(tmp_path: Path, form: str, shown: str) -> None:
     assert shown in saved(tmp_path, SPMD, form, CPU_NUM_DEVICES="2")
