@@ -24,12 +24,10 @@ from xla_core.ir.graph import live_values
 from xla_core.ir.pending_graph import Value, lose, waits
 from xla_core.runtime.sync import compute, retire, user_step
 from xla_core.xlac.common import Tensors, plain_tensors, recorder_named
-from xla_core.xlac.donation import _xla_get_enable_alias_with_buffer_donor_config
 
 
 def _xla_sync_multi(tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True) -> None:
-    values = [value_of(tensor) for tensor in plain_tensors(tensors)]
-    compute(values, donate=any(_xla_get_enable_alias_with_buffer_donor_config(str(value.recorder.device)) for value in values))
+    compute([value_of(tensor) for tensor in plain_tensors(tensors)])
     if wait:
         wait_device_ops([tensor.device for tensor in tensors])
 
