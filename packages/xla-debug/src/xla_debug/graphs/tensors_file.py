@@ -33,7 +33,8 @@ def _saving(target: str, graph: graph_abi.Graph, executable: Callable[..., Any])
         if text is None:  # the same each time, and HLO takes a trace
             text = _text(graph, executable, arguments)
         frames = "".join(f"  {frame}\n" for frame in events.user_frames())
-        block = f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\nHashes: ({known_as})\n\n## BEGIN_GRAPH\n{text.rstrip()}\n## END_GRAPH\n\n"
+        head = f"[ScheduleSyncTensorsGraph]\nTensorsGraphInfo:\n{frames}\nHashes: ({known_as})\n\n"
+        block = f"{head}## BEGIN_GRAPH\n{text.rstrip()}\n## END_GRAPH\n\n"
         replica_output.append(replica_output.target_of_replica(target), block)
         return executable(*arguments)
 
