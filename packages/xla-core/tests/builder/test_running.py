@@ -15,6 +15,7 @@ import torch_xla.core.xla_builder as xb
 from torch_xla import _XLAC
 from torch_xla.core import xla_op_registry
 from torch_xla.experimental import eager_mode_context
+from xla_core.frontend.live_buffers import live_buffers
 
 Counts = Any
 MATRIX = xb.mkshape("f32", (2, 2))
@@ -167,6 +168,10 @@ def test_placeholders_have_no_values() -> None:
     assert _XLAC._is_placecholder(_XLAC._xla_create_placeholder_tensor({"type": "s64", "sizes": [2]}))
     doubled = placeholder + placeholder
     assert "bf16[2,3]{1,0} parameter(0)" in _XLAC._get_xla_tensors_hlo([doubled])
+    assert "XLAData: placeholder" in _XLAC._get_xla_tensor_debug_info(placeholder)
+    assert not any(placeholder is tensor for held in live_buffers() for tensor in held.tensors)
+    with pytest.raises(RuntimeError, match="no values"):
+        _XLAC._to_dlpack(placeholder)
     for tensor in (placeholder, doubled):
         with pytest.raises(RuntimeError, match="no values"):
             tensor.cpu()

@@ -9,6 +9,7 @@ import torch
 from xla_core.api import devices
 from xla_core.api.conversion import plain
 from xla_core.api.lookup import find
+from xla_core.builder.running import is_placeholder
 from xla_core.errors import MissingPackageError
 from xla_core.export import stablehlo
 from xla_core.export.stablehlo import Program, pending_program
@@ -107,6 +108,8 @@ def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
     ]
     if value.buffer is None:
         lines += [f"IR: {_text(pending_program([found])) if waits(value) else None}", "XLAData: None"]
+    elif is_placeholder(found):
+        lines += ["IR: None", "XLAData: placeholder"]
     else:
         lines += ["IR: None", "XLAData:", f"  Data Device: {device}", f"  Data Shape: {shape_text(value.aval)}"]
         lines += [f"  Data Handle: {_handle(found)}"]
