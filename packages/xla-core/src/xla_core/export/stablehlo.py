@@ -128,12 +128,16 @@ def lower_as_run(found: Program) -> Any:
 
 
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
+    """The results of a StableHLO module (bytecode or text) on xla tensors, on their device; in SPMD mode, of one device, for all.
+
+    Raises ExecutionError if it does not run.
+    """
     device = jax_device(value_of(plain(tensors[0])).recorder if tensors else current_recorder())
     buffers = [buffer_of(plain(tensor)) for tensor in tensors]
     try:
         with jax.enable_x64(True):
-            results = run_module(bytecode, buffers, device, compiler_options(device.platform))
+            whole = [jax.device_put(buffer, device) for buffer in buffers]  # a module is for one device
+            results = run_module(bytecode, whole, device, compiler_options(device.platform))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ExecutionError(f"the StableHLO module did not run on {device}: {error}") from error
     return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]

@@ -108,7 +108,8 @@ def _replace_xla_tensor(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
-    return int(buffer_of(plain(tensor)).unsafe_buffer_pointer())
+    """The address of a tensor's data, computed first if it is pending; in SPMD mode, of its first shard here."""
+    return int(buffer_of(plain(tensor)).addressable_data(0).unsafe_buffer_pointer())
 
 
 class IrValue:
