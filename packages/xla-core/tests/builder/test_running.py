@@ -122,7 +122,8 @@ def test_modules_of_others(kind: str, inputs: list[torch.Tensor]) -> None:
         "text": lowered.as_text,
         "artifact": lambda: jax.export.export(jax.jit(lambda x, y: (jnp.tanh(x) @ y, y)))(*arrays).mlir_module_serialized,
     }[kind]()
-    computation = xb.computation_from_module_proto("theirs", module)
+    make = _XLAC._xla_op_computation_from_module_proto if kind == "hlo" else xb.computation_from_module_proto
+    computation = make("theirs", module)
     out = xb.xla_computation_as_func(computation)(*[one.to("xla") * 2 for one in inputs])
     doubled = [2 * one for one in arrays]
     expected = (jnp.tanh(doubled[0]) @ doubled[1], doubled[1]) if kind == "artifact" else _jax_layer(*doubled)
