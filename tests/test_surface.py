@@ -17,13 +17,6 @@ OPEN = (
     "torch_xla.distributed",
     "torch_xla.experimental.distributed_checkpoint",
 )
-_OF_EXPORT = frozenset(
-    f"torch_xla._XLAC.{name}"
-    for name in (
-        "_set_xla_custom_op_name_prefix",
-    )
-)
-
 
 def gone() -> set[str]:
     """The names that the page lists as gone; without those that are there and raise."""
@@ -41,7 +34,7 @@ def unresolved() -> set[str]:
             found.add(f"{module}.{line.strip()}")
         else:
             module = line.split()[0]
-    return {name for name in found if not name.startswith(OPEN)} - _OF_EXPORT
+    return {name for name in found if not name.startswith(OPEN)}
 
 
 def test_every_name_resolves_or_is_listed_with_a_reason() -> None:

@@ -33,6 +33,14 @@ def test_programs_say_how_they_are_sharded(report: Any) -> None:
     assert found["handles"] == 1 and found["values"] == 0
 
 
+def test_programs_run_and_are_asked_for(report: Any, refused: Any) -> None:
+    found = report("low_level.runs")
+    assert found["names"] == [True, True] and found["need"] == [False, True, True]
+    assert found["module"] == [0] and found["cached"] == [0] and found["pointer"] is True
+    assert found["indices"] == [0, 0, 0] and found["written"] == [0, BOTH]
+    assert found["taken"][0] == 0 and refused(found["taken"][1:], "RuntimeError", "marked for donation")
+
+
 def test_shards(report: Any, refused: Any) -> None:
     found = report("low_level.shards")
     assert found["last"] == [[[38.0, 39.0], [0.0, 0.0], [0.0, 0.0]], "CPU:7", 0, [[9, 10, 1], [2, 4, 1]]]

@@ -156,6 +156,7 @@ from xla_core.xlac.text import (
     _get_xla_tensors_hlo,
     _get_xla_tensors_hlo_proto,
     _get_xla_tensors_text,
+    _set_xla_custom_op_name_prefix,
     _xla_tensors_report,
 )
 
@@ -240,6 +241,7 @@ __all__ = [
     "_set_current_graph_name",
     "_set_ir_debug",
     "_set_use_eager_mode",
+    "_set_xla_custom_op_name_prefix",
     "_set_xla_all_numbers_special_scalars",
     "_set_xla_enable_device_data_cache",
     "_set_xla_handle_special_scalars",

@@ -61,13 +61,20 @@ def test_sgd(single: bool) -> None:
     torch.testing.assert_close(param.cpu(), theirs.detach())
 
 
-def test_momentum_without_a_buffer() -> None:
-    param, grad, step, found_inf = _tensors(1.0, 1.0, 0.0, 0.0)
-    options: dict[str, Any] = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "maximize": False, **FLAGS}
-    with pytest.raises(ValueError, match="needs a buffer"):
-        _functional.sgd_step(found_inf, [step], [param], [grad], [None], **options)
-    _functional.sgd_step(found_inf[0], [step], [param], [grad], [None], **{**options, "momentum": 0.0})
-    torch.testing.assert_close(param.cpu(), torch.full((3,), 1 - 0.05 * 1.1))
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_buffers_are_made_where_momentum_needs_them(momentum: float) -> None:
+    theirs = torch.full((3,), 1.0, requires_grad=True)
+    optimizer = torch.optim.SGD([theirs], momentum=momentum, dampening=0.5, maximize=True, **FLAGS)
+    (param,), step, buffers = _tensors(1.0), torch.zeros((), device="xla"), [None]
+    options: dict[str, Any] = {"momentum": momentum, "dampening": 0.5, "nesterov": False, "maximize": True, **FLAGS}
+    for grad in (0.5, -2.0, 1.0):
+        _functional.sgd_step(torch.zeros(1, device="xla"), [step], [param], _tensors(grad), buffers, **options)
+        theirs.grad = torch.full((3,), grad)
+        optimizer.step()
+    torch.testing.assert_close(param.cpu(), theirs.detach())
+    assert (buffers[0] is None) is (momentum == 0)
+    with pytest.raises(ValueError):
+        _functional.sgd_step(torch.zeros(1, device="xla"), [step], [param], _tensors(1.0), [], **options)
 
 
 def test_old_homes() -> None:

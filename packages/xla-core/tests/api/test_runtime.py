@@ -169,17 +169,17 @@ def test_master_ip_of_a_tpu_slice(run: Run) -> None:
 
 SPMD = """
     import os, warnings
-    import torch, torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
+    import torch, torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm, torch_xla._XLAC as xlac
     assert not xr.is_spmd()
     torch_xla.device(2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        xr.use_spmd()
+        xlac._xla_force_spmd_device()
         xr.use_spmd()
     print(len(caught), os.environ["XLA_USE_SPMD"], xr.is_spmd())
     print(torch_xla.devices(), torch_xla.device_count(), torch_xla.device(3), xm.xla_device_hw("xla:0"), torch.ones(1, device="xla").device)
     print(xr.addressable_device_count(), xr.global_device_count(), xr.world_size(), xr.global_ordinal(), xr.local_ordinal())
-    print(xr.global_runtime_device_count(), xr.addressable_runtime_device_count())
+    print(xr.global_runtime_device_count(), xr.addressable_runtime_device_count(), xlac._xla_num_runtime_devices())
 """
 
 
@@ -188,7 +188,7 @@ def test_spmd_is_one_virtual_device(run: Run) -> None:
     assert warned == "0 1 True"
     assert devices == "[device(type='xla', index=0)] 1 xla:0 CPU xla:0"
     assert counts == "1 1 1 0 0"
-    assert physical == "4 4"
+    assert physical == "4 4 4"
 
 
 def test_warnings(run: Run) -> None:

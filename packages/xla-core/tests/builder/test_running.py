@@ -15,6 +15,7 @@ import torch_xla.core.xla_builder as xb
 from torch_xla import _XLAC
 from torch_xla.core import xla_op_registry
 from torch_xla.experimental import eager_mode_context
+from xla_core.frontend.live_buffers import live_buffers
 
 Counts = Any
 MATRIX = xb.mkshape("f32", (2, 2))
@@ -121,7 +122,8 @@ def test_modules_of_others(kind: str, inputs: list[torch.Tensor]) -> None:
         "text": lowered.as_text,
         "artifact": lambda: jax.export.export(jax.jit(lambda x, y: (jnp.tanh(x) @ y, y)))(*arrays).mlir_module_serialized,
     }[kind]()
-    computation = xb.computation_from_module_proto("theirs", module)
+    make = _XLAC._xla_op_computation_from_module_proto if kind == "hlo" else xb.computation_from_module_proto
+    computation = make("theirs", module)
     out = xb.xla_computation_as_func(computation)(*[one.to("xla") * 2 for one in inputs])
     doubled = [2 * one for one in arrays]
     expected = (jnp.tanh(doubled[0]) @ doubled[1], doubled[1]) if kind == "artifact" else _jax_layer(*doubled)
@@ -167,6 +169,10 @@ def test_placeholders_have_no_values() -> None:
     assert _XLAC._is_placecholder(_XLAC._xla_create_placeholder_tensor({"type": "s64", "sizes": [2]}))
     doubled = placeholder + placeholder
     assert "bf16[2,3]{1,0} parameter(0)" in _XLAC._get_xla_tensors_hlo([doubled])
+    assert "XLAData: placeholder" in _XLAC._get_xla_tensor_debug_info(placeholder)
+    assert not any(placeholder is tensor for held in live_buffers() for tensor in held.tensors)
+    with pytest.raises(RuntimeError, match="no values"):
+        _XLAC._to_dlpack(placeholder)
     for tensor in (placeholder, doubled):
         with pytest.raises(RuntimeError, match="no values"):
             tensor.cpu()

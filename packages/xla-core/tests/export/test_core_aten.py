@@ -77,7 +77,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "_adaptive_avg_pool3d": [call(VOLUME, [2, 3, 4]), call(VOLUME, [1, 1, 1])],
     "_cdist_forward": [call(X, numbers(5, 4), p, mode) for p, mode in ((2.0, None), (1.0, None), (3.0, 1), (float("inf"), None), (2.0, 2))],
     "_embedding_bag": [
-        call(X, ROWS, torch.tensor([0, 2]), False, mode, False, weights) for mode, weights in ((0, None), (0, numbers(5)), (1, None), (2, None))
+        call(X, ROWS, torch.tensor([0, 2]), False, mode, False, weights)
+        for mode, weights in ((0, None), (0, numbers(5)), (1, None), (2, None))
     ],
     "_fft_c2r": [call(X.to(torch.complex64), [1], 2, 6), call(X.to(torch.complex128), [0, 1], 0, 7)],
     "_fft_r2c": [call(X, [1], 0, True), call(X.double(), [0, 1], 1, False)],
@@ -91,7 +92,12 @@ SAMPLES: dict[str, list[Sample]] = {
     "adaptive_avg_pool1d": [call(numbers(2, 3, 8), [3]), call(numbers(3, 8), [1])],
     "add.Scalar": [*_scalars(2, 2.5), call(X, 2, 3), call(I, True)],
     "alias": [call(X), call(I)],
-    "as_strided": [call(X, [2, 3], [1, 2], 1), call(I, [2, 2, 2], [4, 0, 1]), call(X, [], [], 5), call(X.to(torch.complex64), [3, 3], [3, 1])],
+    "as_strided": [
+        call(X, [2, 3], [1, 2], 1),
+        call(I, [2, 2, 2], [4, 0, 1]),
+        call(X, [], [], 5),
+        call(X.to(torch.complex64), [3, 3], [3, 1]),
+    ],
     "atan2.out": [call(X, Y, out=torch.zeros(3, 4)), call(X, Y[0], out=torch.zeros(3, 4, dtype=torch.float64))],
     "avg_pool1d": [call(numbers(2, 3, 8), [3], [2], [1]), call(numbers(3, 8), [2], [], 0, True, False)],
     "avg_pool2d_backward": [
@@ -103,7 +109,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "bitwise_or.Scalar": [call(I, 5), call(I > 0, True)],
     "bitwise_xor.Scalar": [call(I, 5), call(I > 0, True)],
     "clamp": [call(X, -0.5, 0.5), call(X, None, 0), call(I, 0), call(I, -1.5, 1.5)],
-    "col2im": [call(numbers(2, 12, 16), [5, 6], [2, 3], [1, 1], [0, 0], [1, 1]), call(numbers(1, 8, 9), [5, 5], [2, 2], [2, 2], [1, 1], [2, 2])],
+    "col2im": [
+        call(numbers(2, 12, 16), [5, 6], [2, 3], [1, 1], [0, 0], [1, 1]),
+        call(numbers(1, 8, 9), [5, 5], [2, 2], [2, 2], [1, 1], [2, 2]),
+    ],
     "convolution": [
         call(IMAGE, numbers(4, 3, 3, 3), numbers(4), [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
         call(IMAGE, numbers(6, 1, 3, 2), None, [2, 1], [1, 1], [1, 2], False, [0, 0], 3),
@@ -126,7 +135,11 @@ SAMPLES: dict[str, list[Sample]] = {
     "fmod.Scalar": _scalars(2, -1.5),
     "ge.Scalar": _scalars(1, 0.5),
     "gt.Scalar": _scalars(1, 0.5),
-    "index.Tensor": [call(X, [torch.tensor([2, -1]), None]), call(X, [INDEX[:, :2], torch.tensor([1, 0])]), call(VOLUME, [None, None, ROWS % 2, None, ROWS])],
+    "index.Tensor": [
+        call(X, [torch.tensor([2, -1]), None]),
+        call(X, [INDEX[:, :2], torch.tensor([1, 0])]),
+        call(VOLUME, [None, None, ROWS % 2, None, ROWS]),
+    ],
     "le.Scalar": _scalars(1, 0.5),
     "lt.Scalar": _scalars(1, 0.5),
     "max_pool2d_with_indices": [call(IMAGE, [2, 2]), call(IMAGE, [3, 2], [1, 2], [1, 0], [1, 2], True), call(IMAGE[0], [2, 2], [1, 1])],

@@ -191,12 +191,6 @@ def test_export_leaves_pending_work_alone() -> None:
     assert xm.get_stablehlo() == text and pending.tolist() == [3.0, 6.0]
 
 
-def test_dynamic_shapes_are_refused() -> None:
-    program = torch.export.export(nn.ReLU(), (torch.ones(4, 3),), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
-    with pytest.raises(UnsupportedOperationError, match="dynamic"):
-        stablehlo.exported_program_to_stablehlo(program)
-
-
 def test_a_value_read_while_exporting_is_refused() -> None:
     @torch.library.custom_op("export_test::on_the_cpu", mutates_args=(), device_types="cpu")
     def on_the_cpu(x: torch.Tensor) -> torch.Tensor:

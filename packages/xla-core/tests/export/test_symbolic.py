@@ -237,7 +237,7 @@ def test_signatures_name_open_dimensions() -> None:
     ("function", "match"),
     [
         (lambda x: x + torch.rand_like(x), "random numbers"),
-        (lambda x: x[x > 0], "depends on data"),
+        (lambda x: x[x > 0], "data decides"),
         (lambda x: x.cummax(0).values, "open sizes"),
     ],
     ids=["random", "data", "scan"],
@@ -245,3 +245,49 @@ def test_signatures_name_open_dimensions() -> None:
 def test_what_needs_fixed_sizes_is_refused(function: Callable[..., Any], match: str) -> None:
     with pytest.raises(UnsupportedOperationError, match=match):
         exported(function, (torch.randn(6, 5),), (({0: Dim("rows", min=3), 1: Dim("columns", min=3)},),))
+
+
+class Counter(nn.Module):
+    """Writes to a buffer and to an argument; gives a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor, out: torch.Tensor, scale: float) -> tuple[torch.Tensor, int, None]:
+        self.seen += x.sum(0)
+        out.copy_(x * self.weight * scale)
+        return x + self.seen, 7, None
+
+
+def test_programs_of_open_sizes_write_and_give_numbers(tmp_path: Path) -> None:
+    model, rows = Counter(), Dim("rows")
+    exported(model, (torch.ones(2, 3), torch.ones(2, 3), 2.0), {"x": {0: rows}, "out": {0: rows}, "scale": None}).save(str(tmp_path))
+    loaded = stablehlo.StableHLOGraphModule.load(str(tmp_path))
+    for size in (2, 5, 4):
+        x, out, expected = torch.randn(size, 3), torch.empty(size, 3), torch.empty(size, 3)
+        result, number, nothing = loaded(x, out, 2.0)
+        torch.testing.assert_close(result.cpu(), model(x, expected, 2.0)[0].detach())
+        torch.testing.assert_close(out, expected.detach())
+        assert (number, nothing) == (7, None)
+    with pytest.raises(ValueError, match="exported for"):
+        loaded(x, out, 3.0)
+
+
+def test_methods_of_open_and_of_fixed_sizes_share_weights() -> None:
+    model = nn.Linear(3, 4)
+    programs = {
+        "any": torch.export.export(model, (torch.ones(2, 3),), dynamic_shapes=({0: Dim("rows")},)),
+        "one": torch.export.export(model, (torch.ones(1, 3),)),
+    }
+    module = stablehlo.exported_programs_to_stablehlo(programs)
+    assert sorted(module.bundle.state_dict) == ["bias", "weight"]
+    x = torch.randn(6, 3)
+    torch.testing.assert_close(module.any(x).cpu(), model(x).detach())
+    torch.testing.assert_close(module.one(x[:1]).cpu(), model(x[:1]).detach())
+
+
+def test_an_open_number_is_refused() -> None:
+    with pytest.raises(UnsupportedOperationError, match="open number"):
+        exported(lambda x, count: x * count, (torch.ones(3), 5), ((None, Dim.DYNAMIC),))

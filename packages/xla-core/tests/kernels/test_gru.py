@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torch_xla.experimental.eager import eager_mode_context
 from torch_xla.experimental.gru import GRU
@@ -51,6 +51,26 @@ def test_a_longer_sequence_is_no_larger_program() -> None:
         mine(torch.zeros(length, 1, 3, device="xla"))
         recorded.append(metrics.counter("xla::call_jax") - before)
     assert recorded == [1, 1]
+
+
+@pytest.mark.parametrize(("kind", "theirs"), [(GRU, torch.nn.GRU), (torch.nn.LSTM, torch.nn.LSTM)], ids=["GRU", "LSTM"])
+def test_packed_sequences(kind: type[torch.nn.RNNBase], theirs: type[torch.nn.RNNBase]) -> None:
+    torch.manual_seed(2)
+    expected, mine = theirs(3, 4), kind(3, 4)
+    mine.load_state_dict(expected.state_dict())
+    mine.to("xla")
+    x, lengths = torch.randn(3, 2, 3), torch.tensor([2, 3])  # on the CPU, as torch wants them on every device
+    results = []
+    for layer, device in ((expected, "cpu"), (mine, "xla")):
+        given = x.to(device).detach().requires_grad_()
+        packed = pack_padded_sequence(given, lengths, enforce_sorted=False)
+        assert packed.data.device.type == device and packed.batch_sizes.is_cpu
+        padded, found = pad_packed_sequence(layer(packed)[0])
+        padded.square().sum().backward()
+        assert found.tolist() == [2, 3]
+        results.append((padded, given.grad, *[parameter.grad for parameter in layer.parameters()]))
+    for wanted, got in zip(*results, strict=True):
+        near(got, wanted)
 
 
 def test_what_torch_takes_and_refuses() -> None:

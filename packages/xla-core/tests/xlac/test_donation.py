@@ -10,6 +10,7 @@ import torch
 import torch_xla
 import torch_xla._XLAC as xlac
 from torch_xla.experimental.eager import eager_mode_context
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 from torch_xla.utils.dlpack import to_dlpack
 from xla_core import metrics
 
@@ -85,16 +86,28 @@ def test_a_read_takes_marked_buffers_only_where_the_config_says_so() -> None:
     assert xlac._xla_get_enable_alias_with_buffer_donor_config("xla:0")
     second, later = given + 2, given * 4
     xlac._xla_sync_multi([second], [])  # `later` reads it still
-    assert given.tolist() == [1.0] * 4 and later.tolist() == [4.0] * 4
-    third = given + 5
-    xlac._xla_sync_multi([third], [])
-    assert third.tolist() == [6.0] * 4 and second.tolist() == [3.0] * 4
+    assert given.tolist() == [1.0] * 4
+    xlac._xla_sync_multi([later], [])
+    assert later.tolist() == [4.0] * 4 and second.tolist() == [3.0] * 4
+    with pytest.raises(RuntimeError, match="marked for donation"):
+        given.cpu()
+
+
+def test_in_its_context_a_plain_read_takes_over_too() -> None:
+    given, other = torch.arange(4.0).to("xla"), torch.ones(4).to("xla")
+    total = given + other
+    xlac._set_buffer_donation(given, True)
+    with alias_with_buffer_donor_config():
+        before = aliased()
+        other.add_(2)  # stays pending, and does not read what is given away
+        assert total.tolist() == [1.0, 2.0, 3.0, 4.0] and aliased() == before + 1
+    assert not xlac._xla_get_enable_alias_with_buffer_donor_config() and other.tolist() == [3.0] * 4
     with pytest.raises(RuntimeError, match="marked for donation"):
         given.cpu()
 
 
 def test_wrong_use() -> None:
-    with pytest.raises(TypeError, match="Tensor"):
+    with pytest.raises(RuntimeError, match=r"not an XLA tensor.*\.to\('xla'\)"):
         xlac._set_buffer_donation(torch.ones(2), True)
     with pytest.raises(RuntimeError, match="no device"):
         xlac._xla_get_enable_alias_with_buffer_donor_config("TPU:77")

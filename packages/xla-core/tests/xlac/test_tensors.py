@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 
@@ -16,18 +17,34 @@ from xla_core import metrics
 from xla_core.config import USE_SPMD
 
 
+def waiting() -> int:
+    """How many live tensors of the current device a read would have to compute, those of other tests included."""
+    gc.collect()
+    return xlac._check_device_tensor_need_materialization("").count(True)
+
+
 def test_what_is_pending_needs_to_be_computed() -> None:
     torch_xla.sync()
+    others = waiting()  # blanks that nobody has used: a sync leaves them
     done = torch.ones(3).to("xla")
-    pending = done + 1
-    assert xlac._check_tensor_need_materialization([done, pending, pending[1:]]) == [False, True, True]
-    before = xlac._check_device_tensor_need_materialization("xla:0")
-    another = pending * 2
-    after = xlac._check_device_tensor_need_materialization("xla:0")
-    assert after.count(True) == before.count(True) + 1 and False in after
-    del another
+    pending, blank = done + 1, torch.empty(3, device="xla")
+    assert xlac._check_tensor_need_materialization([done, pending, pending[1:], blank]) == [False, True, True, True]
+    assert waiting() == others + 2 and False in xlac._check_device_tensor_need_materialization("xla:0")
     torch_xla.sync()
-    assert not any(xlac._check_device_tensor_need_materialization(""))
+    assert xlac._check_tensor_need_materialization([done, pending, blank]) == [False, False, True] and waiting() == others + 1
+    assert blank.shape == blank.cpu().shape and waiting() == others
+
+
+def test_what_was_lost_cannot_be_computed() -> None:
+    torch_xla.sync()
+    others = waiting()
+    lost, blank = torch.ones(3).to("xla") + 1, torch.empty(2, device="xla")
+    xlac._clear_pending_irs()
+    assert xlac._check_tensor_need_materialization([lost, blank]) == [False, True] and waiting() == others + 1
+    assert "IR: None\nXLAData: None" in xlac._get_xla_tensor_debug_info(lost)
+    for use in (lost.cpu, lambda: xlac._get_xla_tensors_text([lost]), lambda: xlac._get_graph_hash([lost])):
+        with pytest.raises(RuntimeError, match="_clear_pending_irs"):
+            use()
 
 
 def test_ids_of_what_a_tensor_shows_change_with_writes() -> None:

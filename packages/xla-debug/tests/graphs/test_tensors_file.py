@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import torch, torch_xla
+import torch, torch_xla, torch_xla.runtime as xr
+xr.use_spmd()
 def train(tensor):
     kept = (tensor * 3).sin()
     torch_xla.sync()
@@ -40,11 +42,13 @@ def saved(tmp_path: Path, program: str, form: str, **settings: str) -> str:
 
 
 def test_each_run_of_a_program_is_saved_as_text(tmp_path: Path) -> None:
-    text = saved(tmp_path, PROGRAM, "text")
+    text = saved(tmp_path, PROGRAM, "text", CPU_NUM_DEVICES="2")
     assert text.count("## BEGIN_GRAPH\nIR {") == text.count("## END_GRAPH") == text.count("[ScheduleSyncTensorsGraph]") == 2
     assert "train (" in text and "aten::sin(" in text and "device=CPU:0" in text
+    first, second = re.findall(r"^Hashes: \((\w+)\)$", text, re.M)
+    assert first == second
 
 
 @pytest.mark.parametrize(("form", "shown"), [("hlo", "sharding={devices=[2,1]"), ("dot", "digraph")])
-def test_other_forms_in_spmd_mode(tmp_path: Path, form: str, shown: str) -> None:
+def test_other_forms(tmp_path: Path, form: str, shown: str) -> None:
     assert shown in saved(tmp_path, SPMD, form, CPU_NUM_DEVICES="2")

@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla.runtime as xr
+from xla_distributed.job.launch import start_replicas
+
 Process = subprocess.Popen[str]
 Starter = Callable[..., Process]
 PROGRAM = Path(__file__).parents[1] / "programs" / "environment.py"
@@ -83,6 +86,13 @@ def test_a_place_must_be_one_of_them_and_in_time(initialize: str) -> None:
     torch.ones(1, device="xla")
     with pytest.raises(RuntimeError, match="already used"):
         getattr(pjrt, initialize)(0, 2)
+
+
+def test_an_accelerator_is_of_the_process_that_used_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.ones(1, device="xla")
+    monkeypatch.setattr(xr, "device_type", lambda: "CUDA")
+    with pytest.raises(RuntimeError, match="already used its xla devices"):
+        start_replicas(print, (), 2)
 
 
 def test_a_process_that_never_comes_is_named(start_one: Starter, free_port: int) -> None:

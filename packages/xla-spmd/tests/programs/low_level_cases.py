@@ -64,6 +64,34 @@ def texts() -> dict[str, Any]:
 
 
 @case
+def runs() -> dict[str, Any]:
+    """What runs programs and asks for them, over a sharded tensor."""
+    host = torch.arange(32, dtype=torch.int64).reshape(8, 4)
+    t = host.to("xla")
+    lib._xla_mark_sharding(t, BOTH)
+    doubled = t * 2
+    named = lib._set_xla_custom_op_name_prefix(doubled, "twice/", 1)
+    found: dict[str, Any] = {"names": [named, "op_name=\"jit(program)/twice/aten.mul" in lib._get_xla_tensors_hlo([doubled])]}
+    found["need"] = lib._check_tensor_need_materialization([t, doubled, torch.empty(8, device="xla")])
+    module = lib._get_stablehlo([doubled], "", [], True)
+    found["module"] = [far(one, host * 2) for one in lib._run_stablehlo(module, [t])]
+    ids, values = lib._get_tensors_xla_device_data_node([doubled])
+    lib._xla_warm_up_cache([doubled], [])
+    values[ids.index(lib._xla_get_tensor_id(t))] = t + 1
+    found["cached"] = [far(one, (host + 1) * 2) for one in lib._run_cached_graph(lib._get_graph_hash([doubled]), values)]
+    found["pointer"] = lib._unsafe_buffer_pointer(t) == lib._get_tensors_handle([t])[0] > 0
+    rows, mask = torch.tensor([3, 0, -1]), host[:, 0] > 8
+    found["indices"] = [far(t[rows], host[rows]), far(t[mask], host[mask]), far(t.index_select(1, rows % 4), host.index_select(1, rows % 4))]
+    t[rows], host[rows] = 5, 5
+    found["written"] = [far(t, host), lib._get_xla_sharding_spec(t)]
+    lib._set_buffer_donation(t, True)
+    taken = t + 1
+    lib._xla_step_marker("xla:0", [], True)
+    found["taken"] = [far(taken, host + 1), *why(t.cpu)]
+    return found
+
+
+@case
 def shards() -> dict[str, Any]:
     t = torch.arange(40.0).reshape(10, 4).to("xla")
     lib._xla_mark_sharding(t, BOTH)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ def sgd_step(
     state_steps: Sequence[Tensor],
     params: Sequence[Tensor],
     d_p_list: Sequence[Tensor],
-    momentum_buffer_list: Sequence[Tensor | None],
+    momentum_buffer_list: MutableSequence[Tensor | None],
     *,
     weight_decay: float,
     momentum: float,
@@ -71,11 +71,13 @@ def sgd_step(
 ) -> None:
     """One step of SGD in place; nothing changes, counters neither, where found_inf is not zero.
 
-    d_p_list: the gradients. momentum_buffer_list: None for each parameter without momentum. Raises ValueError for lists of different
-    lengths, or where a buffer is missing.
+    d_p_list: the gradients. momentum_buffer_list: with momentum, takes a new buffer where there is None. Raises ValueError for lists of
+    different lengths.
     """
-    if momentum and any(buffer is None for buffer in momentum_buffer_list):
-        raise ValueError(f"momentum={momentum} needs a buffer for each parameter: tensors of zeros before the first step")
+    if momentum:
+        momentum_buffer_list[:] = [
+            torch.zeros_like(param) if buffer is None else buffer for param, buffer in zip(params, momentum_buffer_list, strict=True)
+        ]
     states = [{"momentum_buffer": buffer} for buffer in momentum_buffer_list]
     group = {
         "weight_decay": weight_decay,
@@ -88,7 +90,7 @@ def sgd_step(
     for bucket in _buckets(state_steps, params, d_p_list, states):
         gate = Gate(found_inf, bucket.step.device)
         bucket.step.add_(gate.count)
-        update_sgd({**group, "maximize": maximize}, bucket, gate)
+        update_sgd(group, bucket, gate)
 
 
 def _xla_adam_optimizer_step_(

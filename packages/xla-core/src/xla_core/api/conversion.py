@@ -12,7 +12,7 @@ from xla_core.api.user_modules import xr
 from xla_core.compat.arena import ToXlaTensorArena
 from xla_core.compat.nesting import Survey
 from xla_core.frontend.interop import alias_key, materialize
-from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.plain import mixed, tensor_behind
 from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import cpu_copies
 
@@ -23,11 +23,17 @@ def is_xla(value: Any) -> bool:
 
 
 def plain(tensor: torch.Tensor) -> XLATensor:
-    """The tensor itself, or the one that a wrapper (XLAShardedTensor) stands for. Raises TypeError for other subclasses."""
-    inner = tensor_behind(getattr(tensor, "global_tensor", tensor))
-    if inner is None:
-        raise TypeError(f"{type(tensor).__name__} is on device xla, but neither an xla tensor nor a wrapper with `global_tensor`")
-    return inner
+    """The tensor itself, or the one that a wrapper (XLAShardedTensor) stands for.
+
+    Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for what is no tensor.
+    """
+    shown = getattr(tensor, "global_tensor", tensor)
+    inner = tensor_behind(shown)
+    if inner is not None:
+        return inner
+    if isinstance(shown, torch.Tensor) and not is_xla(shown):
+        raise mixed(shown)
+    raise TypeError(f"expected an xla tensor or a wrapper with `global_tensor`, got {type(tensor).__name__}")
 
 
 def xla_tensors(nesting: Any) -> list[XLATensor]:

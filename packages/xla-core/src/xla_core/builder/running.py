@@ -92,7 +92,14 @@ class _NoBuffer:
             raise AttributeError(name)
         raise ExecutionError(_NO_VALUE)
 
+    def is_deleted(self) -> bool:
+        """False: it was never there."""
+        return False
+
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ExecutionError(_NO_VALUE)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ExecutionError(_NO_VALUE)
 
 

@@ -16,16 +16,20 @@ from xla_core.compile.options import compiler_options
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, aval_at
 from xla_core.ir.manual import manual_sharding
+from xla_core.ir.pending_graph import NamedLine
 from xla_core.ir.sharding import sharding_at, spans_devices
 
 Executable = Callable[..., Any]
 
 
 def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
-    """Names the operation and the user's line in the compiled program: `aten.mm[train.py:17]`.
+    """Names the operation and the user's line in the compiled program: `aten.mm[train.py:17]`, `encoder/aten.mm[block.py:3<train.py:17]`.
 
     Of the file the name alone, because / parts scopes; in brackets, because XLA drops what follows an @.
     """
+    if isinstance(line, NamedLine):
+        where = "<".join(each.rpartition("/")[2] for each in (line, *line.callers))
+        return jax.named_scope(f"{line.prefix}{name}[{where}]")
     where = "unknown" if line is None else line.rpartition("/")[2]
     return jax.named_scope(f"{name}[{where}]")
 

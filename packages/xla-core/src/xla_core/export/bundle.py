@@ -22,6 +22,7 @@ import torch
 from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 from xla_core.compile.emit import arrays_of
 from xla_core.dtypes import natural_dtype
+from xla_core.export.refinement import with_fixed_sizes
 from xla_core.export.stablehlo import Run, compiled
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.runtime.client import current_recorder
@@ -45,17 +46,28 @@ class VariableType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VariableSignature:
-    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: none are supported yet."""
+    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: the dimensions of open size, -1 in `shape`."""
 
     shape: list[int]
     dtype: str
     dynamic_dims: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dtype: torch.dtype) -> VariableSignature:
+        """The signature of such tensors. shape: -1 where a size is open."""
+        return cls(list(shape), str(dtype).removeprefix("torch."), [dim for dim, size in enumerate(shape) if size == -1])
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype itself."""
         found: torch.dtype = getattr(torch, self.dtype)
         return found
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has this dtype and these sizes, where they are not open."""
+        if tensor.dtype is not self.torch_dtype or tensor.ndim != len(self.shape):
+            return False
+        return all(dim in self.dynamic_dims or tensor.shape[dim] == size for dim, size in enumerate(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +198,7 @@ class StableHLOGraphModule:
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self._bundle = bundle
         self._functions = {function.meta.name: function for function in bundle.stablehlo_funcs}
-        self._compiled: dict[tuple[str, torch.device], Run] = {}
+        self._compiled: dict[tuple[Any, ...], Run] = {}
 
     def __reduce__(self) -> tuple[type[StableHLOGraphModule], tuple[StableHLOModelBundle]]:
         return type(self), (self._bundle,)
@@ -232,10 +244,7 @@ class StableHLOGraphModule:
             self._input(location, signature, args).to(device)
             for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
         ]
-        key = (method_name, device)
-        if key not in self._compiled:
-            self._compiled[key] = compiled(function.bytecode, device)
-        found = self._compiled[key](tensors)
+        found = self._run_of(function, device, [tensor.shape for tensor in tensors])(tensors)
         count = len(found) - len(meta.written)
         results: list[Any] = found[:count]
         for position, number in meta.constant_outputs:
@@ -246,6 +255,15 @@ class StableHLOGraphModule:
             else:
                 args[location.position].detach().copy_(value)
         return results
+
+    def _run_of(self, function: StableHLOFunc, device: torch.device, shapes: list[torch.Size]) -> Run:
+        """The compiled function; where it leaves sizes open, for inputs of such shapes."""
+        has_open_sizes = any(signature.dynamic_dims for signature in function.meta.input_signature)
+        key = (function.meta.name, device, *(shapes if has_open_sizes else ()))
+        if key not in self._compiled:
+            module = with_fixed_sizes(function.bytecode, shapes) if has_open_sizes else function.bytecode
+            self._compiled[key] = compiled(module, device)
+        return self._compiled[key]
 
     def _input(self, location: InputLocation, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
         if location.type_ is VariableType.INPUT_ARG:
@@ -288,7 +306,7 @@ class StableHLOGraphModule:
 def _argument(position: int, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
     given = args[position]
     tensor = isinstance(given, torch.Tensor)
-    if not tensor or list(given.shape) != signature.shape or given.dtype is not signature.torch_dtype:
+    if not tensor or not signature.takes(given):
         what = f"{given.dtype} of {list(given.shape)}" if tensor else repr(given)
         raise ValueError(f"argument {position} is {what}, the exported program takes {signature.dtype} of {signature.shape}")
     return given.detach()  # type: ignore[no-any-return]

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import torch
+from jax.experimental.xla_metadata import set_xla_metadata
 from torch import fx
 
 from xla_core.dtypes import device_dtype
-from xla_core.errors import UnsupportedOperationError
 from xla_core.frontend.dispatch import register_op
 from xla_core.frontend.jax_call import call_jax
 from xla_core.ops.table import Context, OpSpec
@@ -31,36 +31,40 @@ def stablehlo_custom_call(
 ) -> Any:
     """The results of `stablehlo.custom_call @call_target` on xla tensors, recorded as one operation: a tensor, or a list of several.
 
-    output_shapes, output_dtypes: of each result. backend_config: given to the target as it is. api_version: XLA's; 0 is 1. The target must
-    be registered where the program runs (`jax.ffi.register_ffi_target`), else compiling raises LoweringError; exporting needs none.
-    Raises ValueError for lists that differ in length, UnsupportedOperationError for frontend_attributes, which JAX cannot write.
+    output_shapes, output_dtypes: of each result. backend_config: given to the target as it is. api_version: XLA's; 0 is 1.
+    frontend_attributes: texts by name that stand beside the call, for passes of the compiler. The target must be registered where the
+    program runs (`jax.ffi.register_ffi_target`), else compiling raises LoweringError; exporting needs none.
+    Raises ValueError for lists that differ in length.
     """
     if len(output_shapes) != len(output_dtypes):
         raise ValueError(f"custom call {call_target!r} has {len(output_shapes)} shapes and {len(output_dtypes)} dtypes of results")
-    if frontend_attributes:
-        raise UnsupportedOperationError("frontend_attributes of a custom call are not supported: put them into backend_config")
     structs = tuple(
         jax.ShapeDtypeStruct(tuple(shape), device_dtype(dtype)) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
     )
-    function = _caller(call_target, structs, has_side_effect, backend_config, api_version or 1)
-    identity = (call_target, structs, has_side_effect, backend_config, api_version)
-    results = call_jax(function, tuple(args), name=call_target, override_hash=identity)
+    attributes = dict(frontend_attributes or {})
+    function = _caller(call_target, structs, has_side_effect, backend_config, api_version or 1, attributes)
+    # Of operations that JAX writes alike, the name tells apart those with other attributes.
+    name = call_target + "".join(f",{key}={attributes[key]}" for key in sorted(attributes))
+    identity = (call_target, structs, has_side_effect, backend_config, api_version, name)
+    results = call_jax(function, tuple(args), name=name, override_hash=identity)
     return results[0] if len(results) == 1 else list(results)
 
 
-def _caller(target: str, structs: tuple[Any, ...], has_side_effect: bool, config: str, version: int) -> Callable[..., Any]:
+def _caller(
+    target: str, structs: tuple[Any, ...], has_side_effect: bool, config: str, version: int, attributes: dict[str, str]
+) -> Callable[..., Any]:
     legacy = version < 4  # typed calls have attributes instead of a text
+    called = jax.ffi.ffi_call(
+        target,
+        structs,
+        has_side_effect=has_side_effect,
+        custom_call_api_version=version,
+        legacy_backend_config=config if legacy else None,
+    )
 
     def call(*arrays: Any) -> list[Any]:
-        return list(
-            jax.ffi.ffi_call(
-                target,
-                structs,
-                has_side_effect=has_side_effect,
-                custom_call_api_version=version,
-                legacy_backend_config=config if legacy else None,
-            )(*arrays)
-        )
+        with set_xla_metadata(**attributes):
+            return list(called(*arrays))
 
     return call
 

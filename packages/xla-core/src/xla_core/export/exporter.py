@@ -25,8 +25,10 @@ from xla_core.export.bundle import (
     spec_text,
 )
 from xla_core.export.custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
+from xla_core.export.open_method import OpenMethod, open_function, open_method
 from xla_core.export.programs import check_methods, refuse_data_dependent, without_autocast
-from xla_core.export.stablehlo import bytes_of, lower, text_of
+from xla_core.export.stablehlo import bytes_of, lower, stablehlo_version, text_of
+from xla_core.export.symbolic_dims import open_symbols
 from xla_core.export.traced import State, Traced
 from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import PendingGraph
@@ -111,7 +113,8 @@ def _makes_tensors(target: Any) -> bool:
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
     """The program as a callable StableHLO module with the method `forward`.
 
-    Raises UnsupportedOperationError for dynamic shapes, and for shapes or Python numbers that depend on data.
+    Sizes that the program leaves open (`torch.export.Dim`) stay open: the module is dynamic StableHLO, and results that are sizes are tensors.
+    Raises UnsupportedOperationError for shapes or Python numbers that depend on data, and for operations that cannot have open sizes.
     """
     return exported_programs_to_stablehlo({"forward": exported_model}, options)
 
@@ -128,7 +131,7 @@ def exported_programs_to_stablehlo(
     chosen.check()
     check_methods(programs, chosen.override_tracing_arguments is not None)
     state = State()
-    methods = {name: _trace(program, chosen, state) for name, program in programs.items()}
+    methods = {name: _method(program, chosen, state) for name, program in programs.items()}
     written = {location.name for method in methods.values() for location, _ in method.written if location.name}
     constants: list[np.ndarray[Any, Any]] = []
     functions = [_function(name, method, written, chosen, constants) for name, method in methods.items()]
@@ -162,8 +165,7 @@ def _refuse_collective(token: Any) -> Any:
 def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, options: StableHLOExportOptions | None = None) -> None:
     """Write a program of `torch.export` as StableHLO into the folder `stablehlo_dir`, which `StableHLOGraphModule.load` reads.
 
-    Weights go there too, unless `options.save_weights` is off. Raises UnsupportedOperationError for dynamic shapes, and for shapes or
-    Python numbers that depend on data; ValueError for a program without example inputs where the options give none.
+    Weights go there too, unless `options.save_weights` is off. Raises as `exported_program_to_stablehlo`, and ValueError for a program without example inputs where the options give none.
     """
     chosen = options or StableHLOExportOptions()
     exported_program_to_stablehlo(exported_model, chosen).save(stablehlo_dir, chosen.save_weights)
@@ -193,10 +195,15 @@ def _result_spec(exported: ExportedProgram) -> str | None:
     return None if spec is None else spec_text(spec)
 
 
-def _trace(program: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced:
+def _method(program: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced | OpenMethod:
     refuse_data_dependent(program)
-    _refuse_dynamic(program)
-    exported = without_autocast(program)
+    if open_symbols(program):
+        arguments, spec = tree_flatten(_examples(program, options))
+        return open_method(program, arguments, spec_text(spec), _result_spec(program), state)
+    return _trace(without_autocast(program), options, state)
+
+
+def _trace(exported: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced:
     arguments, spec = tree_flatten(_examples(exported, options))
     device = current_recorder().device
     traced = Traced(state, spec_text(spec), _result_spec(exported))
@@ -217,15 +224,12 @@ def _placed(traced: Traced, exported: ExportedProgram, spec: InputSpec, given: I
     raise UnsupportedOperationError(f"{spec.kind.name} inputs cannot be exported: pass tensors and numbers only")
 
 
-def _refuse_dynamic(exported: ExportedProgram) -> None:
-    if exported.range_constraints:
-        raise UnsupportedOperationError(f"dynamic shapes {list(exported.range_constraints)} cannot be exported: export with static shapes")
-
-
 def _function(
-    name: str, traced: Traced, written: set[str], options: StableHLOExportOptions, constants: list[np.ndarray[Any, Any]]
+    name: str, traced: Traced | OpenMethod, written: set[str], options: StableHLOExportOptions, constants: list[np.ndarray[Any, Any]]
 ) -> StableHLOFunc:
     """The lowered function. written: what any method changes of the state; constants: takes those that are not put into the module."""
+    if isinstance(traced, OpenMethod):
+        return open_function(name, traced, written, options.inline_all_constant, options.include_human_readable_text, constants)
     found, variables = traced.program, traced.variables(written)
     known = {id(each.value.buffer): each.location for each in variables}
     avals = [entry for entry in found.graph.entries if type(entry) is Aval]
@@ -239,18 +243,24 @@ def _function(
         else:
             locations.append(InputLocation.constant(len(constants)))
             constants.append(np.asarray(buffer))
-    signatures = [_aval_signature(aval) for number, aval in enumerate(avals) if number not in inlined]
+    signatures = [VariableSignature.of(aval.shape, aval.dtype) for number, aval in enumerate(avals) if number not in inlined]
     if found.inputs.seeds:
         locations.append(InputLocation.seeds())
         signatures.append(VariableSignature([len(found.inputs.seeds), 2], "uint32"))
     lowered = lower(found, inline_numbers=True, inline_buffers=inlined)
     meta = StableHLOFunctionMeta(
         name=name,
-        stablehlo_version=_version(),
+        stablehlo_version=stablehlo_version(),
         input_signature=signatures,
-        output_signature=[_signature(tensor) for tensor in (*traced.outputs, *[tensor for _, tensor in traced.written])],
+        output_signature=[
+            VariableSignature.of(tensor.shape, tensor.dtype) for tensor in (*traced.outputs, *[tensor for _, tensor in traced.written])
+        ],
         input_locations=locations,
-        unused_inputs=[(each.location, _signature(each.tensor)) for each in variables if each.location not in locations],
+        unused_inputs=[
+            (each.location, VariableSignature.of(each.tensor.shape, each.tensor.dtype))
+            for each in variables
+            if each.location not in locations
+        ],
         input_pytree_spec=traced.input_spec,
         output_pytree_spec=traced.output_spec,
         format_version=traced.format_version,
@@ -260,21 +270,3 @@ def _function(
     )
     text = text_of(lowered) if options.include_human_readable_text else None
     return StableHLOFunc(meta, bytes_of(lowered), text)
-
-
-def _version() -> str:
-    from jax.extend.mlir.dialects import stablehlo as dialect  # slow to import
-
-    return str(dialect.get_current_version())
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _aval_signature(aval: Aval) -> VariableSignature:
-    return VariableSignature(list(aval.shape), _name(aval.dtype))
-
-
-def _signature(tensor: torch.Tensor) -> VariableSignature:
-    return VariableSignature(list(tensor.shape), _name(tensor.dtype))

@@ -21,9 +21,9 @@ from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.export.composites import with_composites
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
-from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
-from xla_core.ir.pending_graph import BLANK, Entry, PendingGraph, Value, computed_buffer
-from xla_core.ir.signature import blank
+from xla_core.ir.cut import cut
+from xla_core.ir.graph import Graph, Inputs, live_values
+from xla_core.ir.pending_graph import NamedLine
 from xla_core.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
 from xla_core.runtime.recorder import Recorder
 
@@ -59,45 +59,8 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
     if any(value.recorder is not recorder for value in values):
         raise DeviceMismatchError("the results of one program are on one device, these are on several: ask for each device's apart")
     with recorder.lock:
-        return _cut(recorder, values) if values else _all_live(recorder)
-
-
-def _all_live(recorder: Recorder) -> Program:
-    pending_graph = recorder.pending_graph
-    slots = live_slots(pending_graph)
-    entries, renamed, input_data = extract(pending_graph, ancestors(pending_graph, slots))
-    return _program(recorder, pending_graph, entries, renamed, input_data, [renamed[slot] for slot in slots])
-
-
-def _cut(recorder: Recorder, values: Sequence[Value]) -> Program:
-    pending_graph = recorder.pending_graph
-    entries, renamed, input_data = extract(
-        pending_graph, ancestors(pending_graph, [value.slot for value in values if value.pending_graph is pending_graph])
-    )
-    outs = []
-    for value in values:
-        if value.pending_graph is pending_graph:
-            outs.append(renamed[value.slot])
-            continue
-        outs.append(len(entries))
-        if value.slot == BLANK:
-            entries.append((blank(value.aval),))
-            continue
-        input_data[len(entries)] = computed_buffer(value)
-        entries.append(value.aval)
-    return _program(recorder, pending_graph, entries, renamed, input_data, outs)
-
-
-def _program(
-    recorder: Recorder,
-    pending_graph: PendingGraph,
-    entries: list[Entry],
-    renamed: dict[int, int],
-    input_data: dict[int, Any],
-    outs: list[int],
-) -> Program:
-    graph = Graph(tuple(entries), tuple(outs), lines=renamed_lines(pending_graph, renamed))
-    return Program(recorder, graph, inputs_of(entries, input_data))
+        pending_graph = recorder.pending_graph
+        return Program(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
@@ -133,12 +96,23 @@ def text_of(lowered: Any) -> str:
 
 def bytes_of(lowered: Any) -> bytes:
     """The module as a versioned StableHLO artifact, which later and earlier releases of XLA read too."""
+    return artifact(str(lowered.compiler_ir("stablehlo")))
+
+
+def artifact(text: str) -> bytes:
+    """The module of such a text as `bytes_of` gives it."""
     from jax.extend import mlir  # slow to import
     from jax.extend.mlir.dialects import stablehlo as dialect
 
-    text = str(lowered.compiler_ir("stablehlo"))
     # Unlike the dialect's own function of this name, this one replaces operations of CHLO (erf, top_k), which have no versions.
     return bytes(mlir.serialize_portable_artifact(text, dialect.get_current_version()))
+
+
+def stablehlo_version() -> str:
+    """The version of StableHLO that artifacts are written in."""
+    from jax.extend.mlir.dialects import stablehlo as dialect  # slow to import
+
+    return str(dialect.get_current_version())
 
 
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
@@ -152,8 +126,13 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
 
 
 def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """HLO text of the pending program, before XLA's own passes: with the shardings of SPMD mode, as it would run."""
-    return str(lower_as_run(pending_program(tensors)).as_text(dialect="hlo"))
+    """HLO text of the pending program, before XLA's own passes: with the shardings of SPMD mode, as it would run.
+
+    With metadata (names of operations, lines) under `XLA_HLO_DEBUG`, and where operations were given names.
+    """
+    found = pending_program(tensors)
+    named = any(isinstance(line, NamedLine) for line in found.graph.lines.values())
+    return str(lower_as_run(found).as_text(dialect="hlo", debug_info=named or config.HLO_DEBUG.get()))
 
 
 def lower_as_run(found: Program) -> Any:
@@ -183,7 +162,7 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
         buffers = [buffer_of(plain(tensor)) for tensor in tensors]
         try:
             with jax.enable_x64(True):
-                results = execute(buffers)
+                results = execute([jax.device_put(buffer, place) for buffer in buffers])  # in SPMD mode, one device stands for all
         except (RuntimeError, ValueError, TypeError) as error:
             raise failed(error) from error
         return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]
@@ -192,5 +171,8 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
 
 
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a StableHLO module (an artifact or UTF-8 text) on xla tensors, on their device. Raises ExecutionError if it does not run."""
+    """The results of a StableHLO module, an artifact or UTF-8 text, on xla tensors, on their device.
+
+    Raises ExecutionError if it does not run.
+    """
     return compiled(bytecode, value_of(plain(tensors[0])).recorder.device if tensors else current_recorder().device)(tensors)

@@ -1,104 +1,91 @@
-"""The function of an exported program whose inputs have open sizes, as dynamic StableHLO: JAX's shape polymorphism."""
+"""The graph of an exported program whose inputs have open sizes, as dynamic StableHLO: JAX's shape polymorphism."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 import torch
+from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 
-from xla_core.dtypes import device_dtype, torch_dtype
+from xla_core.dtypes import device_dtype
 from xla_core.errors import UnsupportedOperationError
 from xla_core.export.symbolic_dims import SymbolicDims, symbolic_dims
 from xla_core.export.symbolic_operations import EqualSizes, SymbolicInterpreter, constant
 from xla_core.ops.axes import is_open
 
 OPEN = -1  # the size of an open dimension in signatures
+Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolicInput:
-    """An input of the function: its place among the inputs of the graph, its torch dtype, and its sizes, -1 where they are open."""
+class Taken:
+    """An input of the graph that is an input of the function, too: which one."""
 
-    place: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolicFunction:
-    """Dynamic StableHLO as text, its inputs, and the dtypes and sizes of its results."""
+    """Dynamic StableHLO as text, and the sizes of its inputs and results, -1 where they are open."""
 
     text: str
-    inputs: tuple[SymbolicInput, ...]
-    results: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+    inputs: tuple[Sizes, ...]
+    results: tuple[Sizes, ...]
 
 
-def symbolic_function(exported: ExportedProgram, values: Sequence[Any], inlined: Sequence[bool], platform: str) -> SymbolicFunction:
-    """The graph of a program over its inputs, for any sizes within the ranges that it was exported for.
+def symbolic_function(functional: ExportedProgram, values: Sequence[Any], results: Sequence[int], platform: str) -> SymbolicFunction:
+    """What a functional program computes for any sizes within the ranges that it was exported for.
 
-    values: for each input of the graph, a tensor (of arguments, only its dtype counts) or a constant. inlined: which of them become part of
-    the module. platform: where it is to run. Raises UnsupportedOperationError for operations that need fixed sizes.
+    values: for each input of the graph, `Taken`, a tensor that becomes part of the module, or a constant; for tokens None. results: the
+    places of those to compute among the graph's. platform: where it is to run. Raises UnsupportedOperationError for operations that need
+    fixed sizes.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, of how it copies its pytrees
-        functional = exported.run_decompositions()
     _drop_assertions(functional.graph_module)
-    # Tokens order operations with effects, of which only checks are left: they are no inputs of the function.
-    placeholders = [
-        node
-        for node, spec in zip(functional.graph.find_nodes(op="placeholder"), functional.graph_signature.input_specs, strict=True)
-        if spec.kind is not InputKind.TOKEN
-    ]
-    taken = [
-        place
-        for place, (node, value, inline) in enumerate(zip(placeholders, values, inlined, strict=True))
-        if isinstance(value, torch.Tensor) and not inline and (node.users or _is_open(node))
-    ]
-    found = _traced(functional, [(placeholders[place], place) for place in taken], values, platform)
-    inputs = (SymbolicInput(place, values[place].dtype, _sizes(aval.shape)) for place, aval in zip(taken, found.in_avals, strict=True))
-    results = (
-        (_result_dtype(node, aval.dtype), _sizes(aval.shape)) for node, aval in zip(_results(functional), found.out_avals, strict=True)
-    )
-    return SymbolicFunction(str(found.mlir_module()), tuple(inputs), tuple(results))
-
-
-def _traced(
-    functional: ExportedProgram, taken: Sequence[tuple[torch.fx.Node, int]], values: Sequence[Any], platform: str
-) -> jax.export.Exported:
-    """The graph as JAX exports it. Sizes that are equal though JAX does not see it become constraints, which the module asserts."""
     equalities: list[str] = []
     while True:
         try:
             with jax.enable_x64(True), _explained():
-                return _traced_once(functional, taken, values, platform, equalities)
-        except EqualSizes as found:
-            if found.constraint in equalities:
-                raise UnsupportedOperationError(f"JAX cannot be told that {found.constraint}: fix one of these sizes") from found
-            equalities.append(found.constraint)
+                found = _exported(functional, values, results, platform, equalities)
+            break
+        except EqualSizes as sizes:
+            # A constraint, which the module will assert.
+            if sizes.constraint in equalities:
+                raise UnsupportedOperationError(f"JAX cannot be told that {sizes.constraint}: fix one of these sizes") from sizes
+            equalities.append(sizes.constraint)
+    shapes = [tuple(_sizes(aval.shape) for aval in avals) for avals in (found.in_avals, found.out_avals)]
+    return SymbolicFunction(str(found.mlir_module()), *shapes)
 
 
-def _traced_once(
-    functional: ExportedProgram, taken: Sequence[tuple[torch.fx.Node, int]], values: Sequence[Any], platform: str, equalities: Sequence[str]
+def _exported(
+    functional: ExportedProgram, values: Sequence[Any], results: Sequence[int], platform: str, equalities: Sequence[str]
 ) -> jax.export.Exported:
     dims = symbolic_dims(functional, equalities)
-    interpreter = SymbolicInterpreter(functional.graph_module, dims)
-    tokens = sum(spec.kind is InputKind.TOKEN for spec in functional.graph_signature.input_specs)
+    taken: dict[int, fx.Node] = {}
+    for node, value in zip(functional.graph.find_nodes(op="placeholder"), values, strict=True):
+        if isinstance(value, Taken):
+            taken.setdefault(value.number, node)
+    structs = [_struct(taken[number], dims) for number in range(len(taken))]
+    main = _main(SymbolicInterpreter(functional.graph_module, dims), values, results)
+    return jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs)
 
+
+def _main(interpreter: SymbolicInterpreter, values: Sequence[Any], results: Sequence[int]) -> Callable[..., tuple[jax.Array, ...]]:
     def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        given = dict(zip([place for _, place in taken], arrays, strict=True))
-        filled = [given.get(place, _inlined(value)) for place, value in enumerate(values)]
-        results = interpreter.run(*[None] * tokens, *filled, enable_io_processing=False)[tokens:]
-        return tuple(jax.numpy.asarray(result) for result in results)
+        found = interpreter.run(*[_filled(value, arrays) for value in values], enable_io_processing=False)
+        return tuple(jax.numpy.asarray(found[place]) for place in results)
 
-    return jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*[_struct(node, dims) for node, _ in taken])
+    return main
+
+
+def _filled(value: Any, arrays: Sequence[jax.Array]) -> Any:
+    if isinstance(value, Taken):
+        return arrays[value.number]
+    return jax.numpy.asarray(constant(value)) if isinstance(value, torch.Tensor) else value
 
 
 @contextmanager
@@ -113,7 +100,7 @@ def _explained() -> Iterator[None]:
         raise UnsupportedOperationError(f"the program cannot be exported with open sizes: {reason}") from error
 
 
-def _drop_assertions(module: torch.fx.GraphModule) -> None:
+def _drop_assertions(module: fx.GraphModule) -> None:
     """Take torch's checks of sizes out of a graph: their comparisons have no value while sizes are open, and JAX makes its own."""
     for node in reversed(module.graph.nodes):
         if node.op == "call_function" and not node.users and node.meta.get("val") is None:
@@ -122,28 +109,10 @@ def _drop_assertions(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _is_open(node: torch.fx.Node) -> bool:
-    return any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
-
-
-def _struct(node: torch.fx.Node, dims: SymbolicDims) -> jax.ShapeDtypeStruct:
+def _struct(node: fx.Node, dims: SymbolicDims) -> jax.ShapeDtypeStruct:
     noted = node.meta["val"]
     return jax.ShapeDtypeStruct(dims.shape(noted.shape), device_dtype(noted.dtype))
 
 
-def _inlined(value: Any) -> Any:
-    return jax.numpy.asarray(constant(value)) if isinstance(value, torch.Tensor) else value
-
-
-def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+def _sizes(shape: Sequence[Any]) -> Sizes:
     return tuple(OPEN if is_open(size) else int(size) for size in shape)
-
-
-def _results(exported: ExportedProgram) -> list[Any]:
-    tokens = sum(spec.kind is OutputKind.TOKEN for spec in exported.graph_signature.output_specs)
-    return list(exported.graph.output_node().args[0][tokens:])
-
-
-def _result_dtype(node: Any, dtype: np.dtype[Any]) -> torch.dtype:
-    noted = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return noted.dtype if isinstance(noted, torch.Tensor) else torch_dtype(dtype)

@@ -127,7 +127,7 @@ class Traced:
             if spec.kind is OutputKind.USER_OUTPUT:
                 self._output(item, device)
             else:
-                self.written.append((self._target(exported, spec, arguments), item))
+                self.written.append((written_location(exported, spec, arguments, self.state), item))
         known = {location for location, _ in self.written}
         self.written += [
             (each.location, each.tensor)
@@ -142,7 +142,9 @@ class Traced:
         before = next(each.value.aval for each in self.inputs if each.location == location)
         if (tuple(tensor.shape), tensor.dtype) != (before.shape, before.dtype):
             what = location.name or f"argument {location.position}"
-            raise UnsupportedOperationError(f"the program gives {what} another shape, {list(tensor.shape)}: give that as a result of its own")
+            raise UnsupportedOperationError(
+                f"the program gives {what} another shape, {list(tensor.shape)}: give that as a result of its own"
+            )
 
     def _output(self, item: Any, device: torch.device) -> None:
         if isinstance(item, torch.Tensor):
@@ -150,13 +152,18 @@ class Traced:
         else:
             self.constant_outputs.append((len(self.outputs) + len(self.constant_outputs), number(item, "a result")))
 
-    def _target(self, exported: ExportedProgram, spec: OutputSpec, arguments: list[str]) -> InputLocation:
-        if spec.kind in _WRITES_STATE:
-            target = str(spec.target)
-            return InputLocation.parameter(self.state.name_of(target, tensor_named(exported, target)))
-        if spec.kind is OutputKind.USER_INPUT_MUTATION:
-            return InputLocation.input_arg(arguments.index(str(spec.target)))
-        raise UnsupportedOperationError(f"{spec.kind.name} results cannot be exported: export the forward pass alone")
+
+def written_location(exported: ExportedProgram, spec: OutputSpec, arguments: list[str], state: State) -> InputLocation:
+    """Where a result goes that the program does not return. arguments: the names of the graph's inputs that are arguments.
+
+    Raises UnsupportedOperationError for gradients and the like.
+    """
+    if spec.kind in _WRITES_STATE:
+        target = str(spec.target)
+        return InputLocation.parameter(state.name_of(target, tensor_named(exported, target)))
+    if spec.kind is OutputKind.USER_INPUT_MUTATION:
+        return InputLocation.input_arg(arguments.index(str(spec.target)))
+    raise UnsupportedOperationError(f"{spec.kind.name} results cannot be exported: export the forward pass alone")
 
 
 def tensor_named(exported: ExportedProgram, target: str) -> torch.Tensor:

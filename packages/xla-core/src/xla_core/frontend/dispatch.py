@@ -25,6 +25,8 @@ _CUSTOM: dict[str, Handler] = {
     for name, handler in subject.HANDLERS.items()
 }
 _THIS_DEVICE, _ANY_DEVICE = "PrivateUse1", "CompositeExplicitAutograd"
+# Torch makes them of other operations, by lengths that stay on the CPU.
+_BY_PARTS = frozenset({"aten::_pack_padded_sequence"})
 
 
 def _make(func: OpOverload) -> Handler:
@@ -35,6 +37,8 @@ def _make(func: OpOverload) -> Handler:
     if full_name(func) not in TABLE and has_kernel(str(func.name()), "CompositeImplicitAutograd"):
         # Only inference mode lets composites through to here.
         return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
+    if full_name(func) in _BY_PARTS:
+        return partial(call_kernel, func, _ANY_DEVICE)
     if calling(func).convention is Convention.VIEW:
         return views.handler(func)
     if full_name(func) not in TABLE and func.namespace != "aten":

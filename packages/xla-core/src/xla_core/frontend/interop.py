@@ -14,8 +14,9 @@ from xla_core.frontend.plain import ours
 from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
-from xla_core.ir.graph import Graph, ancestors, extract, live_slots, renamed_lines
-from xla_core.ir.pending_graph import KEPT, buffer_value, computed_buffer
+from xla_core.ir.cut import cut
+from xla_core.ir.graph import Graph, live_values
+from xla_core.ir.pending_graph import KEPT, buffer_value, computed_buffer, waits
 from xla_core.ir.sharding import spans_devices
 from xla_core.metrics import Cause
 from xla_core.runtime import resharding
@@ -103,8 +104,8 @@ def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
-    """Whether what `tensor` shows is recorded and not computed."""
-    return value_of(ours(tensor)).buffer is None
+    """Whether what `tensor` shows is recorded and not computed; False where it was lost to an error."""
+    return waits(value_of(ours(tensor)))
 
 
 def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
@@ -122,9 +123,8 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
     with recorder.lock:
         # Slots are those of now: another thread may sync, or drop what is dead.
         pending_graph = recorder.pending_graph
-        slots = live_slots(pending_graph) if values is None else [value.slot for value in values if value.buffer is None]
-        entries, renamed, _ = extract(pending_graph, ancestors(pending_graph, slots))
-        return Graph(tuple(entries), tuple(renamed[slot] for slot in slots), (), renamed_lines(pending_graph, renamed))
+        wanted = live_values(pending_graph) if values is None else [value for value in values if value.buffer is None]
+        return cut(pending_graph, wanted)[0]
 
 
 def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:

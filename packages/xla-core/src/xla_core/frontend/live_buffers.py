@@ -47,7 +47,7 @@ def live_buffers() -> list[LiveBuffer]:
     found: dict[int, LiveBuffer] = {}
     for value in things:
         buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
-        if buffer is not None and not buffer.is_deleted():
+        if isinstance(buffer, jax.Array) and not buffer.is_deleted():  # no placeholder
             tensors = tuple(tensor for tensor in holders.get(id(value), ()) if id(tensor) not in hidden)
             before = found.get(id(buffer))
             held = tensors if before is None else before.tensors + tensors

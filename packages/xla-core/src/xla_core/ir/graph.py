@@ -277,6 +277,11 @@ def live_slots(pending_graph: PendingGraph) -> list[int]:
     return [slot for slot in live if slot not in input_data]
 
 
+def live_values(pending_graph: PendingGraph) -> list[Value]:
+    """The pending values that somebody still holds, in the order of their slots, held by this list."""
+    return [value for slot in live_slots(pending_graph) if (value := pending_graph.refs[slot]()) is not None]
+
+
 def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
     """Numbers of the leaves whose buffers nobody but the pending graph holds; not of small ones, whose memory is worth no other program.
 

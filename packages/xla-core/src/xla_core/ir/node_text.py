@@ -26,7 +26,20 @@ from xla_core.ir.signature import PLACEHOLDER, Signature
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
 _OF_NUMBERS = {ScalarKind.FLOAT: "f64[]", ScalarKind.INT: "s64[]", ScalarKind.SEED: "u64[]"}
 # What the other dumps call these.
-_NAMES = {"aten::_to_copy": "xla::cast", "xla::empty": "aten::empty", "xla::sharding_constraint": "xla::custom_sharding"}
+_NAMES = {
+    "aten::_log_softmax": "aten::log_softmax",
+    "aten::_softmax": "aten::softmax",
+    "aten::_to_copy": "xla::cast",
+    "aten::convolution": "aten::convolution_overrideable",
+    "aten::nll_loss_forward": "aten::nll_loss",
+    "xla::empty": "aten::empty",
+    "xla::sharding_constraint": "xla::custom_sharding",
+    "xla_distributed::all_gather": "xla::all_gather",
+    "xla_distributed::all_reduce": "xla::cross_replica_sum",
+    "xla_distributed::all_to_all": "xla::all_to_all",
+    "xla_distributed::collective_permute": "xla::collective_permute",
+    "xla_distributed::reduce_scatter": "xla::reduce_scatter",
+}
 _SCATTERED = frozenset({"slice", "select", "diagonal", "as_strided"})
 _VIEW = re.compile(r"(\w+)(?:\.\w+)?\[")
 

@@ -63,6 +63,16 @@ INT_FIXED = ScalarInput(ScalarKind.INT, True)
 SEED = ScalarInput(ScalarKind.SEED, False)
 
 
+class NamedLine(str):
+    """The user's line of an operation, and what compiled programs show beside it.
+
+    prefix: before the operation's name. callers: lines from which that one was called, the innermost first.
+    """
+
+    prefix: str
+    callers: tuple[str, ...]
+
+
 class Value:
     """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
 
@@ -98,8 +108,15 @@ def no_value_error(value: Value) -> XlaError:
     known: XlaError | None = getattr(value, "lost", None)
     if isinstance(known, DonatedError):
         return DonatedError(str(known))
-    text = f"{value.aval} on {value.recorder.device} has no value: the execution that should have computed it failed"
-    return ExecutionError(text) if known is None else type(known)(f"{text}: {known}")
+    text = f"{value.aval} on {value.recorder.device} has no value"
+    if known is None:
+        return ExecutionError(f"{text}: the execution that should have computed it failed")
+    return type(known)(f"{text}: {known}")
+
+
+def waits(value: Value) -> bool:
+    """Whether a value is still to be computed: pending, or blank. One that was lost is not."""
+    return value.buffer is None and (value.pending_graph is not None or value.slot == BLANK)
 
 
 def computed_buffer(value: Value) -> jax.Array:

@@ -39,6 +39,17 @@ def user_line() -> str | None:
     return None
 
 
+def user_lines(most: int) -> list[str]:
+    """`file:line` of the innermost frames of the user's code, `most` of them."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < most:
+        if is_users(frame.f_code.co_filename):
+            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return found
+
+
 def asking_line() -> str | None:
     """`user_line()` for events, None if nobody wants any: walking the stack costs more after a program has run."""
     return user_line() if metrics.listened() else None

@@ -26,6 +26,7 @@ from xla_core.ir.graph import (
     extract,
     inputs_of,
     live_slots,
+    live_values,
     operation_at,
     renamed_lines,
     results_of_side_effects,
@@ -74,11 +75,10 @@ class StepProgram:
 
 def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgram | None:
     """The program of everything live on `pending_graph`, which takes over marked buffers if told to; None if nothing is."""
-    slots = live_slots(pending_graph)
-    if not slots:
+    # Held from here until they have their buffers.
+    values = live_values(pending_graph)
+    if not values:
         return None
-    # Held from here until they have their buffers; asked for again, since the garbage collector may have ended some.
-    values = [value for slot in slots if (value := pending_graph.refs[slot]()) is not None]
     outs = tuple(value.slot for value in values)
     dead = dead_leaves(pending_graph)
     if donate and donation.any_marked():
@@ -257,11 +257,8 @@ def retire(recorder: Recorder) -> None:
         entries.clear()
 
 
-def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ, donate: bool = False) -> None:
-    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised.
-
-    donate: let results take over marked buffers (runtime/donation.py) that nothing else pending needs.
-    """
+def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
+    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised."""
     by_recorder: dict[int, list[Value]] = {}
     for value in values:
         if value.buffer is None:
@@ -272,10 +269,10 @@ def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ, don
         with recorder.lock:
             _measure_lock(begin)
             # Asked again under the lock: another thread may have computed some.
-            _compute_on(recorder, [value for value in group if value.buffer is None], cause, donate)
+            _compute_on(recorder, [value for value in group if value.buffer is None], cause)
 
 
-def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None, donate: bool = False) -> None:
+def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
     if not values:
         return
     if _region.forbidden is not None and cause is Cause.VALUE_READ:
@@ -296,11 +293,12 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None, do
     also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
     slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
     # No leaves are dead here: what stays pending may read them, so nothing is donated that the user has not marked.
+    donate = donation.any_marked() and donation.enabled(recorder.index)
     dead = donation.spare_leaves(pending_graph, list(renamed), slots) if donate else ()
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
         # The turns have run most of it: what is left is another, short program.
-        _compute_on(recorder, [value for value in values if value.buffer is None], cause, donate)
+        _compute_on(recorder, [value for value in values if value.buffer is None], cause)
         return
     executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
     if dead:

@@ -42,9 +42,9 @@ _done_ns: dict[int, int] = {}  # when each device was done with what it last ran
 
 
 def _finished(launched: Launched) -> None:
-    now = time.perf_counter_ns()
+    now, begin = time.perf_counter_ns(), launched.begin_ns
     # A program waits for those before it: that is none of its own time.
-    metrics.metric_add(launched.metric, now - max(launched.begin_ns, _done_ns.get(launched.device, 0)), Unit.DURATION_NS)
+    metrics.metric_add(launched.metric, now - max(begin, _done_ns.get(launched.device, begin)), Unit.DURATION_NS)
     _done_ns[launched.device] = now
     if launched.event:
         metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=now - launched.begin_ns))

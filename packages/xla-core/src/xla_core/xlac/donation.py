@@ -17,8 +17,8 @@ def _set_buffer_donation(tensor: torch.Tensor, donate: bool) -> bool:
     """Let the next step take over the buffer of `tensor`, if it has one; False if not (it is pending, or shared with another library).
 
     The next sync writes a result of the same shape and dtype there; reading `tensor` afterwards raises RuntimeError.
-    `_xla_sync_multi`, cached graphs and those of `torch.compile` do so only where `_xla_set_enable_alias_with_buffer_donor_config` says
-    so, captured calls and eager mode not at all.
+    Reads, `_xla_sync_multi`, cached graphs and those of `torch.compile` do so only where
+    `_xla_set_enable_alias_with_buffer_donor_config` says so, captured calls and eager mode not at all.
     """
     return donation.mark(value_of(plain(tensor)), donate)
 

@@ -16,19 +16,18 @@ from xla_core.api.conversion import plain
 from xla_core.api.library import optimization_barrier_
 from xla_core.api.model import get_rng_state, set_rng_state, wait_device_ops
 from xla_core.api.step import check_scopes
-from xla_core.errors import UnsupportedOperationError
+from xla_core.errors import ExecutionError, UnsupportedOperationError
 from xla_core.frontend.interop import buffer_of, storage_key
 from xla_core.frontend.live_buffers import live_tensors
 from xla_core.frontend.values import cpu_copies, value_of
-from xla_core.ir.pending_graph import Value
+from xla_core.ir.graph import live_values
+from xla_core.ir.pending_graph import Value, lose, waits
 from xla_core.runtime.sync import compute, retire, user_step
 from xla_core.xlac.common import Tensors, plain_tensors, recorder_named
-from xla_core.xlac.donation import _xla_get_enable_alias_with_buffer_donor_config
 
 
 def _xla_sync_multi(tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True) -> None:
-    values = [value_of(tensor) for tensor in plain_tensors(tensors)]
-    compute(values, donate=any(_xla_get_enable_alias_with_buffer_donor_config(str(value.recorder.device)) for value in values))
+    compute([value_of(tensor) for tensor in plain_tensors(tensors)])
     if wait:
         wait_device_ops([tensor.device for tensor in tensors])
 
@@ -96,8 +95,11 @@ def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tens
 
 
 def _clear_pending_irs(device: str = "") -> None:
+    """Drop what is pending on a device: tensors that wait for it cannot be read any more."""
     recorder = recorder_named(device)
     with recorder.lock:
+        for value in live_values(recorder.pending_graph):
+            lose(value, ExecutionError("_XLAC._clear_pending_irs has dropped what was pending"))
         retire(recorder)
 
 
@@ -106,7 +108,8 @@ def _replace_xla_tensor(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
-    return int(buffer_of(plain(tensor)).unsafe_buffer_pointer())
+    """The address of a tensor's data, computed first if it is pending; in SPMD mode, of its first shard here."""
+    return int(buffer_of(plain(tensor)).addressable_data(0).unsafe_buffer_pointer())
 
 
 class IrValue:
@@ -117,15 +120,15 @@ class IrValue:
 
 
 def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
-    """For each tensor, whether reading it has to run a program."""
-    return [value_of(tensor).buffer is None for tensor in plain_tensors(tensors)]
+    """For each tensor, whether reading it has to run a program: not if it is computed, nor if it was lost to an error."""
+    return [waits(value_of(tensor)) for tensor in plain_tensors(tensors)]
 
 
 def _check_device_tensor_need_materialization(device: str) -> list[bool]:
     """The same for all live tensors of a device (empty: the current one)."""
     recorder = recorder_named(device)
     storages = {id(tensor._storage): tensor._storage for tensor in live_tensors()}
-    return [storage.value.buffer is None for storage in storages.values() if storage.value.recorder is recorder]
+    return [waits(storage.value) for storage in storages.values() if storage.value.recorder is recorder]
 
 
 _numbers = itertools.count()

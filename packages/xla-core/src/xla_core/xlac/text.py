@@ -9,6 +9,7 @@ import torch
 from xla_core.api import devices
 from xla_core.api.conversion import plain
 from xla_core.api.lookup import find
+from xla_core.builder.running import is_placeholder
 from xla_core.errors import MissingPackageError
 from xla_core.export import stablehlo
 from xla_core.export.stablehlo import Program, pending_program
@@ -17,10 +18,13 @@ from xla_core.frontend.live_buffers import live_tensors
 from xla_core.frontend.tensor import XLATensor
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
+from xla_core.ir.graph import operation_at
 from xla_core.ir.node_text import element_type, node_text, numbers_of, shape_text
+from xla_core.ir.pending_graph import NamedLine, waits
 from xla_core.ir.sharding import sharding_text
 from xla_core.ir.text import graph_hash, graph_text
 from xla_core.runtime.resharding import any_sharded, requested_sharding
+from xla_core.runtime.source_location import user_lines
 from xla_core.xlac.common import Tensors, holders, plain_tensors
 
 
@@ -53,6 +57,29 @@ def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
     return bytes(lowered.compiler_ir(dialect="hlo").as_serialized_hlo_module_proto())
 
 
+def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, prefix: str, max_call_stack_depth: int) -> bool:
+    """Put `prefix` before the name of the pending operation that computes `tensor`, in the metadata of HLO and so in profiles.
+
+    max_call_stack_depth: how many of the user's lines are named with it, from this one outwards. False if nothing pending computes the
+    tensor. Programs that were compiled before keep their names.
+    """
+    found = plain(tensor)
+    base, view = found._storage.value, found._view
+    if view is None and (base.pending_graph is None or base.buffer is not None):
+        return False
+    with base.recorder.lock:
+        pending_graph = base.recorder.pending_graph
+        slot = pending_graph.adopt(base)
+        slot = operation_at(pending_graph.entries, slot if view is None else pending_graph.read(slot, view))
+        entry = pending_graph.entries[slot]
+        if type(entry) is not tuple:
+            return False
+        lines = user_lines(max_call_stack_depth) or [entry[0].line or "unknown"]
+        named = pending_graph.lines[slot] = NamedLine(lines[0])
+        named.prefix, named.callers = prefix, tuple(lines[1:])
+    return True
+
+
 def _get_xla_tensors_dot(tensors: Tensors) -> str:
     """The program that computes `tensors` as a graph for Graphviz."""
     graph = graph_of(plain_tensors(tensors))
@@ -80,7 +107,9 @@ def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
         f"ShardingSpec: {_sharding(found)}",
     ]
     if value.buffer is None:
-        lines += [f"IR: {_text(pending_program([found]))}", "XLAData: None"]
+        lines += [f"IR: {_text(pending_program([found])) if waits(value) else None}", "XLAData: None"]
+    elif is_placeholder(found):
+        lines += ["IR: None", "XLAData: placeholder"]
     else:
         lines += ["IR: None", "XLAData:", f"  Data Device: {device}", f"  Data Shape: {shape_text(value.aval)}"]
         lines += [f"  Data Handle: {_handle(found)}"]
@@ -130,7 +159,7 @@ def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
 
 def _pending(indexes: Sequence[int] | None) -> list[XLATensor]:
     found = [tensor for tensor in live_tensors() if indexes is None or tensor._storage.value.recorder.index in indexes]
-    return [tensor for tensor in found if tensor._storage.value.pending_graph is not None and tensor._storage.value.buffer is None]
+    return [tensor for tensor in found if waits(tensor._storage.value)]
 
 
 def _get_graph_hash(tensors: Tensors) -> bytes:
