@@ -18,6 +18,7 @@ OPEN = (
     "torch_xla.experimental.distributed_checkpoint",
 )
 
+
 def gone() -> set[str]:
     """The names that the page lists as gone; without those that are there and raise."""
     page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8").partition("\n## Gone")[2]

@@ -113,7 +113,7 @@ def _makes_tensors(target: Any) -> bool:
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
     """The program as a callable StableHLO module with the method `forward`.
 
-    Sizes that the program leaves open (`torch.export.Dim`) stay open: the module is dynamic StableHLO, and results that are sizes are tensors.
+    Sizes that the program leaves open (`torch.export.Dim`) stay open: the module is dynamic StableHLO; results that are sizes are tensors.
     Raises UnsupportedOperationError for shapes or Python numbers that depend on data, and for operations that cannot have open sizes.
     """
     return exported_programs_to_stablehlo({"forward": exported_model}, options)
@@ -165,7 +165,8 @@ def _refuse_collective(token: Any) -> Any:
 def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, options: StableHLOExportOptions | None = None) -> None:
     """Write a program of `torch.export` as StableHLO into the folder `stablehlo_dir`, which `StableHLOGraphModule.load` reads.
 
-    Weights go there too, unless `options.save_weights` is off. Raises as `exported_program_to_stablehlo`, and ValueError for a program without example inputs where the options give none.
+    Weights go there too, unless `options.save_weights` is off. Raises as `exported_program_to_stablehlo`, and ValueError for a program
+    without example inputs where the options give none.
     """
     chosen = options or StableHLOExportOptions()
     exported_program_to_stablehlo(exported_model, chosen).save(stablehlo_dir, chosen.save_weights)
