@@ -118,7 +118,9 @@ def test_constants_of_one_name_are_each_methods_own() -> None:
             return x + self.constant
 
     modules = {"one": Adds(1.0), "two": Adds(2.0)}
-    exported = stablehlo.exported_programs_to_stablehlo({name: torch.export.export(each, (torch.ones(1),)) for name, each in modules.items()})
+    exported = stablehlo.exported_programs_to_stablehlo(
+        {name: torch.export.export(each, (torch.ones(1),)) for name, each in modules.items()}
+    )
     for _ in range(2):
         for name, module in modules.items():
             assert exported.evaluate(name, [torch.ones(1)])[0].tolist() == module(torch.ones(1)).tolist()

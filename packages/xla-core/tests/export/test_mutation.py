@@ -199,6 +199,10 @@ def test_other_numbers_and_shapes_than_exported_are_refused(tmp_path: Path) -> N
         loaded(state, x, **{**kwargs, "step": 3, "unused": torch.ones(1)})
     with pytest.raises(ValueError, match="argument 1 is 3"):
         loaded({**state, "pair": (3, state["pair"][1])}, x, **{**kwargs, "step": 3})
+    shared = torch.ones(2, dtype=torch.int32)
+    for both in (shared, shared.to("xla")):
+        with pytest.raises(ValueError, match="argument 7, which is argument 2 too"):
+            loaded({**state, "pair": (state["pair"][0], both)}, x, **{**kwargs, "step": 3, "names": [None, both]})
     assert state["count"].item() == 1, "nothing was written"
 
 

@@ -18,7 +18,7 @@ from xla_core.frontend.values import value_of
 from xla_core.ir.pending_graph import Value
 from xla_core.runtime.transfer import to_numpy
 
-_WRITES_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_WRITES_STATE = {"BUFFER_MUTATION", "PARAMETER_MUTATION"}  # by name: not every torch has both
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,9 @@ class Traced:
         before = next(each.value.aval for each in self.inputs if each.location == location)
         if (tuple(tensor.shape), tensor.dtype) != (before.shape, before.dtype):
             what = location.name or f"argument {location.position}"
-            raise UnsupportedOperationError(f"the program gives {what} another shape, {list(tensor.shape)}: give that as a result of its own")
+            raise UnsupportedOperationError(
+                f"the program gives {what} another shape, {list(tensor.shape)}: give that as a result of its own"
+            )
 
     def _output(self, item: Any, device: torch.device) -> None:
         if isinstance(item, torch.Tensor):
@@ -151,7 +153,7 @@ class Traced:
             self.constant_outputs.append((len(self.outputs) + len(self.constant_outputs), number(item, "a result")))
 
     def _target(self, exported: ExportedProgram, spec: OutputSpec, arguments: list[str]) -> InputLocation:
-        if spec.kind in _WRITES_STATE:
+        if spec.kind.name in _WRITES_STATE:
             target = str(spec.target)
             return InputLocation.parameter(self.state.name_of(target, tensor_named(exported, target)))
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
