@@ -25,7 +25,7 @@ from xla_core.errors import UnsupportedOperationError
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
 # How many samples of each dtype an entry of the database gives, at most.
-MOST = {torch.float32: 3, torch.int64: 1, torch.bool: 1, torch.complex64: 1, torch.bfloat16: 1}
+MOST = {torch.float32: 2, torch.int64: 1, torch.bool: 1, torch.complex64: 1, torch.bfloat16: 1}
 
 
 def overload(name: str) -> Any:
@@ -53,14 +53,14 @@ def call(*args: Any, **kwargs: Any) -> Sample:
     return args, kwargs
 
 
-X, Y, I = numbers(3, 4), numbers(3, 4, seed=1), numbers(3, 4, dtype=torch.int64)
+X, Y, WHOLE = numbers(3, 4), numbers(3, 4, seed=1), numbers(3, 4, dtype=torch.int64)
 IMAGE, VOLUME, INDEX = numbers(2, 3, 6, 7), numbers(1, 2, 5, 4, 6), torch.tensor([[0, 2, 1, 0], [1, 1, 0, 2]])
 ROWS = torch.tensor([1, 0, 2, 1, 0])
 MOMENTS = (numbers(3), numbers(3, seed=1), numbers(3, seed=2), numbers(3, seed=3).abs())
 
 
 def _scalars(*others: Any) -> list[Sample]:
-    return [*[call(tensor, other) for other in others for tensor in (X, I)], call(X.to(torch.bfloat16), others[0])]
+    return [*[call(tensor, other) for other in others for tensor in (X, WHOLE)], call(X.to(torch.bfloat16), others[0])]
 
 
 def _normalized(tensor: torch.Tensor, axes: list[int]) -> list[torch.Tensor]:
@@ -90,11 +90,11 @@ SAMPLES: dict[str, list[Sample]] = {
     "_softmax": [call(X, 1, False), call(X.double(), 0, False), call(X.to(torch.bfloat16), -1, False)],
     "_to_copy": [call(X, dtype=dtype) for dtype in (torch.bool, torch.int32, torch.bfloat16, torch.complex64, None)],
     "adaptive_avg_pool1d": [call(numbers(2, 3, 8), [3]), call(numbers(3, 8), [1])],
-    "add.Scalar": [*_scalars(2, 2.5), call(X, 2, 3), call(I, True)],
-    "alias": [call(X), call(I)],
+    "add.Scalar": [*_scalars(2, 2.5), call(X, 2, 3), call(WHOLE, True)],
+    "alias": [call(X), call(WHOLE)],
     "as_strided": [
         call(X, [2, 3], [1, 2], 1),
-        call(I, [2, 2, 2], [4, 0, 1]),
+        call(WHOLE, [2, 2, 2], [4, 0, 1]),
         call(X, [], [], 5),
         call(X.to(torch.complex64), [3, 3], [3, 1]),
     ],
@@ -105,10 +105,10 @@ SAMPLES: dict[str, list[Sample]] = {
         call(numbers(2, 3, 3, 4), IMAGE, [3, 3], [2, 2], [1, 1], False, False, None),
         call(numbers(2, 3, 2, 2), IMAGE, [3, 3], [3, 3], [0, 0], False, True, 5),
     ],
-    "bitwise_and.Scalar": [call(I, 5), call(I > 0, True)],
-    "bitwise_or.Scalar": [call(I, 5), call(I > 0, True)],
-    "bitwise_xor.Scalar": [call(I, 5), call(I > 0, True)],
-    "clamp": [call(X, -0.5, 0.5), call(X, None, 0), call(I, 0), call(I, -1.5, 1.5)],
+    "bitwise_and.Scalar": [call(WHOLE, 5), call(WHOLE > 0, True)],
+    "bitwise_or.Scalar": [call(WHOLE, 5), call(WHOLE > 0, True)],
+    "bitwise_xor.Scalar": [call(WHOLE, 5), call(WHOLE > 0, True)],
+    "clamp": [call(X, -0.5, 0.5), call(X, None, 0), call(WHOLE, 0), call(WHOLE, -1.5, 1.5)],
     "col2im": [
         call(numbers(2, 12, 16), [5, 6], [2, 3], [1, 1], [0, 0], [1, 1]),
         call(numbers(1, 8, 9), [5, 5], [2, 2], [2, 2], [1, 1], [2, 2]),
@@ -125,9 +125,9 @@ SAMPLES: dict[str, list[Sample]] = {
         call(numbers(2, 6, 3, 7), IMAGE, numbers(6, 1, 3, 2), None, [2, 1], [1, 1], [1, 2], False, [0, 0], 3, [True, True, False]),
         call(numbers(2, 2, 12, 14), IMAGE, numbers(3, 2, 3, 3), [2], [2, 2], [1, 1], [1, 1], True, [1, 1], 1, [True, True, True]),
     ],
-    "copy": [call(X, Y), call(I, X), call(X, I[0])],
+    "copy": [call(X, Y), call(WHOLE, X), call(X, WHOLE[0])],
     "div.Scalar": _scalars(2, 2.5),
-    "div.Scalar_mode": [call(tensor, 2, rounding_mode=mode) for tensor in (X, I) for mode in ("floor", "trunc", None)],
+    "div.Scalar_mode": [call(tensor, 2, rounding_mode=mode) for tensor in (X, WHOLE) for mode in ("floor", "trunc", None)],
     "elu": [call(X), call(X, 0.5, 2.0, 3.0)],
     "embedding": [call(X, INDEX), call(X.to(torch.bfloat16), ROWS, 1), call(X.double(), torch.tensor(2, dtype=torch.int32))],
     "embedding_dense_backward": [call(numbers(5, 4), ROWS, 3, -1, False), call(numbers(5, 4), ROWS, 3, 1, True)],
@@ -155,7 +155,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "ne.Scalar": _scalars(1, 0.5),
     "pow.Tensor_Scalar": [*_scalars(2, 3.0), call(X.abs(), -0.5)],
-    "pow.Scalar": [call(2, X), call(2.5, I), call(3, I.abs())],
+    "pow.Scalar": [call(2, X), call(2.5, WHOLE), call(3, WHOLE.abs())],
     "rand": [call([3, 4]), call([1000], dtype=torch.float64)],
     "randn": [call([3, 4]), call([1000], dtype=torch.bfloat16)],
     "randperm": [call(9), call(5, dtype=torch.int32)],
@@ -165,8 +165,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "remainder.Scalar": _scalars(2, -1.5),
     "replication_pad2d": [call(IMAGE, [1, 2, 3, 0]), call(IMAGE[0], [-1, 1, 0, 2])],
     "replication_pad3d": [call(VOLUME, [1, 2, 3, 0, 1, 1]), call(VOLUME[0], [1, 1, 1, 1, 1, 1])],
-    "resize_": [call(X, [2, 3]), call(X, [12]), call(I, [4, 3])],
-    "scatter.value": [call(X, 0, INDEX, 2.5), call(I, 1, INDEX, 7)],
+    "resize_": [call(X, [2, 3]), call(X, [12]), call(WHOLE, [4, 3])],
+    "scatter.value": [call(X, 0, INDEX, 2.5), call(WHOLE, 1, INDEX, 7)],
     "sub.Scalar": [*_scalars(2, 2.5), call(X, 2, 3)],
     "sym_is_contiguous": [call(X), call(X.t())],
     "sym_numel": [call(X)],
@@ -319,22 +319,22 @@ def test_core_aten(name: str, tmp_path: Path) -> None:
             near(one.cpu(), other, third)
 
 
-def _of_samples(name: str, folder: Path, seed: int) -> list[Any]:
-    loaded = exported(name, SAMPLES[name], folder)
-    torch.manual_seed(seed)
-    return [pytree.tree_map(lambda item: item.cpu(), loaded(*tensors_of(SAMPLES[name]))) for _ in range(2)]
-
-
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_core_aten(name: str, tmp_path: Path) -> None:
     """Of the CPU's shapes, dtypes and distribution; another draw at each call, the same ones for the same seed."""
-    first, second = _of_samples(name, tmp_path / "one", 1)
-    expected = Calls(name, SAMPLES[name])(*tensors_of(SAMPLES[name]))
-    for one, other in zip(tensors_of(first), tensors_of(expected), strict=True):
+    samples = SAMPLES[name]
+    loaded = exported(name, samples, tmp_path)
+
+    def draw() -> list[Any]:
+        return pytree.tree_map(lambda item: item.cpu(), loaded(*tensors_of(samples)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(1)
+    first, second = draw(), draw()
+    for one, other in zip(tensors_of(first), tensors_of(Calls(name, samples)(*tensors_of(samples))), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
     assert not all(map(torch.equal, tensors_of(first), tensors_of(second)))
-    again, _ = _of_samples(name, tmp_path / "two", 1)
-    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    torch.manual_seed(1)
+    torch.testing.assert_close(draw(), first, rtol=0, atol=0)
     LIKE_THE_CPU[name](first)
 
 
@@ -363,15 +363,10 @@ def _dropout(results: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 LIKE_THE_CPU: dict[str, Any] = {"rand": _uniform, "randn": _normal, "randperm": _permutation, "native_dropout": _dropout}
 
 
-def test_an_argument_keeps_its_size(tmp_path: Path) -> None:
+def test_an_argument_keeps_its_size() -> None:
     class Resizes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.ops.aten.resize_.default(x, [2, 3])  # type: ignore[no-any-return]
 
     with pytest.raises(UnsupportedOperationError, match="argument 0 another shape"):
         stablehlo.exported_program_to_stablehlo(torch.export.export(Resizes(), (X.clone(),)))
-
-
-def test_every_sample_is_of_a_core_overload() -> None:
-    missing = {name for name in SAMPLES if name not in CORE}
-    assert not missing, f"not core ATen in torch {torch.__version__}: {missing}"

@@ -199,6 +199,10 @@ def test_other_numbers_and_shapes_than_exported_are_refused(tmp_path: Path) -> N
         loaded(state, x, **{**kwargs, "step": 3, "unused": torch.ones(1)})
     with pytest.raises(ValueError, match="argument 1 is 3"):
         loaded({**state, "pair": (3, state["pair"][1])}, x, **{**kwargs, "step": 3})
+    shared = torch.ones(2, dtype=torch.int32)
+    for both in (shared, shared.to("xla")):
+        with pytest.raises(ValueError, match="argument 7, which is argument 2 too"):
+            loaded({**state, "pair": (state["pair"][0], both)}, x, **{**kwargs, "step": 3, "names": [None, both]})
     assert state["count"].item() == 1, "nothing was written"
 
 
@@ -300,6 +304,22 @@ def test_exporting_copies_the_state_that_calls_write_to() -> None:
     exported = stablehlo.exported_program_to_stablehlo(torch.export.export(module, (torch.ones(2, 3),)))
     module(torch.ones(2, 3))
     assert exported(torch.ones(2, 3))["calls"].item() == 1
+
+
+def test_modules_and_arguments_on_the_device_stay_as_they_are(tmp_path: Path) -> None:
+    module, x = Counts(), numbers(2, 3)
+    on_device, given = copy.deepcopy(module).to("xla"), x.to("xla")
+    loaded = saved(torch.export.export(on_device, (given,)), tmp_path)
+    same(loaded(given), module(x))
+    assert on_device.calls.item() == 0
+    program = torch.export.export(Arguments(), *arguments())
+    (state, x), kwargs = on_cpu(arguments())
+    traced = pytree.tree_map(lambda item: item.to("xla") if isinstance(item, torch.Tensor) else item, state)
+    options = {"override_tracing_arguments": (traced, x), "override_tracing_kwargs": kwargs}
+    same(saved(program, tmp_path / "override", **options)(*arguments()[0], **kwargs), Arguments()(*arguments()[0], **kwargs))
+    same(traced, state)
+    with pytest.raises(ValueError, match="takes 8 arguments, flat, and 1 are given"):
+        saved(program, tmp_path, override_tracing_arguments=(x,))
 
 
 def test_metas_have_a_version_where_they_need_one(tmp_path: Path) -> None:

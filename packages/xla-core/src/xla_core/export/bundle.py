@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from xla_core.compile.emit import arrays_of
 from xla_core.dtypes import natural_dtype
 from xla_core.export.refinement import with_fixed_sizes
 from xla_core.export.stablehlo import Run, compiled
-from xla_core.frontend.interop import buffer_of, tensor_from_buffer
+from xla_core.frontend.interop import alias_key, buffer_of, tensor_from_buffer
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.transfer import to_torch
 
@@ -192,13 +192,15 @@ class StableHLOGraphModule:
     """An exported program that can be called, saved and loaded; results are xla tensors. Each method is an attribute, too.
 
     What the program writes to its buffers is kept in the bundle, and is there at the next call; what it writes to arguments, in them.
-    Random operations draw from the state of the device, which `torch.manual_seed` sets.
+    Random operations draw from the state of the device, which `torch.manual_seed` sets. Weights are copied to the device at the first call:
+    to change one, assign another array.
     """
 
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self._bundle = bundle
         self._functions = {function.meta.name: function for function in bundle.stablehlo_funcs}
         self._compiled: dict[tuple[Any, ...], Run] = {}
+        self._placed: dict[str, tuple[StateArray, torch.Tensor]] = {}
 
     def __reduce__(self) -> tuple[type[StableHLOGraphModule], tuple[StableHLOModelBundle]]:
         return type(self), (self._bundle,)
@@ -239,7 +241,7 @@ class StableHLOGraphModule:
         """
         function = self._function(method_name)
         meta, device = function.meta, current_recorder().device
-        _check_unused(meta, args)
+        _check(meta, args)
         tensors = [
             self._input(location, signature, args).to(device)
             for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
@@ -252,6 +254,7 @@ class StableHLOGraphModule:
         for location, value in zip(meta.written, found[count:], strict=True):
             if location.type_ is VariableType.PARAMETER:
                 self.bundle.state_dict[location.name] = buffer_of(value)
+                self._placed.pop(location.name, None)
             else:
                 args[location.position].detach().copy_(value)
         return results
@@ -276,7 +279,9 @@ class StableHLOGraphModule:
         array = self.bundle.state_dict[location.name]
         if isinstance(array, jax.Array):
             return tensor_from_buffer(array, signature.torch_dtype)
-        return to_torch(array, signature.torch_dtype)
+        if location.name not in self._placed or self._placed[location.name][0] is not array:
+            self._placed[location.name] = array, to_torch(array, signature.torch_dtype).to(current_recorder().device)
+        return self._placed[location.name][1]
 
     def _function(self, method_name: str | None) -> StableHLOFunc:
         if method_name is None:
@@ -312,14 +317,26 @@ def _argument(position: int, signature: VariableSignature, args: Sequence[Any]) 
     return given.detach()  # type: ignore[no-any-return]
 
 
-def _check_unused(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
-    """Raise ValueError for arguments that the function does not take and that are others than it was exported with."""
+def _check(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
+    """Raise ValueError for arguments that are others than the function was exported with, where they are no inputs of it."""
     for location, signature in meta.unused_inputs:
         if location.type_ is VariableType.INPUT_ARG:
             _argument(location.position, signature, args)
     for position, number in meta.constant_inputs:
         if repr(args[position]) != repr(number):
             raise ValueError(f"argument {position} is {args[position]!r}, the program was exported for {number!r}: export it again")
+    for location in meta.written:
+        memory = _memory(args[location.position]) if location.type_ is VariableType.INPUT_ARG else None
+        for other, given in enumerate(args):
+            if memory is not None and other != location.position and _memory(given) == memory:
+                raise ValueError(f"the program writes to argument {location.position}, which is argument {other} too: copy it")
+
+
+def _memory(given: Any) -> Hashable:
+    """Equal for tensors that begin with the same element; None for what has none."""
+    if not isinstance(given, torch.Tensor) or not given.numel():
+        return None
+    return alias_key(given) if given.device.type == "xla" else given.data_ptr()
 
 
 def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: bool) -> None:

@@ -29,7 +29,7 @@ from xla_core.export.open_method import OpenMethod, open_function, open_method
 from xla_core.export.programs import check_methods, refuse_data_dependent, without_autocast
 from xla_core.export.stablehlo import bytes_of, lower, stablehlo_version, text_of
 from xla_core.export.symbolic_dims import open_symbols
-from xla_core.export.traced import State, Traced
+from xla_core.export.traced import State, Traced, place_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import PendingGraph
 from xla_core.runtime.client import current_recorder
@@ -208,11 +208,15 @@ def _trace(exported: ExportedProgram, options: StableHLOExportOptions, state: St
     arguments, spec = tree_flatten(_examples(exported, options))
     device = current_recorder().device
     traced = Traced(state, spec_text(spec), _result_spec(exported))
-    with torch.no_grad(), _apart():
+    wanted = [spec for spec in exported.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    if len(wanted) != len(arguments):
+        raise ValueError(f"the exported program takes {len(wanted)} arguments, flat, and {len(arguments)} are given to trace it with")
+    interpreter = XLAExportInterpreter(exported.graph_module, device, options.custom_ops_allowed_in_graph)
+    with torch.no_grad():
         given = enumerate(arguments)
         placed = [_placed(traced, exported, input_spec, given, device) for input_spec in exported.graph_signature.input_specs]
-        interpreter = XLAExportInterpreter(exported.graph_module, device, options.custom_ops_allowed_in_graph)
-        traced.take(exported, interpreter.run(*placed, enable_io_processing=False), device)
+        with _apart():
+            traced.take(exported, interpreter.run(*placed, enable_io_processing=False), device)
     return traced
 
 
@@ -242,8 +246,7 @@ def _function(
         elif options.inline_all_constant:
             inlined.add(number)
         else:
-            locations.append(InputLocation.constant(len(constants)))
-            constants.append(np.asarray(buffer))
+            locations.append(InputLocation.constant(place_of(np.asarray(buffer), constants)))
     signatures = [VariableSignature.of(aval.shape, aval.dtype) for number, aval in enumerate(avals) if number not in inlined]
     if found.inputs.seeds:
         locations.append(InputLocation.seeds())

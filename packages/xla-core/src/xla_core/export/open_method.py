@@ -17,7 +17,7 @@ from xla_core.errors import UnsupportedOperationError
 from xla_core.export.bundle import InputLocation, Number, StableHLOFunc, StableHLOFunctionMeta, VariableSignature
 from xla_core.export.stablehlo import artifact, stablehlo_version
 from xla_core.export.symbolic import Taken, symbolic_function
-from xla_core.export.traced import State, number, tensor_named, written_location
+from xla_core.export.traced import State, number, place_of, tensor_named, written_location
 from xla_core.runtime.client import current_recorder, jax_device
 from xla_core.runtime.transfer import to_numpy
 
@@ -119,9 +119,8 @@ def open_function(
             values.append(each.tensor)
         elif each not in variables:
             values.append(Taken(len(locations)))
-            locations.append(InputLocation.constant(len(constants)))
+            locations.append(InputLocation.constant(place_of(to_numpy(each.tensor), constants)))
             dtypes.append(each.tensor.dtype)
-            constants.append(to_numpy(each.tensor))
         elif not node.users and not _is_open(node):
             values.append(None)
         elif each.location in locations:

@@ -21,7 +21,7 @@ def check_methods(programs: Mapping[str, ExportedProgram], overridden: bool) -> 
     if overridden and len(programs) > 1:
         raise ValueError(f"override_tracing_arguments cannot be for {len(programs)} programs: export each with example inputs of its own")
     for name in programs:
-        if not name.isidentifier() or hasattr(StableHLOGraphModule, name):
+        if not name.isidentifier() or name.startswith("_") or hasattr(StableHLOGraphModule, name):
             raise ValueError(f"{name!r} cannot be a method of an exported module: choose an identifier that is none of its attributes")
 
 

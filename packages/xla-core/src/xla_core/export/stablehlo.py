@@ -173,6 +173,6 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The results of a StableHLO module, an artifact or UTF-8 text, on xla tensors, on their device.
 
-    Raises ExecutionError if it does not run.
+    Raises as `compiled`.
     """
     return compiled(bytecode, value_of(plain(tensors[0])).recorder.device if tensors else current_recorder().device)(tensors)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec
@@ -14,11 +15,12 @@ from xla_core.api.conversion import plain
 from xla_core.errors import UnsupportedOperationError
 from xla_core.export.bundle import InputLocation, Number, StateArray
 from xla_core.export.stablehlo import Program, pending_program
+from xla_core.frontend.interop import alias_key, storage_key
 from xla_core.frontend.values import value_of
 from xla_core.ir.pending_graph import Value
 from xla_core.runtime.transfer import to_numpy
 
-_WRITES_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_WRITES_STATE = {"BUFFER_MUTATION", "PARAMETER_MUTATION"}  # by name: not every torch has both
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,28 @@ class State:
         """Their values; of those that are written to, copies."""
         for name in written:
             self._refuse_partial(name)
-        arrays = {name: to_numpy(self.tensors[name]) for name in dict.fromkeys(kept)}
+        arrays = {name: to_numpy(self.tensors[name].cpu()) for name in dict.fromkeys(kept)}
         return {name: array.copy() if name in written else array for name, array in arrays.items()}
 
     def _refuse_partial(self, name: str) -> None:
-        memory = self.tensors[name].untyped_storage().data_ptr()
+        memory = _memory(self.tensors[name])
         for other, tensor in self.tensors.items():
-            if other != name and memory and tensor.untyped_storage().data_ptr() == memory:
+            if other != name and _memory(tensor) == memory:
                 raise UnsupportedOperationError(f"the program changes {name}, which shares memory with {other}: let it be a copy")
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Equal exactly for tensors that share memory."""
+    if tensor.device.type == "xla":
+        return storage_key(tensor)
+    return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
 def _key(tensor: torch.Tensor) -> Hashable:
-    storage = tensor.untyped_storage()
-    if not storage.data_ptr():
-        return id(tensor)
-    return storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
+    """Equal exactly for tensors that show the same elements of the same memory."""
+    if tensor.device.type == "xla":
+        return alias_key(tensor)
+    return _memory(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 @dataclass(slots=True)
@@ -107,7 +116,7 @@ class Traced:
         return self._place(location, tensor, device, kept=target in exported.state_dict)
 
     def _place(self, location: InputLocation, tensor: torch.Tensor, device: torch.device, kept: bool) -> torch.Tensor:
-        on_device = tensor.detach().to(device)
+        on_device = tensor.detach().cpu().to(device)  # one of the device would be written to itself
         self.inputs.append(TracedInput(location, on_device, value_of(plain(on_device)), kept))
         return on_device
 
@@ -158,7 +167,7 @@ def written_location(exported: ExportedProgram, spec: OutputSpec, arguments: lis
 
     Raises UnsupportedOperationError for gradients and the like.
     """
-    if spec.kind in _WRITES_STATE:
+    if spec.kind.name in _WRITES_STATE:
         target = str(spec.target)
         return InputLocation.parameter(state.name_of(target, tensor_named(exported, target)))
     if spec.kind is OutputKind.USER_INPUT_MUTATION:
@@ -177,3 +186,12 @@ def number(item: Any, what: str) -> Number:
     if item is None or type(item) in (int, float, bool, str):
         return item  # type: ignore[no-any-return]
     raise UnsupportedOperationError(f"{what} is {item!r}: exported programs take and give tensors, numbers, texts and None")
+
+
+def place_of(array: np.ndarray[Any, Any], constants: list[np.ndarray[Any, Any]]) -> int:
+    """The place of an equal array among constants; it is added if there is none."""
+    for place, known in enumerate(constants):
+        if (known.shape, known.dtype) == (array.shape, array.dtype) and known.tobytes() == array.tobytes():
+            return place
+    constants.append(array)
+    return len(constants) - 1
