@@ -60,14 +60,17 @@ def test_a_mark_without_a_program_takes_nothing() -> None:
     assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0] and doubled.tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_a_write_ends_the_mark() -> None:
-    tensor = torch.ones(4).to("xla")
+def test_a_write_ends_the_mark_and_takes_over_what_was_there() -> None:
+    tensor = torch.ones(47).to("xla")
     xlac._set_buffer_donation(tensor, True)
+    before = aliased()
     with torch.no_grad():
         tensor += 1
     assert not xlac._get_buffer_donation(tensor) and not xlac._set_buffer_donation(tensor, True)
     torch_xla.sync()
-    assert tensor.tolist() == [2.0] * 4
+    assert tensor.tolist() == [2.0] * 47 and aliased() == before + 1
+    torch_xla.sync()
+    assert tensor.tolist() == [2.0] * 47
 
 
 def test_what_others_hold_is_not_given_away() -> None:
