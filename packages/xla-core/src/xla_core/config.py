@@ -166,7 +166,7 @@ CHECKS = _flag(
 PJRT_DEVICE = _optional_str("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset.")
 PJRT_SELECT_DEFAULT_DEVICE = _flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset.")
 CPU_NUM_DEVICES = _int("CPU_NUM_DEVICES", 1, "Number of CPU devices.", minimum=1)
-PJRT_DYNAMIC_PLUGINS = _flag("PJRT_DYNAMIC_PLUGINS", False, "Register installed plugins (`torch_xla.plugins`) when devices start.")
+PJRT_DYNAMIC_PLUGINS = _flag("PJRT_DYNAMIC_PLUGINS", False, "Register all installed plugins (`torch_xla.plugins`) when devices start.")
 PJRT_CPU_ASYNC_CLIENT = _flag("PJRT_CPU_ASYNC_CLIENT", True, "The CPU client runs programs in the background.")
 LOCAL_RANK = _optional_int("LOCAL_RANK", "Number of this process on its host, as torchrun sets it.")
 RANK = _optional_int("RANK", "Number of this process in the job, as torchrun sets it.")

@@ -79,6 +79,11 @@ def test_installed_plugins_are_found_by_entry_point(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda self: Npu)
     monkeypatch.setattr(device_plugins, "entry_points", installed)
+    with monkeypatch.context() as chosen:
+        chosen.setattr(client, "device_kind", lambda: "NPU")
+        chosen.setattr(client, "started", lambda: False)
+        assert type(plugins.default()) is Npu  # without any setting
+        device_plugins._plugins.clear()
     plugins.register_installed_plugins()
     assert type(device_plugins._plugins["NPU"]) is Npu
     device_plugins._plugins.clear()

@@ -38,7 +38,7 @@ def test_a_computation_among_other_operations(inputs: list[torch.Tensor], counts
         out = run(x + 1, weight) * 2
         torch_xla.sync()
         torch.testing.assert_close(out.cpu(), expected)
-    assert counts.UncachedCompile == 1
+    assert counts.UncachedCompile <= 1  # none if another test has made the same computation
 
 
 def test_a_computation_is_traced_once(inputs: list[torch.Tensor]) -> None:

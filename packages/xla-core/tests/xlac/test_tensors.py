@@ -121,7 +121,7 @@ def test_graph_names() -> None:
     try:
         xlac._set_current_graph_name("forward")
         assert xlac._get_current_graph_name() == "forward"
-        (torch.ones(11).to("xla") * 5).cpu()
+        (torch.ones(3, 11, 37).to("xla") * 5).cpu()  # a program that no other test has compiled
         with torch_xla.compile(name="inner"):
             assert xlac._get_current_graph_name() == "inner"
     finally:
@@ -131,6 +131,7 @@ def test_graph_names() -> None:
 
 
 def test_preemption_needs_a_job() -> None:
+    xlac._init_computation_client()
     with pytest.raises(RuntimeError, match="_ensure_xla_coordinator_initialized"):
         xlac._activate_preemption_sync_manager()
     with pytest.raises(RuntimeError, match="_activate_preemption_sync_manager"):

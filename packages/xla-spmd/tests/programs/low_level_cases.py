@@ -71,7 +71,7 @@ def runs() -> dict[str, Any]:
     lib._xla_mark_sharding(t, BOTH)
     doubled = t * 2
     named = lib._set_xla_custom_op_name_prefix(doubled, "twice/", 1)
-    found: dict[str, Any] = {"names": [named, 'op_name="jit(program)/twice/aten.mul' in lib._get_xla_tensors_hlo([doubled])]}
+    found: dict[str, Any] = {"names": [named, "op_name=\"jit(program)/twice/aten.mul" in lib._get_xla_tensors_hlo([doubled])]}
     found["need"] = lib._check_tensor_need_materialization([t, doubled, torch.empty(8, device="xla")])
     module = lib._get_stablehlo([doubled], "", [], True)
     found["module"] = [far(one, host * 2) for one in lib._run_stablehlo(module, [t])]
@@ -81,11 +81,8 @@ def runs() -> dict[str, Any]:
     found["cached"] = [far(one, (host + 1) * 2) for one in lib._run_cached_graph(lib._get_graph_hash([doubled]), values)]
     found["pointer"] = lib._unsafe_buffer_pointer(t) == lib._get_tensors_handle([t])[0] > 0
     rows, mask = torch.tensor([3, 0, -1]), host[:, 0] > 8
-    found["indices"] = [
-        far(t[rows], host[rows]),
-        far(t[mask], host[mask]),
-        far(t.index_select(1, rows % 4), host.index_select(1, rows % 4)),
-    ]
+    picks = [lambda x: x[rows], lambda x: x[mask], lambda x: x.index_select(1, rows % 4)]
+    found["indices"] = [far(pick(t), pick(host)) for pick in picks]
     t[rows], host[rows] = 5, 5
     found["written"] = [far(t, host), lib._get_xla_sharding_spec(t)]
     lib._set_buffer_donation(t, True)

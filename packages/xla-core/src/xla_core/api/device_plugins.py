@@ -1,11 +1,12 @@
-"""Hardware that others bring: PJRT plugins, registered by a call or by an entry point, and chosen by `PJRT_DEVICE`.
+"""Hardware that others bring: PJRT plugins, registered by a call or found by entry point, and chosen by `PJRT_DEVICE`.
 
 A plugin of jax's own, an installed `jax_plugins.*`, needs none of this: `PJRT_DEVICE` names it.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from xla_core import _compat, config
@@ -76,23 +77,34 @@ def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
 
 def register_installed_plugins() -> None:
     """Register the plugins that installed distributions offer: entry points of group `torch_xla.plugins`, named as the hardware."""
-    for entry in sorted(entry_points(group=GROUP), key=lambda found: found.name):
+    _register(entry_points(group=GROUP))
+
+
+def _register(entries: Iterable[EntryPoint]) -> None:
+    for entry in sorted(entries, key=lambda found: found.name):
         register_pjrt_plugin(entry.name, entry.load()())
 
 
+def _look_for(kind: str | None) -> None:
+    """Register the installed plugin of hardware that neither jax knows nor a call has registered."""
+    if kind is not None and kind not in _OF_JAX and kind not in _plugins:
+        _register(entry for entry in entry_points(group=GROUP) if entry.name.upper() == kind)
+
+
 def use_dynamic_plugins() -> None:
-    """Register installed plugins when devices start: `PJRT_DYNAMIC_PLUGINS=1`."""
+    """Register all installed plugins when devices start: `PJRT_DYNAMIC_PLUGINS=1`. That of `PJRT_DEVICE` is found without."""
     config.PJRT_DYNAMIC_PLUGINS.set(True)
 
 
 def using_dynamic_plugins() -> bool:
-    """Whether installed plugins are registered when devices start."""
+    """Whether all installed plugins are registered when devices start."""
     return config.PJRT_DYNAMIC_PLUGINS.get()
 
 
 def default() -> PjRtPlugin:
     """The plugin that `PJRT_DEVICE` chooses. Raises RuntimeError if it chooses none."""
     kind = client.device_kind()
+    _look_for(kind)
     if kind not in _plugins:
         known = ", ".join(sorted(_plugins)) or "none is registered"
         raise UnknownDeviceError(f"PJRT_DEVICE chooses {kind}, for which there is no plugin: {known}")
@@ -104,6 +116,7 @@ def _start() -> None:
     if using_dynamic_plugins():
         register_installed_plugins()
     kind = client.device_kind()
+    _look_for(kind)
     plugin = _plugins.get(kind or "")
     if kind is None or plugin is None:
         return

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import weakref
 
+import jax
+
 from xla_core.errors import DonatedError
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import result_slots
-from xla_core.ir.pending_graph import PendingGraph, Value, lose
+from xla_core.ir.pending_graph import KEPT, PendingGraph, Value, lose
 
-_marked: weakref.WeakSet[Value] = weakref.WeakSet()
+# By the ids of buffers: one stays marked when the tensor that showed it is written to, and a program still reads it.
+_buffers: weakref.WeakValueDictionary[int, jax.Array] = weakref.WeakValueDictionary()
+_values: weakref.WeakSet[Value] = weakref.WeakSet()
 _enabled: set[int] = set()
 
 
@@ -35,26 +39,29 @@ def mark(value: Value, donated: bool) -> bool:
     if value.buffer is None or value.shared:
         return False
     if donated:
-        _marked.add(value)
+        _buffers[id(value.buffer)] = value.buffer
+        _values.add(value)
     else:
-        _marked.discard(value)
+        _buffers.pop(id(value.buffer), None)
+        _values.discard(value)
     return True
 
 
 def is_marked(value: Value) -> bool:
     """Whether the buffer of a value is to be given away."""
-    return value in _marked
+    return value in _values
 
 
 def any_marked() -> bool:
     """Whether there is any such buffer."""
-    return bool(_marked)
+    return bool(_buffers)
 
 
 def marked_leaves(pending_graph: PendingGraph, slots: list[int]) -> tuple[int, ...]:
-    """Which of the leaves among `slots`, counted in their order, are marked."""
+    """Which of the leaves among `slots`, counted in their order, are marked and held by nobody outside."""
     leaves = [slot for slot in slots if type(pending_graph.entries[slot]) is Aval]
-    return tuple(number for number, slot in enumerate(leaves) if pending_graph.refs[slot]() in _marked)
+    marked = [id(pending_graph.input_data[slot]) in _buffers and pending_graph.refs[slot] is not KEPT for slot in leaves]
+    return tuple(number for number, found in enumerate(marked) if found)
 
 
 def spare_leaves(pending_graph: PendingGraph, slots: list[int], computed: list[int]) -> tuple[int, ...]:
@@ -74,9 +81,9 @@ def spare_leaves(pending_graph: PendingGraph, slots: list[int], computed: list[i
 
 def settle() -> None:
     """Take note of the marked buffers that a program has taken over: using their values raises DonatedError."""
-    for value in list(_marked) if _marked else ():
+    for value in list(_values) if _values else ():
         if value.buffer is not None and value.buffer.is_deleted():
-            _marked.discard(value)
+            mark(value, False)
             text = f"{value.aval} on {value.recorder.device} was marked for donation, and a program has written its results there"
             value.buffer = None
             lose(value, DonatedError(f"{text}: read it before the sync, or leave the mark off"))
