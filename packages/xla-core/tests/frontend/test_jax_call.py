@@ -209,9 +209,7 @@ def _in_the_blocks_of_a_kernel(held: Any) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize(
-    "made", [_in_a_nested_jit, _in_a_callback, _in_an_exported_module, _as_a_random_key, _in_the_blocks_of_a_kernel]
-)
+@pytest.mark.parametrize("made", [_in_a_nested_jit, _in_a_callback, _in_an_exported_module, _as_a_random_key, _in_the_blocks_of_a_kernel])
 def test_what_inner_functions_hold_counts(made: Callable[[Any], Callable[..., Any]]) -> None:
     """Functions that JAX writes in the same words, called one after the other."""
     x = np.array([1, 2], np.float32)

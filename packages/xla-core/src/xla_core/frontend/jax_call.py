@@ -17,6 +17,7 @@ from jax.export import Exported
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from xla_core import metrics
+from xla_core._compat import between_graphs
 from xla_core.dtypes import torch_dtype
 from xla_core.frontend.encode import recorder_among, remember, two_devices
 from xla_core.frontend.plain import mixed, ours, tensor_behind
@@ -79,6 +80,7 @@ _ADDRESS = re.compile(" at 0x[0-9a-fA-FX]+")
 _nameless = count()  # programs that hold a Python object which their text cannot name, such as a callback
 
 
+@between_graphs
 def call_jax(
     jax_func: Callable[..., Any],
     args: tuple[Any, ...],
@@ -95,8 +97,8 @@ def call_jax(
     name: how the operation is called in graphs and errors; the function's own name if left out.
     override_hash: stands for the function where that is another object at each call.
 
-    Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`. Raises RuntimeError for a tensor on
-    another device, TypeError for an argument that cannot be a constant, and whatever the function raises.
+    Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`. `torch.compile` breaks its graph here. Raises
+    RuntimeError for a tensor on another device, TypeError for an argument that cannot be a constant, and whatever the function raises.
     """
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -187,7 +189,7 @@ def _unwritten(part: Any) -> Iterator[bytes]:
         yield _ADDRESS.sub(" at ", repr(held)).encode()
         yield from _unwritten(held)
     elif isinstance(part, (np.ndarray, jax.Array)):
-        random = isinstance(part, jax.Array) and jax.dtypes.issubdtype(part.dtype, jax.dtypes.prng_key)
+        random = isinstance(part, jax.Array) and jax.numpy.issubdtype(part.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(part) if random else part)
         yield f"{part.dtype}{array.shape}".encode() + array.tobytes()
 
