@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.library import opcheck
 
-import torch_xla.experimental.custom_kernel  # noqa: F401 - defines the operations
+import torch_xla.experimental.custom_kernel  # defines the operations, as the next
+import torch_xla.experimental.quantized  # noqa: F401
 from torch_xla.experimental.splash_attention import SplashAttentionConfig
 
 DRAW = torch.Generator().manual_seed(2)
@@ -34,7 +35,12 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     "quantized_matmul": (drawn(5, 6), WEIGHT, torch.rand(4, generator=DRAW).detach()),
     "quantized_matmul_int8": (drawn(5, 6), WEIGHT, torch.rand(4, generator=DRAW), None, None, True),
 }
+BYTES = (-128, 127, torch.int8)
 OTHERS: dict[str, tuple[Any, ...]] = {
+    "quantize_tensor": (drawn(2, 3), [0.1, 0.2], [0, 3], *BYTES, 0),
+    "dequantize_tensor": (WEIGHT, [0.1], [3], *BYTES),
+    "quantize_channels": (drawn(2, 3), torch.ones(3), torch.zeros(3), 1, *BYTES),
+    "dequantize_channels": (WEIGHT, torch.ones(4), torch.zeros(4), 0, *BYTES),
     "fa_custom_forward": (Q, Q, Q, True, *FLASH, [True] * 3),
     "fa_custom_backward": (Q, Q, Q, Q, None, None, None, IDS, IDS, BIAS, True, 0.5, None, None, [1, 2, 3, 4], [1, 2, 3, 4], None, []),
     "sa_custom_forward": (Q, Q, Q, CONFIG, None, True, None),

@@ -19,6 +19,7 @@ from xla_core.compile.options import compiler_options
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.export.composites import with_composites
+from xla_core.export.uniform import runnable, with_uniform_types
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, live_slots, renamed_lines
@@ -97,7 +98,8 @@ def _program(
 
 def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
     """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined."""
-    emit = program(with_composites(found.graph), found.constants, source_scope)
+    graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
+    emit = program(graph, found.constants, source_scope)
     everything = [*found.inputs.buffers, *found.packed]
     count = len(found.inputs.buffers)
     inlined = {number for number in range(len(everything)) if number in inline_buffers or (inline_numbers and number >= count)}
@@ -162,7 +164,7 @@ def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torc
     buffers = [buffer_of(plain(tensor)) for tensor in tensors]
     try:
         with jax.enable_x64(True):
-            results = run_module(bytecode, buffers, device, compiler_options(device.platform))
+            results = run_module(runnable(bytecode), buffers, device, compiler_options(device.platform))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ExecutionError(f"the StableHLO module did not run on {device}: {error}") from error
     return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]
