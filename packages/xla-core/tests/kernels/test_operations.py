@@ -15,6 +15,7 @@ import torch_xla
 from torch_xla.experimental import custom_kernel as kernels
 from torch_xla.experimental.eager import eager_mode_context
 from torch_xla.experimental.splash_attention import SplashAttention, SplashAttentionConfig, splash_attention
+from torch_xla.experimental.xla_quantized_matmul import quantized_matmul, quantized_matmul_xla
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 DRAW = torch.Generator().manual_seed(5)
@@ -256,6 +257,8 @@ def test_gradients_that_there_are_not_are_errors(device: str) -> None:
 
 
 def test_small_helpers() -> None:
+    close(kernels.flash_attention_non_xla(Q, K, V, causal=True), kernels.flash_attention_xla(q=Q, k=K, v=V, causal=True))
+    close(quantized_matmul_xla(X, W, scaler=SCALE, zero_point=None), quantized_matmul(X, W, SCALE))
     assert kernels.safe_empty_like(None) is None and kernels.safe_empty_like(Q).shape == Q.shape
     assert kernels.generate_ctx_need_grad(Q, 1, Q.clone().requires_grad_()) == [False, False, True]
     close(kernels.non_xla_attetion(Q, K, V, "flash"), torch.softmax(Q @ K.mT, -1) @ V)

@@ -311,12 +311,20 @@ def _plain(q: jax.Array, k: jax.Array, v: jax.Array, casual: bool) -> Any:
     return ATTENTION(q, k, v, casual, None, None, 1.0, None)
 
 
-flash_attention_xla = define(
-    "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor",
+_plain_op = define(
+    "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor",  # as users call it by keyword
     _plain,
     _output,
     ("q", "k", "v"),
 )
+
+
+def flash_attention_xla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
+    """softmax(q·kᵀ)·v over (batch, heads, length, head_dim); differentiable."""
+    found: torch.Tensor = _plain_op(q, k, v, causal)
+    return found
+
+
 flash_attention_non_xla = flash_attention_xla  # which takes CPU tensors too
 
 

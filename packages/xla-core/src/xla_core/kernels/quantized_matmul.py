@@ -79,7 +79,7 @@ def _exact(quantize_activation: bool, **arguments: Any) -> jax.Array:
     return _quantized(quantize_activation=False, **arguments)
 
 
-quantized_matmul_xla = define(
+_matmul_op = define(
     "quantized_matmul(Tensor x, Tensor w, Tensor scale, Tensor? zero_point=None, int? block_size=-1, bool? int4_weight=False, "
     "bool? quantize_activation=False) -> Tensor",
     _quantized,
@@ -172,7 +172,7 @@ def quantized_matmul(
     (in / block_size, out). int4_weight: of each weight the lower four bits count. quantize_activation: x is rounded to int8, with one
     scale per row; its gradient is that of the exact product. Raises ValueError for shapes that do not fit, TypeError if w is not int8.
     """
-    found: torch.Tensor = quantized_matmul_xla(x, w, scaler, zero_point, block_size, int4_weight, quantize_activation)
+    found: torch.Tensor = _matmul_op(x, w, scaler, zero_point, block_size, int4_weight, quantize_activation)
     return found
 
 
@@ -236,4 +236,5 @@ class XlaQuantizedLinear(torch.nn.Module):
         )
 
 
+quantized_matmul_xla = quantized_matmul
 quantized_matmul_int8_non_xla = quantized_matmul_int8_xla  # which takes CPU tensors too
