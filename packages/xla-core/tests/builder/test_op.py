@@ -13,6 +13,7 @@ import torch
 import torch_xla.core.xla_builder as xb
 from torch_xla import _XLAC
 from torch_xla.core import xla_op_registry
+from xla_core.builder.table import _UNARY
 
 F = np.array([[0.5, -2.0, 1.5], [4.0, 0.25, -1.0]], np.float32)
 I = np.array([[5, 3, 9], [1, 8, 2]], np.int32)  # noqa: E741 - integers
@@ -258,11 +259,29 @@ def _parameters() -> tuple[Any, Any]:
         (lambda x, i: xb.mkop("Dot", (x, x.transpose((1, 0))), precision_config="best"), ValueError, "one of default, high, highest"),
         (lambda x, i: xb.Op.scalar(x.builder(), torch.ones(2)), TypeError, "without dimensions"),
         (lambda x, i: x.get_dimension_size(2), ValueError, "dimension 2 is out of range"),
+        (lambda x, i: xb.create_computation("bad", lambda x: x, [(2, 3)]), TypeError, "parameter 0 is a Shape, not a tuple"),  # type: ignore[list-item]
     ],
 )
 def test_wrong_operands_are_refused(wrong: Callable[..., Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         wrong(*_parameters())
+
+
+def test_methods_are_the_operators_of_their_names() -> None:
+    real, _ = _parameters()
+    whole, number = real.cast("s32"), real.cast("c64")
+    others = {"Clz": whole, "Conj": number, "Imag": number, "Real": number}
+    names = {**{name: name.lower() for name in _UNARY}, "ErfInv": "erfinf"}
+    for name in set(names) - {
+        "Cbrt",
+        "IsFinite",
+        "Neg",
+        "Not",
+        "PopulationCount",
+        "Round",
+        "Sign",
+    }:  # by operators, or not at all
+        assert getattr(others.get(name, real), names[name])().op.name == name
 
 
 def test_shapes_are_equal_whatever_holds_their_sizes() -> None:

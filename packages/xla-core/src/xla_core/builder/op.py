@@ -34,6 +34,8 @@ def mkleaf(name: str, builder: XlaBuilder, **kwargs: Any) -> Op:
 
 def mkparam(builder: XlaBuilder, param_no: int, shape: Shape) -> Op:
     """The parameter of a number, counted from 0, of a computation under construction."""
+    if not isinstance(shape, Shape):
+        raise TypeError(f"the shape of parameter {param_no} is a Shape, not a {type(shape).__name__}: mkshape and tensor_shape make one")
     return Op(nodes.parameter(builder, param_no, shape.shape))
 
 
