@@ -333,3 +333,25 @@ def test_the_pass_that_moves_constructors_is_for_a_device() -> None:
 def test_plugins_are_loaded_from_the_library_that_is_named() -> None:
     with pytest.raises((RuntimeError, OSError), match="nowhere"):
         _compat.register_jax_plugin("test_npu", "/nowhere/npu.so", {})
+
+
+def test_a_function_runs_between_the_graphs_of_a_compiled_one() -> None:
+    graphs = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        graphs.append(module)
+        return module
+
+    @_compat.between_graphs
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.array(jnp.asarray(x.numpy()))) + (1 if torch.compiler.is_compiling() else 2)
+
+    assert torch.compile(lambda x: there_and_back(x * 3) * 5, backend=backend)(torch.ones(2)).tolist() == [25, 25]
+    assert len(graphs) == 2
+
+
+def test_text_of_hlo_is_read() -> None:
+    lowered: Any = jax.jit(lambda x: x + 1).lower(jnp.ones(2))
+    assert isinstance(_compat.serialized_hlo(lowered.as_text(dialect="hlo")), bytes)
+    with pytest.raises(RuntimeError):
+        _compat.serialized_hlo("HloModule nothing")

@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -23,8 +23,8 @@ import torch
 from jax._src import xla_bridge
 from jax._src.core import ShapedArray
 from jax._src.interpreters.pxla import batched_device_put
+from jaxlib import _hlo, xla_client  # type: ignore[attr-defined]  # _hlo has no stubs
 from jaxlib import _jax as _jax_runtime
-from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
 from torch.utils import _device, _python_dispatch, _pytree
@@ -41,6 +41,7 @@ jaxlib_version = _jaxlib_version
 # As in module `signal`, which also makes enums of what is given and found: microseconds of each read.
 get_signal_handler: Callable[[int], Any] = _signal.getsignal
 set_signal_handler: Callable[[int, Any], Any] = _signal.signal
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 # (major, minor) of this torch, for the few places that have to know.
 torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
@@ -395,6 +396,13 @@ def never_trace(code: CodeType) -> None:
     _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
 
 
+def between_graphs(function: _Function) -> _Function:
+    """`function`, which `torch.compile` calls between its graphs and never traces; with fullgraph=True that is its error."""
+    never_trace(function.__code__)
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="it calls JAX")
+    return function
+
+
 def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]) -> None:
     """Let `torch.compile` treat instances of `kind` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
 
@@ -543,3 +551,9 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
 def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:
     """Make a PJRT plugin a platform of jax, ahead of its own. Raises RuntimeError for a library that cannot be loaded."""
     xla_bridge.register_plugin(name, library_path=library, options=options)
+
+
+def serialized_hlo(text: str) -> bytes:
+    """The HloModuleProto of a module's HLO text. Raises RuntimeError for what XLA cannot parse."""
+    module: bytes = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    return module

@@ -14,8 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
+import torch
 
+from torch_xla.core.xla_builder import call_jax
 from xla_core._compat import jaxlib_version
 from xla_core.compile import disk
 from xla_core.compile.disk import DiskCache
@@ -470,3 +474,13 @@ def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
     result = run(occupied)
     assert result["UncachedCompile"] == 1
     assert len(result["warnings"]) == 1
+
+
+def test_a_program_that_calls_python_back_runs_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(lambda y: np.asarray(y) * 2, x, x)
+
+    monkeypatch.setattr(disk, "_active", DiskCache(tmp_path / "cache", readonly=False))
+    with pytest.warns(RuntimeWarning, match="cannot be serialized on cpu"):
+        assert call_jax(doubled, (torch.ones(3, device="xla"),)).tolist() == [2, 2, 2]
+    assert not list(tmp_path.rglob("*.xla"))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax.experimental import pallas
 
 import torch_xla
 from torch_xla.core.xla_builder import call_jax
@@ -177,3 +178,42 @@ def test_what_cannot_be_is_refused() -> None:
         call_jax(lambda a: a * (1 // 0), (x,))
     with pytest.raises(TypeError, match="not a dtype that torch has|UnsupportedDtype"):
         call_jax(lambda a: a.astype(jnp.int4), (x,))
+
+
+def _in_a_nested_jit(held: Any) -> Callable[..., Any]:
+    return lambda x: jax.jit(lambda y: y + held)(x)
+
+
+def _in_a_callback(held: Any) -> Callable[..., Any]:
+    return lambda x: jax.pure_callback(lambda y: np.asarray(y) + held, jax.ShapeDtypeStruct((2,), np.float32), x)
+
+
+def _in_an_exported_module(held: Any) -> Callable[..., Any]:
+    return jax.export.export(jax.jit(lambda x: x + held))(jax.ShapeDtypeStruct((2,), np.float32)).call
+
+
+def _as_a_random_key(held: Any) -> Callable[..., Any]:
+    key = jax.random.key(int(held[1]))
+    return lambda x: x + jax.random.randint(key, (), 0, 1 << 30)
+
+
+def _in_the_blocks_of_a_kernel(held: Any) -> Callable[..., Any]:
+    def copy(source: Any, target: Any) -> None:
+        target[...] = source[...]
+
+    def call(x: jax.Array) -> jax.Array:
+        place = pallas.BlockSpec((1,), lambda i: (i,) if held[0] else (1 - i,))
+        options: Any = {"grid": (2,), "out_specs": pallas.BlockSpec((1,), lambda i: (i,)), "interpret": True}
+        return pallas.pallas_call(copy, in_specs=[place], out_shape=jax.ShapeDtypeStruct((2,), np.float32), **options)(x)
+
+    return call
+
+
+@pytest.mark.parametrize("made", [_in_a_nested_jit, _in_a_callback, _in_an_exported_module, _as_a_random_key, _in_the_blocks_of_a_kernel])
+def test_what_inner_functions_hold_counts(made: Callable[[Any], Callable[..., Any]]) -> None:
+    """Functions that JAX writes in the same words, called one after the other."""
+    x = np.array([1, 2], np.float32)
+    for numbers in ([0, 5], [7, 9]):
+        function = made(np.array(numbers, np.float32))
+        found = call_jax(function, (torch.from_numpy(x).to("xla"),), name="held")
+        np.testing.assert_array_equal(found.cpu().numpy(), function(jnp.asarray(x)))

@@ -15,6 +15,7 @@ import torch_xla
 from torch_xla.experimental import custom_kernel as kernels
 from torch_xla.experimental.eager import eager_mode_context
 from torch_xla.experimental.splash_attention import SplashAttention, SplashAttentionConfig, splash_attention
+from torch_xla.experimental.xla_quantized_matmul import quantized_matmul, quantized_matmul_xla
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 DRAW = torch.Generator().manual_seed(5)
@@ -22,11 +23,28 @@ Q, K, V = (torch.randn(2, 2, 6, 4, generator=DRAW) for _ in range(3))
 LHS, RHS, SIZES = torch.randn(7, 3, generator=DRAW), torch.randn(3, 3, 4, generator=DRAW), torch.tensor([2, 0, 4])
 X, W, SCALE = torch.randn(5, 6, generator=DRAW), torch.randint(-127, 128, (4, 6), generator=DRAW, dtype=torch.int8), torch.rand(4)
 PAGES = [torch.randn(2, 7, 4, 8, generator=DRAW) for _ in range(2)]
+ONE, IDS = torch.zeros(2, 4, 8), torch.tensor([[0, 0, 1, 1, 2, 2]] * 2)
 TABLES = [torch.tensor([3, 7], dtype=torch.int32), torch.tensor([[5, 0], [2, 6]], dtype=torch.int32)]
+
+RAGGED = [
+    torch.randn(5, 4, 8, generator=DRAW),
+    torch.randn(7, 4, 4, 8, generator=DRAW),
+    *TABLES,
+    torch.tensor([0, 2, 5], dtype=torch.int32),
+    torch.tensor([2], dtype=torch.int32),
+]
 
 
 def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+
+
+def by_group(lhs: torch.Tensor, rhs: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    return torch.stack([lhs[:, :2] @ rhs[:2], lhs[:, :0] @ rhs[:0], lhs[:, 2:6] @ rhs[2:6]])
+
+
+def repeated(rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.repeat_interleave(rows, counts, dim=0), rows[-1:], rows[-1:]])
 
 
 def grouped(lhs: torch.Tensor, rhs: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
@@ -40,6 +58,8 @@ def product(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tens
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[torch.Tensor]]] = {
     "flash_attention": (lambda *args: torch.ops.xla.flash_attention(*args, True), attended, [Q, K, V]),
     "gmm": (lambda *args: torch.ops.xla.gmm(*args), grouped, [LHS, RHS, SIZES]),
+    "tgmm": (lambda *args: torch.ops.xla.tgmm(*args), by_group, [LHS.T.contiguous(), torch.randn(7, 2, generator=DRAW), SIZES]),
+    "repeat": (lambda *args: kernels.repeat_with_fixed_output_size(*args, 5), repeated, [LHS[:3], torch.tensor([1, 0, 2])]),
     "quantized_matmul": (lambda *args: torch.ops.xla.quantized_matmul(*args), product, [X, W, SCALE]),
     "quantized_matmul_int8": (lambda *args: torch.ops.xla.quantized_matmul_int8(*args), product, [X, W, SCALE]),
 }
@@ -87,7 +107,7 @@ class _Module(torch.nn.Module):
 def test_exported_programs_hold_the_operation(name: str) -> None:
     function, reference, inputs = CASES[name]
     program = export(_Module(function), tuple(inputs))
-    assert any(str(node.target) == f"xla.{name}.default" for node in program.graph.nodes)
+    assert name == "repeat" or any(str(node.target) == f"xla.{name}.default" for node in program.graph.nodes)
     close(exported_program_to_stablehlo(program)(*inputs), reference(*inputs))
 
 
@@ -174,7 +194,7 @@ def test_gradients_of_grouped_products() -> None:
 
 
 def test_repeats_of_fixed_size() -> None:
-    for repeats in ([1, 2, 3], [0, 2, 1]):
+    for repeats in ([1, 2, 3], [0, 2, 1], [1, 2, 0]):
         rows, counts = torch.arange(6.0).reshape(3, 2), torch.tensor(repeats)
         expected = torch.repeat_interleave(rows, counts, dim=0)
         expected = torch.cat([expected, rows[-1:].expand(5, 2)])[:5]
@@ -201,7 +221,44 @@ def test_splash_attention_with_gradients_and_windows() -> None:
         SplashAttentionConfig.from_json('{"sa_block": 1}')
 
 
+def test_rows_that_see_nothing_give_the_mean() -> None:
+    theirs, mine = moved([Q, K, V], "cpu"), moved([Q, K, V], "xla")
+    ones = torch.ones(2, 6, dtype=torch.int64)
+    others = ones.clone()
+    others[:, 2] = 7  # no key has this segment
+    scores = (theirs[0] @ theirs[1].mT).masked_fill((others != 1)[:, None, :, None], -1e38)
+    expected = torch.softmax(scores, -1) @ theirs[2]
+    found = kernels.flash_attention(*mine, False, others.to("xla"), ones.to("xla"))
+    close(found, expected)
+    close(found[:, :, 2], V.mean(2))
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for one, other in zip(mine, theirs, strict=True):
+        close(one.grad, other.grad)
+
+
+def test_splash_attention_takes_its_configuration_into_a_whole_graph() -> None:
+    config = SplashAttentionConfig(attentiontype_local_sliding=True, slide_window_size=1)
+    mine = moved([Q, K, V], "xla")
+    compiled: Any = torch.compile(lambda *qkv: splash_attention(*qkv, config), backend="openxla", fullgraph=True)
+    close(compiled(*mine), splash_attention(*mine, config).detach().cpu())
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_gradients_that_there_are_not_are_errors(device: str) -> None:
+    q = torch.ones(2, 4, 8).to(device).requires_grad_()
+    output = kernels.paged_attention(q, *[one.to(device) for one in (*PAGES, *TABLES)], 2)
+    with pytest.raises(NotImplementedError, match="xla::paged_attention has no gradient: run it under torch.no_grad()"):
+        output.sum().backward()
+    leaves = moved([Q, K, V], device)
+    (grad,) = torch.autograd.grad(kernels.flash_attention(*leaves).square().sum(), leaves[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="has no second derivative"):
+        grad.sum().backward()
+
+
 def test_small_helpers() -> None:
+    close(kernels.flash_attention_non_xla(Q, K, V, causal=True), kernels.flash_attention_xla(q=Q, k=K, v=V, causal=True))
+    close(quantized_matmul_xla(X, W, scaler=SCALE, zero_point=None), quantized_matmul(X, W, SCALE))
     assert kernels.safe_empty_like(None) is None and kernels.safe_empty_like(Q).shape == Q.shape
     assert kernels.generate_ctx_need_grad(Q, 1, Q.clone().requires_grad_()) == [False, False, True]
     close(kernels.non_xla_attetion(Q, K, V, "flash"), torch.softmax(Q @ K.mT, -1) @ V)
@@ -219,13 +276,49 @@ def test_shapes_that_do_not_fit_are_refused_at_the_call(device: str) -> None:
         (kernels.flash_attention, there(Q[0], K, V), "3, 4 and 4 dimensions"),
         (kernels.flash_attention, there(Q, K[:, :1], V[:, :1]), "as many key heads"),
         (lambda *qkv: kernels.flash_attention(*qkv, ab=qkv[0]), there(Q, K, V), "the bias"),
+        (lambda *args: kernels.flash_attention(*args[:3], False, args[3]), there(Q, K, V, IDS), "both or neither"),
+        (lambda *args: kernels.flash_attention(*args[:3], False, *args[3:]), there(Q, K, V, IDS, IDS[:, :3]), r"shape \(2, 6\) here"),
+        (lambda *qkv: kernels.flash_attention(*qkv, partition_spec=("data",) * 5), there(Q, K, V), "more entries"),
+        (lambda *args: splash_attention(*args[:3], None, args[3]), there(Q, K, V, IDS[:, :3]), r"shape \(2, 6\) here"),
+        (lambda *qkv: splash_attention(*qkv, "{"), there(Q, K, V), "no configuration"),
+        (lambda *qkv: splash_attention(*qkv, attn_logits_soft_cap=0.0), there(Q, K, V), "soft cap"),
+        (splash_attention, there(Q, K[:, [0, 0, 0]], V[:, [0, 0, 0]]), "a multiple of its key heads"),
         (splash_attention, there(Q, K[:1], V), "do not fit together"),
         (kernels.gmm, there(LHS, RHS[:, :2], SIZES), r"\(7, 3\) and \(3, 2, 4\)"),
+        (kernels.gmm, there(LHS, RHS, SIZES[:2]), "2 sizes for the 3 groups"),
+        (lambda *args: kernels.gmm(*args, tiling=(8, 8)), there(LHS, RHS, SIZES), "three numbers"),
         (kernels.tgmm, there(LHS, RHS[0].T, SIZES), "tgmm takes"),
         (kernels.quantized_matmul_int8, there(X, W[:, :2], SCALE), "do not fit together"),
         (lambda *args: kernels.paged_attention(*args, 2), there(torch.zeros(2, 3, 8), *PAGES, *TABLES), "3 query heads"),
+        (lambda *args: kernels.paged_attention(*args, 2), there(Q, *PAGES, *TABLES), r"\(batch, heads, head_dim\)"),
+        (lambda *args: kernels.paged_attention(*args, 2), there(ONE, *PAGES, TABLES[0][:1], TABLES[1]), "lengths of paged attention"),
+        (lambda *args: kernels.multi_queries_paged_attention(*args, 1, 1), there(ONE[:, None], *PAGES, *TABLES, SIZES), "effective_q_lens"),
+        (lambda *args: kernels.ragged_paged_attention(*args, sliding_window=0), there(*RAGGED), "sliding_window is 1 or more"),
+        (kernels.ragged_paged_attention, there(*RAGGED[:2], SIZES, *RAGGED[3:]), "kv_lens of paged attention"),
+        (kernels.ragged_paged_attention, there(*RAGGED[:5], SIZES), "num_seqs is one number"),
+        (lambda *args: kernels.repeat_with_fixed_output_size(*args, 3), there(LHS, SIZES), "one for each row"),
+        (lambda *args: torch.ops.xla.quantized_matmul(*args), there(X[:, :3], W, SCALE), "x has 3 inputs"),
         (kernels.ragged_paged_attention, there(Q[0], Q[:, :, :5], *TABLES, SIZES, SIZES), "ragged attention takes"),
     ]
     for function, tensors, words in wrong:
         with pytest.raises(ValueError, match=words):
+            function(*tensors)
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_dtypes_that_do_not_fit_are_refused_at_the_call(device: str) -> None:
+    def there(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [one.to(device) for one in tensors]
+
+    wrong: list[tuple[Callable[..., Any], list[torch.Tensor], str]] = [
+        (kernels.flash_attention, there(Q.int(), K, V), "flash attention computes in floating point, got q of torch.int32"),
+        (splash_attention, there(Q, K, V.int()), "got v of torch.int32"),
+        (lambda *qkv: splash_attention(*qkv, {"sa_block_q": 128}), there(Q, K, V), "got a dict"),
+        (kernels.gmm, there(LHS, RHS, SIZES.float()), "group_sizes of a grouped product are integers"),
+        (lambda *args: kernels.paged_attention(*args, 2), there(ONE, *PAGES, TABLES[0].float(), TABLES[1]), "convert them to torch.int32"),
+        (kernels.quantized_matmul_int8, there(X, W.float(), SCALE), "int8, got torch.float32"),
+        (lambda *args: torch.ops.xla.quantized_matmul(*args), there(X, W.float(), SCALE), "int8, got torch.float32"),
+    ]
+    for function, tensors, words in wrong:
+        with pytest.raises(TypeError, match=words):
             function(*tensors)

@@ -129,7 +129,28 @@ def test_dot_general() -> None:
     near(mixed, X @ WEIGHT.float().T, 1e-3)
 
 
+def test_dimensions_from_the_end_and_wide_results() -> None:
+    numbers = torch.full((2, 3), 100, dtype=torch.int8)
+    a, b = numbers.to("xla"), (numbers + 1).to("xla")
+    wide = _XLAC._xla_dot_general(a, b, (([-1], [-1]), ()), preferred_element_type=torch.int64)
+    assert wide.dtype is torch.int64 and wide.tolist() == [[30_300] * 2] * 2
+    exact = _XLAC._xla_dot_general(a.float(), b.float(), (([-1], [1]), ([0], [-2])), None, torch.float64)
+    assert exact.dtype is torch.float64 and exact.tolist() == [30_300.0] * 2
+    with pytest.raises(IndexError, match="dimension 2 is out of range for 2 dimensions"):
+        _XLAC._xla_dot_general(a, b, (([2], [1]), ()))
+
+
+def test_gradients_of_scales() -> None:
+    theirs, mine = SCALE.clone().requires_grad_(), SCALE.to("xla").requires_grad_()
+    (WEIGHT * theirs[:, None]).square().sum().backward()
+    zeros = torch.zeros(4, dtype=torch.int64)
+    quantized.xla_dequantize_per_channel(WEIGHT.to("xla"), mine, zeros, 0, -128, 127, torch.int8).square().sum().backward()
+    assert mine.grad is not None and theirs.grad is not None
+    near(mine.grad, theirs.grad)
+
+
 def test_four_bits() -> None:
     weight = torch.tensor([[1, -8], [7, 9]], dtype=torch.int8)
+    assert "s4[2,2]" in _XLAC._get_xla_tensors_hlo([_XLAC._xla_cast_int4(weight.to("xla"), [])])
     assert _XLAC._xla_cast_int4(weight.to("xla"), []).tolist() == [[1, -8], [7, -7]]
     assert _XLAC._xla_cast_int4(weight.to("xla"), [0, 1, 2, 3]).tolist() == [[0, 1], [2, 3]]

@@ -146,4 +146,4 @@ def test_quantized_matmul(draw: torch.Generator) -> None:
     exact = x @ (weight.float() * scale[:, None]).T
     assert ((rough.cpu() - exact).abs() <= 0.02 * exact.abs().max()).all() and not torch.equal(rough.cpu(), exact)
     with pytest.raises(UnsupportedOperationError, match="block_size="):
-        kernels.quantized_matmul_int8(x.to("xla"), weight.to("xla"), scale.to("xla"), quant_block_size=scale)
+        kernels.quantized_matmul_int8(x.to("xla"), weight.to("xla"), scale.to("xla"), quant_block_size=scale.to("xla"))

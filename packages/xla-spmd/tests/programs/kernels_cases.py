@@ -51,7 +51,27 @@ def attention() -> dict[str, Any]:
     config = SplashAttentionConfig(mesh=str(MESH), qkv_partition_spec=SPEC, segment_ids_partition_spec=("data", None))
     inputs = _on("xla")
     found["splash"] = _errors(splash_attention(*inputs, config, ids), inputs, 1.0)
+    found["bias"] = _with_bias()
+    try:
+        flash_attention(*_on("xla"), partition_spec=("rows",), mesh=MESH)
+    except ValueError as error:
+        found["wrong axis"] = str(error)
     return found
+
+
+def _with_bias() -> list[float]:
+    """The errors of output and gradients with one bias for all batches, divided by heads."""
+    results = []
+    for device in ("cpu", "xla"):
+        q, k, v = _on(device)
+        bias = torch.linspace(-1, 1, 72).reshape(1, 2, 6, 6).to(device).requires_grad_()
+        if device == "cpu":
+            output = torch.softmax((q @ k.mT + bias) * 0.3, -1) @ v
+        else:
+            output = flash_attention(q, k, v, sm_scale=0.3, ab=bias, partition_spec=SPEC, mesh=MESH)
+        output.square().sum().backward()
+        results.append([output.detach(), *(one.grad for one in (q, k, v, bias) if one.grad is not None)])
+    return [far(one, other) for one, other in zip(*results[::-1], strict=True)]
 
 
 @case

@@ -1,4 +1,4 @@
-"""Quantized values, as plain arithmetic."""
+"""Quantized values."""
 
 from __future__ import annotations
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
 import torch
 
-from xla_core._compat import tree_flatten, tree_unflatten
+from xla_core._compat import between_graphs, tree_flatten, tree_unflatten
 from xla_core.builder.op import Op, create_computation
 from xla_core.builder.running import tensor_shape, user_computation
 from xla_core.frontend.jax_call import call_jax
@@ -41,6 +41,9 @@ class FlattenedInputFunc:
     def preprocess(self, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors among the arguments, in order. Raises TypeError for another argument that cannot be hashed."""
         leaves, spec = self.flatten((tuple(args), dict(kwargs or {})))
+        for leaf in leaves:
+            if not isinstance(leaf, Hashable):
+                raise TypeError(f"a {type(leaf).__name__} cannot be a constant: pass it as an xla tensor, or close over it")
         self._constants = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._spec = spec
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -50,7 +53,6 @@ class FlattenedInputFunc:
             tuple((type(leaf), leaf) for leaf in self._constants),
             spec if isinstance(spec, jax.tree_util.PyTreeDef) else repr(spec),
         )
-        hash(self.key)
         return tensors
 
     def flat_call(self, flat_input: Sequence[Any]) -> list[Any]:
@@ -85,6 +87,7 @@ class CompiledCallableWithCache(abc.ABC):
         self.flat_input_func = flat_input_func
         self._specialized: dict[Any, tuple[FlattenedInputFunc, Callable[..., Any]]] = {}
 
+    @between_graphs
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = copy.copy(self.flat_input_func)  # by itself: threads may call this at the same time
         tensors = function.preprocess(args, kwargs)

@@ -6,10 +6,20 @@ from typing import Any, Self
 
 
 class ElementwiseMethods:
-    """Operators and functions of each element; `_make` is the operation's, with this one as first operand."""
+    """Operators and functions of each element."""
+
+    __array_ufunc__ = None  # so that NumPy's numbers leave operators to this class
 
     def _make(self, name: str, *others: Any, **kwargs: Any) -> Self:
+        """The operation of this name with this one as first operand."""
         raise NotImplementedError
+
+    def _operand(self, name: str, value: Any) -> Self:
+        """An operand of that operation: itself, or a number as a constant of this one's type."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        raise TypeError("an operation has no value while a computation is built: use select, mkconditional or mkwhile in the place of `if`")
 
     def __add__(self, rhs: Any) -> Self:
         return self._make("Add", rhs)
@@ -65,6 +75,39 @@ class ElementwiseMethods:
     def __rshift__(self, rhs: Any) -> Self:
         return self._make("ShiftRight", rhs)
 
+    def __radd__(self, lhs: Any) -> Self:
+        return self._operand("Add", lhs)._make("Add", self)
+
+    def __rsub__(self, lhs: Any) -> Self:
+        return self._operand("Sub", lhs)._make("Sub", self)
+
+    def __rmul__(self, lhs: Any) -> Self:
+        return self._operand("Mul", lhs)._make("Mul", self)
+
+    def __rtruediv__(self, lhs: Any) -> Self:
+        return self._operand("Div", lhs)._make("Div", self)
+
+    def __rpow__(self, lhs: Any) -> Self:
+        return self._operand("Pow", lhs)._make("Pow", self)
+
+    def __rmod__(self, lhs: Any) -> Self:
+        return self._operand("Rem", lhs)._make("Rem", self)
+
+    def __rand__(self, lhs: Any) -> Self:
+        return self._operand("And", lhs)._make("And", self)
+
+    def __ror__(self, lhs: Any) -> Self:
+        return self._operand("Or", lhs)._make("Or", self)
+
+    def __rxor__(self, lhs: Any) -> Self:
+        return self._operand("Xor", lhs)._make("Xor", self)
+
+    def __rlshift__(self, lhs: Any) -> Self:
+        return self._operand("ShiftLeft", lhs)._make("ShiftLeft", self)
+
+    def __rrshift__(self, lhs: Any) -> Self:
+        return self._operand("ShiftRight", lhs)._make("ShiftRight", self)
+
     __hash__ = object.__hash__  # taken away by `__eq__`, which compares elements
 
     def __neg__(self) -> Self:
@@ -72,6 +115,16 @@ class ElementwiseMethods:
 
     def __not__(self) -> Self:
         return self._make("Not")
+
+    def __invert__(self) -> Self:
+        return self._make("Not")
+
+    def __abs__(self) -> Self:
+        return self._make("Abs")
+
+    def abs(self) -> Self:
+        """The absolute value."""
+        return self._make("Abs")
 
     def acos(self) -> Self:
         """The arc cosine."""

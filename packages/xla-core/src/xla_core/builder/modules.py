@@ -1,4 +1,4 @@
-"""Computations from programs that others have made: serialized HLO modules and StableHLO."""
+"""Computations from programs that others have made: HLO modules and StableHLO."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax import export
 
+from xla_core._compat import serialized_hlo
 from xla_core.builder.nodes import XlaComputation
 from xla_core.builder.shapes import structs_of
 from xla_core.errors import UnsupportedOperationError
@@ -18,10 +19,10 @@ _TYPES = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
 
 
 def computation_from_module(name: str, module: bytes | str) -> XlaComputation:
-    """The computation of a serialized HloModuleProto, or of StableHLO as text, bytecode or portable artifact.
+    """The computation of a serialized HloModuleProto, of HLO text, or of StableHLO as text, bytecode or portable artifact.
 
     It runs inside the recorded program, as any other, and has no gradient. Raises ValueError for what is none of these,
-    UnsupportedOperationError for one over dynamic shapes or tokens.
+    UnsupportedOperationError for one over dynamic shapes or tokens, and in a backward pass.
     """
     # Slow to import, and only needed here.
     from jax.extend.mlir import ir
@@ -33,7 +34,9 @@ def computation_from_module(name: str, module: bytes | str) -> XlaComputation:
         try:
             parsed = _core_only(ir.Module.parse(_stablehlo(module)))
         except (ValueError, RuntimeError, ir.MLIRError) as error:
-            raise ValueError(f"computation {name!r} is neither a serialized HloModuleProto nor StableHLO: {error}") from error
+            raise ValueError(
+                f"computation {name!r} is neither HLO (text, or a serialized HloModuleProto) nor StableHLO: {error}"
+            ) from error
         functions = {one.name.value: one for one in parsed.body.operations if one.operation.name == "func.func"}
         if "main" not in functions:
             raise ValueError(f"the module of computation {name!r} has no function `main`, only {sorted(functions)}")
@@ -42,10 +45,17 @@ def computation_from_module(name: str, module: bytes | str) -> XlaComputation:
         artifact = stablehlo.serialize_portable_artifact_str(str(parsed), stablehlo.get_current_version())
     program = _exported(name, artifact, *shapes)
 
+    @jax.custom_vjp
     def run(*arrays: Any) -> Any:
         results = program.call(*arrays)
         return results[0] if len(results) == 1 else tuple(results)
 
+    def refuse(*arrays: Any) -> Any:
+        raise UnsupportedOperationError(
+            f"computation {name!r} is of a module, which has no gradient: detach its inputs, or export that too"
+        )
+
+    run.defvjp(refuse, refuse)
     return XlaComputation(name, shapes[0], run)
 
 
@@ -54,7 +64,7 @@ def _stablehlo(module: bytes | str) -> Any:
     from jax.extend import mlir
 
     if isinstance(module, str):
-        return module
+        return mlir.hlo_to_stablehlo(serialized_hlo(module)) if module.lstrip().startswith("HloModule") else module
     if not module.startswith(_BYTECODE):
         return module if module.lstrip().startswith(b"module") else mlir.hlo_to_stablehlo(module)
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ class XlaBuilder:
         self.parameters: dict[int, XlaOp] = {}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class XlaOp:
     """An operation of a builder. structs: shape and dtype of the result, a tuple of them for a tuple. evaluate: None for a parameter."""
 
@@ -32,6 +33,9 @@ class XlaOp:
     attributes: Mapping[str, Any]
     evaluate: Evaluate | None
     structs: Any
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {Shape(shape_of(self.structs))} of builder {self.builder.name!r}>"
 
 
 def parameter(builder: XlaBuilder, number: int, shape: Any) -> XlaOp:
@@ -44,7 +48,13 @@ def parameter(builder: XlaBuilder, number: int, shape: Any) -> XlaOp:
 
 
 def operation(builder: XlaBuilder, name: str, evaluate: Evaluate, operands: Sequence[XlaOp], attributes: Mapping[str, Any]) -> XlaOp:
-    """An operation over others, its shape inferred. Raises ValueError for operands of another builder, or that do not fit."""
+    """An operation over others, its shape inferred.
+
+    Raises ValueError for operands of another builder, or that do not fit, TypeError for an attribute that has to be a computation.
+    """
+    for key, value in attributes.items():
+        if key.endswith(("computation", "comparator")) and not isinstance(value, XlaComputation):
+            raise TypeError(f"{key} of {name} is a computation, not {value!r}: make one with create_computation")
     for operand in operands:
         if operand.builder is not builder:
             raise ValueError(
@@ -58,15 +68,17 @@ def operation(builder: XlaBuilder, name: str, evaluate: Evaluate, operands: Sequ
         return evaluate(*given, **attributes)
 
     try:
+        inspect.signature(evaluate).bind(*operands, **attributes)
         with jax.enable_x64(True):
             structs = jax.eval_shape(infer, *[operand.structs for operand in operands])
     except (TypeError, ValueError, IndexError, KeyError) as error:
         shapes = ", ".join(repr(Shape(shape_of(operand.structs))) for operand in operands)
-        raise ValueError(f"{name} does not fit ({shapes}) with {dict(attributes)}: {error}") from error
+        having = ", ".join(f"{key}={value!r}" for key, value in attributes.items() if value is not None)
+        raise ValueError(f"{name} does not fit ({shapes}){' with ' if having else ''}{having}: {error}") from error
     return XlaOp(builder, name, tuple(operands), dict(attributes), evaluate, structs)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class XlaComputation:
     """A function of arrays: called with one for each parameter, it computes its result over `jax.lax`.
 
@@ -75,13 +87,23 @@ class XlaComputation:
 
     name: str
     parameters: tuple[Any, ...]
-    function: Callable[..., Any] = field(repr=False)
+    function: Callable[..., Any]
     root: XlaOp | None = None
 
+    def check(self, *arrays: Any) -> None:
+        """Raise ValueError for arrays (or structs) of other shapes and types than the parameters'."""
+        given, wanted = (shape_of(several) for several in (arrays, self.parameters))
+        if given != wanted:
+            raise ValueError(f"computation {self.name!r} takes {Shape(wanted)}, not {Shape(given)}")
+
     def __call__(self, *arrays: Any) -> Any:
+        self.check(*arrays)
         # All types are explicit: a computation means the same whatever the user's jax settings.
         with jax.enable_x64(True):
-            return self.function(*arrays)
+            return jax.tree.map(jax.numpy.asarray, self.function(*arrays))
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name!r} of {Shape(shape_of(self.parameters))}>"
 
     @property
     def __name__(self) -> str:
@@ -97,8 +119,6 @@ def build(name: str, root: XlaOp) -> XlaComputation:
     order = _ordered(root)
 
     def run(*arrays: Any) -> Any:
-        if len(arrays) != len(chosen):
-            raise ValueError(f"computation {name!r} takes {len(chosen)} arguments, not {len(arrays)}")
         known: dict[XlaOp, Any] = dict(zip(chosen, arrays, strict=True))
         for node in order:
             if node.evaluate is not None:

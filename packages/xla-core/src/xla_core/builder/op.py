@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from xla_core.builder import nodes, shapes
+from xla_core.builder.constants import array_of, number_of, operand_array, scalar_array
 from xla_core.builder.nodes import XlaBuilder, XlaComputation, XlaOp
 from xla_core.builder.shapes import Shape
 from xla_core.builder.table import operator
@@ -18,7 +18,8 @@ from xla_core.builder.windowed_methods import WindowedMethods
 def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> Op:
     """The operation of a name of the builder's table over others. kwargs: its attributes.
 
-    Raises ValueError for an unknown name, for operations of two builders, and for shapes or attributes that do not fit.
+    Raises ValueError for an unknown name, for operations of two builders, and for shapes or attributes that do not fit; TypeError for
+    operands that are no operations.
     """
     operands = Op._extract_xla_ops(ops)
     if not operands:
@@ -33,11 +34,16 @@ def mkleaf(name: str, builder: XlaBuilder, **kwargs: Any) -> Op:
 
 def mkparam(builder: XlaBuilder, param_no: int, shape: Shape) -> Op:
     """The parameter of a number, counted from 0, of a computation under construction."""
+    if not isinstance(shape, Shape):
+        raise TypeError(f"the shape of parameter {param_no} is a Shape, not a {type(shape).__name__}: mkshape and tensor_shape make one")
     return Op(nodes.parameter(builder, param_no, shape.shape))
 
 
 def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Shape], **kwargs: Any) -> XlaComputation:
-    """The computation of `fn(*parameters, **kwargs)`, called once with an `Op` for each shape; it returns one, or several."""
+    """The computation of `fn(*parameters, **kwargs)`, called once with an `Op` for each shape; it returns one, or several.
+
+    A function of no parameters makes its operations with a builder of its own.
+    """
     builder = XlaBuilder(name)
     parameters = [mkparam(builder, number, shape) for number, shape in enumerate(shapes)]
     root = fn(*parameters, **kwargs)
@@ -45,7 +51,7 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Shape
         root = Op.tuple(root, builder=builder)
     if not isinstance(root, Op):
         raise TypeError(f"the function of computation {name!r} gave a {type(root).__name__}: it has to give an Op, or several")
-    if root.op.builder is not builder:
+    if shapes and root.op.builder is not builder:
         raise ValueError(f"the result of computation {name!r} belongs to builder {root.op.builder.name!r}: it uses none of its parameters")
     return root.build(name)
 
@@ -53,7 +59,8 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Shape
 class Op(WindowedMethods):
     """An operation of a builder. Its methods and operators make others of the same builder; nothing runs.
 
-    A Python number in the place of the second operand of an operator is a constant of the first one's type.
+    A number (of Python or NumPy, or a tensor without dimensions) in the place of an operand is a constant of the other one's type; a float
+    beside integers is a ValueError.
     """
 
     def __init__(self, op: XlaOp) -> None:
@@ -72,7 +79,13 @@ class Op(WindowedMethods):
         return nodes.build(name, self.op)
 
     def _make(self, name: str, *others: Any, **kwargs: Any) -> Op:
-        return mkop(name, (self, *[self.scalar_like(one) if isinstance(one, (int, float, complex)) else one for one in others]), **kwargs)
+        return mkop(name, (self, *[self._operand(name, one) for one in others]), **kwargs)
+
+    def _operand(self, name: str, value: Any, like: Any = None) -> Op:
+        if isinstance(value, (Op, XlaOp)):
+            return value if isinstance(value, Op) else Op(value)
+        kind = self.shape().dtype if like is None else like
+        return mkleaf("Constant", self.builder(), value=operand_array(value, kind, name))
 
     def reshape(self, sizes: Sequence[int], dimensions: Sequence[int] | None = None, inferred_dimension: int | None = None) -> Op:
         """The elements in another shape. dimensions: in which order the old ones are read."""
@@ -99,12 +112,17 @@ class Op(WindowedMethods):
         return self._make("SliceInDim", start_index=start_index, limit_index=limit_index, dimno=dimno, stride=stride)
 
     def dynamic_slice(self, start_indices: Any, slice_sizes: Sequence[int]) -> Op:
-        """A slice that begins where operations say: one number for each dimension, or one vector of them."""
-        return self._make("DynamicSlice", *_several(start_indices), slice_sizes=slice_sizes)
+        """A slice that begins where operations (or numbers) say: one for each dimension, or one vector of them."""
+        return self._make("DynamicSlice", *self._starts(start_indices), slice_sizes=slice_sizes)
 
     def dynamic_update_slice(self, update: Op, start_indices: Any) -> Op:
-        """With `update` put where operations say."""
-        return self._make("DynamicUpdateSlice", update, *_several(start_indices))
+        """With `update` put where operations (or numbers) say."""
+        return self._make("DynamicUpdateSlice", update, *self._starts(start_indices))
+
+    def _starts(self, starts: Any) -> list[Op]:
+        several = starts if isinstance(starts, (tuple, list)) else (starts,)
+        kind = next((one.shape().dtype for one in several if isinstance(one, Op)), "s32")
+        return [self._operand("a start index", one, kind) for one in several]
 
     def gather(
         self,
@@ -175,8 +193,12 @@ class Op(WindowedMethods):
         return self._make("ReduceAll", init_value, computation=computation)
 
     def select(self, true_value: Op, false_value: Op) -> Op:
-        """One value where this is true, the other where it is not."""
-        return self._make("Select", true_value, false_value)
+        """One value where this is true, the other where it is not; one of them may be a number."""
+        values = true_value, false_value
+        kind = next((one.shape().dtype for one in values if isinstance(one, Op)), None)
+        if kind is None:
+            raise TypeError("Select between two numbers does not say their type: make one with Op.scalar")
+        return self._make("Select", *[self._operand("Select", one, kind) for one in values])
 
     def transpose(self, permutation: Sequence[int]) -> Op:
         """With the dimensions in another order."""
@@ -201,11 +223,11 @@ class Op(WindowedMethods):
         """One element of a tuple."""
         return self._make("GetTupleElement", index=index)
 
-    def conditional(self, true_operand: Op, false_operand: Op, true_computation: XlaComputation, false_computation: XlaComputation) -> Op:
+    def conditional(self, true_operand: Any, false_operand: Any, true_computation: XlaComputation, false_computation: XlaComputation) -> Op:
         """The result of one of two computations, as this predicate says."""
-        return self._make(
-            "Conditional", true_operand, false_operand, true_computation=true_computation, false_computation=false_computation
-        )
+        choices = (true_operand, true_computation), (false_operand, false_computation)
+        operands = [one for operand, computation in choices for one in _typed((operand,), computation, self)]
+        return self._make("Conditional", *operands, true_computation=true_computation, false_computation=false_computation)
 
     @classmethod
     def wrap_function(cls, fn: Callable[..., Any]) -> Callable[..., Op]:
@@ -237,28 +259,29 @@ class Op(WindowedMethods):
         """This state after `body`, again and again while `condition` holds of it."""
         return self._make("While", condition_computation=condition_computation, body_computation=body_computation)
 
-    @staticmethod
-    def mkwhile(*ops_and_functions: Any, **kwargs: Any) -> Op:
-        """`mkwhile(ops, condition_fn, body_fn, **kwargs)`: the tuple of `ops` after body_fn, again and again while condition_fn holds.
+    @classmethod
+    def mkwhile(cls, ops: Sequence[Op], condition_fn: Any, body_fn: Any, **kwargs: Any) -> Op:
+        """The tuple of `ops` after body_fn, again and again while condition_fn holds.
 
-        The functions take one operation for each of `ops` (and kwargs), or are computations of the tuple. Of the class or of any
-        operation.
+        The functions take one operation for each of `ops` (and kwargs), or are computations of the tuple.
         """
-        ops, *functions = ops_and_functions
         state = Op.tuple(ops)
         made = [
             one if isinstance(one, XlaComputation) else Op.make_computation(name, Op.wrap_function(one), (state,), **kwargs)
-            for name, one in zip(("WhileCondition", "WhileBody"), functions, strict=True)
+            for name, one in (("WhileCondition", condition_fn), ("WhileBody", body_fn))
         ]
         return state.while_loop(*made)
 
     def get_dimension_size(self, dimension: int) -> Op:
-        """The size of a dimension, an s32."""
-        return self._make("GetDimensionSize", dimension=dimension)
+        """The size of a dimension, an s32. It is known now: a constant."""
+        sizes = self.shape().sizes
+        if not 0 <= dimension < len(sizes):
+            raise ValueError(f"dimension {dimension} is out of range for {self.shape()}")
+        return Op.scalar(self.builder(), sizes[dimension], "s32")
 
-    def set_dimension_size(self, size: Op, dimension: int) -> Op:
+    def set_dimension_size(self, size: Any, dimension: int) -> Op:
         """Itself for its own size; raises ValueError or NotImplementedError for another."""
-        return self._make("SetDimensionSize", size, dimension=dimension)
+        return self._make("SetDimensionSize", self._operand("SetDimensionSize", size, "s32"), dimension=dimension)
 
     def rev(self, dimensions: Sequence[int]) -> Op:
         """With the elements along dimensions in reverse order."""
@@ -278,6 +301,9 @@ class Op(WindowedMethods):
 
     @classmethod
     def _extract_xla_ops(cls, ops: Sequence[Any]) -> list[XlaOp]:
+        for one in ops:
+            if not isinstance(one, (Op, XlaOp)):
+                raise TypeError(f"an operand is an Op, not a {type(one).__name__}: make one with Op.scalar or Op.constant")
         return [one.op if isinstance(one, Op) else one for one in ops]
 
     @classmethod
@@ -292,21 +318,19 @@ class Op(WindowedMethods):
 
     @classmethod
     def call(cls, computation: XlaComputation, ops: Sequence[Any], builder: XlaBuilder | None = None) -> Op:
-        """A computation applied to operations."""
-        return _over(builder, "Call", ops, computation=computation)
+        """A computation applied to operations (or, for some of them, numbers)."""
+        return _over(builder, "Call", _typed(ops, computation), computation=computation)
 
     @classmethod
     def constant(cls, builder: XlaBuilder, value: Any) -> Op:
-        """A CPU tensor, a NumPy array or a number as it is."""
-        array = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-        dtype = shapes.dtype_named(shapes.from_torch_type(array.dtype))
-        bits = array.float() if array.dtype is torch.bfloat16 or dtype.kind == "V" else array
-        return mkleaf("Constant", builder, value=np.array(bits.numpy()).astype(dtype))
+        """A tensor, a NumPy array, a nested list or a number as it is; numbers have torch's types."""
+        return mkleaf("Constant", builder, value=array_of(value))
 
     @classmethod
     def scalar(cls, builder: XlaBuilder, value: Any, dtype: str | None = None) -> Op:
-        """One number, of torch's type for it where no type is named."""
-        return cls.constant(builder, torch.tensor(value, dtype=None if dtype is None else cls.to_torch_type(dtype), device="cpu"))
+        """One number; f32 where no type is named, c64 for a complex one. Raises ValueError for one that the type cannot hold."""
+        chosen = dtype or ("c64" if isinstance(number_of(value), complex) else "f32")
+        return mkleaf("Constant", builder, value=scalar_array(value, chosen))
 
     @classmethod
     def zero(cls, builder: XlaBuilder, dtype: str | None = None) -> Op:
@@ -338,7 +362,9 @@ class Op(WindowedMethods):
         builder: XlaBuilder | None = None,
     ) -> Op:
         """A computation of numbers applied to all elements of operations."""
-        return _over(builder, "Map", ops, computation=computation, dimensions=dimensions, static_operands=static_operands)
+        return _over(
+            builder, "Map", _typed(ops, computation), computation=computation, dimensions=dimensions, static_operands=static_operands
+        )
 
     @classmethod
     def to_torch_type(cls, dtype: str) -> torch.dtype:
@@ -351,8 +377,13 @@ class Op(WindowedMethods):
         return shapes.from_torch_type(dtype)
 
 
-def _several(ops: Any) -> Sequence[Any]:
-    return ops if isinstance(ops, (tuple, list)) else (ops,)
+def _typed(ops: Sequence[Any], computation: XlaComputation, owner: Op | None = None) -> list[Any]:
+    """`ops` with the numbers among them as constants of the types that the computation takes. owner: whose builder they get."""
+    first = next((one for one in (owner, *ops) if isinstance(one, Op)), None)
+    if first is None or len(ops) != len(computation.parameters):
+        return list(ops)
+    kinds = [shapes.shape_of(one) for one in computation.parameters]
+    return [one if isinstance(kind, list) else first._operand("Call", one, kind["type"]) for one, kind in zip(ops, kinds, strict=True)]
 
 
 def _over(builder: XlaBuilder | None, name: str, ops: Sequence[Any], **kwargs: Any) -> Op:

@@ -34,8 +34,14 @@ def plain(computation: XlaComputation) -> str | None:
     return root.name if numbers == [0, 1] or (root.name in _BINARY and numbers == [1, 0]) else None
 
 
-def reducer(computation: XlaComputation) -> Callable[..., Any]:
-    """`lax`'s own function for what the computation is, or the computation."""
+def check_pair(computation: XlaComputation, array: Any) -> None:
+    """Raise ValueError if a computation is not one of two numbers of the array."""
+    computation.check(*[jax.ShapeDtypeStruct((), array.dtype)] * 2)
+
+
+def reducer(computation: XlaComputation, array: Any) -> Callable[..., Any]:
+    """`lax`'s own function for what the computation is, or the computation. Raises as `check_pair`."""
+    check_pair(computation, array)
     return _BINARY.get(plain(computation) or "", computation)
 
 
@@ -48,8 +54,9 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def scatter_by(computation: XlaComputation) -> Callable[..., Any]:
+def scatter_by(computation: XlaComputation, array: Any) -> Callable[..., Any]:
     """The scatter of `lax` that combines as the computation does. Raises UnsupportedOperationError where there is none."""
+    check_pair(computation, array)
     found = _SCATTERS.get(plain(computation) or "")
     if found is None:
         raise UnsupportedOperationError(
@@ -64,7 +71,13 @@ def sort(*operands: Any, comparator: XlaComputation, dimension: int | None = Non
 
     A comparator other than `first < second` and `first > second` of the first operand compares all pairs: memory for n² bools a row.
     """
+    pairs = [jax.ShapeDtypeStruct((), one.dtype) for one in operands for _ in range(2)]
+    comparator.check(*pairs)
+    if jax.eval_shape(comparator, *pairs).dtype != np.bool_:
+        raise ValueError(f"{comparator!r} gives no pred: it says whether the first number comes before the second")
     axis = operands[0].ndim - 1 if dimension is None else dimension % operands[0].ndim
+    if operands[0].size == 0:
+        return operands[0] if len(operands) == 1 else operands
     kind = plain(comparator)
     if kind == "Lt":
         found: Sequence[Any] = lax.sort(operands, dimension=axis, is_stable=bool(is_stable), num_keys=1)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 
+from xla_core._compat import between_graphs
 from xla_core.builder import nodes
 from xla_core.builder.modules import computation_from_module
 from xla_core.builder.nodes import XlaBuilder, XlaComputation, XlaOp
@@ -25,6 +26,7 @@ from xla_core.ir.pending_graph import buffer_value
 from xla_core.runtime.client import current_recorder
 
 
+@between_graphs
 def user_computation(opname: str, tensors: Sequence[torch.Tensor], computation: XlaComputation) -> list[torch.Tensor]:
     """The results of a computation on xla tensors, recorded as one operation of that name; a tuple gives several.
 
@@ -68,7 +70,7 @@ def mkshape(dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool]
 
 
 def computation_from_module_proto(name: str, proto: bytes | str) -> XlaComputation:
-    """The computation of a serialized HloModuleProto, or of StableHLO as text or bytecode. Raises ValueError for other data."""
+    """The computation of a serialized HloModuleProto, of HLO text, or of StableHLO as text or bytecode. ValueError for other data."""
     return computation_from_module(name, proto)
 
 

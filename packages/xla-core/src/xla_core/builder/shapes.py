@@ -152,10 +152,16 @@ class Shape:
         return self._shape  # type: ignore[no-any-return]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self._shape == other._shape
+        return isinstance(other, Shape) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(repr(self._shape))
+        return hash(self._key())
+
+    def _key(self) -> Any:
+        """The same for lists and tuples of the same sizes."""
+        if self.is_tuple():
+            return tuple(Shape(element)._key() for element in self._shape)
+        return self.dtype, tuple(self.sizes), tuple(self.dynamic_dimensions or ())
 
     def __repr__(self) -> str:
         if self.is_tuple():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,13 +45,15 @@ def _shift_right(x: Array, y: Array) -> Array:
 
 
 def _reshape(x: Array, *, sizes: Sizes, dimensions: Sizes | None = None, inferred_dimension: int | None = None) -> Array:
+    if any(size < 0 for size in sizes) or math.prod(sizes) != x.size:
+        raise ValueError(f"{x.size} elements do not fill the sizes {tuple(sizes)}")
     return lax.reshape(x, tuple(sizes), None if dimensions is None else tuple(dimensions))
 
 
 def _dynamic_reshape(x: Array, *sizes_now: Array, sizes: Sizes) -> Array:
     if sizes_now:
         raise UnsupportedOperationError("DynamicReshape to sizes that are computed: shapes are fixed here, reshape to the bound and mask")
-    return lax.reshape(x, tuple(sizes))
+    return _reshape(x, sizes=sizes)
 
 
 def _slice(x: Array, *, start_indices: Sizes, limit_indices: Sizes, strides: Sizes | None = None) -> Array:
@@ -115,7 +118,7 @@ def _scatter(
     unique_indices: bool | None = None,
 ) -> Array:
     numbers = lax.ScatterDimensionNumbers(tuple(update_window_dims), tuple(inserted_window_dims), tuple(scatter_dims_to_operand_dims))
-    return scatter_by(computation)(
+    return scatter_by(computation, x)(
         x,
         _index_vector_last(indices, index_vector_dim),
         updates,
@@ -143,19 +146,25 @@ def _dot(x: Array, y: Array, *, precision_config: Any = None) -> Array:
 
 
 def _reduce(x: Array, init: Array, *, computation: XlaComputation, dimensions: Sizes) -> Array:
-    return lax.reduce(x, init, reducer(computation), tuple(dimensions))
+    return lax.reduce(x, init, reducer(computation, x), tuple(dimensions))
 
 
 def _reduce_all(x: Array, init: Array, *, computation: XlaComputation) -> Array:
-    return lax.reduce(x, init, reducer(computation), tuple(range(x.ndim)))
+    return lax.reduce(x, init, reducer(computation, x), tuple(range(x.ndim)))
 
 
 def _map(*arrays: Array, computation: XlaComputation, dimensions: Sizes, static_operands: Sequence[Any] = ()) -> Array:
     if tuple(static_operands):
         raise UnsupportedOperationError("Map takes no static operands: make them constants inside the computation")
-    rank = arrays[0].ndim
+    shape = max((one.shape for one in arrays), key=len)
+    arrays = tuple(one if one.ndim else _spread(one, shape) for one in arrays)
+    rank = len(shape)
     if sorted(dimensions) != list(range(rank)):
         raise ValueError(f"Map goes over all dimensions, here {list(range(rank))}, not {list(dimensions)}")
+    if computation.root is None:  # a module of others, which jax cannot vectorise
+        flat = [lax.reshape(one, (one.size,)) for one in arrays]
+        found = lax.map(lambda numbers: computation(*numbers), tuple(flat))
+        return lax.reshape(found, shape)
     function: Callable[..., Array] = computation
     for _ in range(rank):
         function = jax.vmap(function)
@@ -163,6 +172,8 @@ def _map(*arrays: Array, computation: XlaComputation, dimensions: Sizes, static_
 
 
 def _conditional(predicate: Array, yes: Array, no: Array, *, true_computation: Any, false_computation: Any) -> Array:
+    if predicate.dtype != np.bool_:
+        raise ValueError("the predicate is no pred: compare it with a number")
     return lax.cond(predicate, lambda yes, no: true_computation(yes), lambda yes, no: false_computation(no), yes, no)
 
 
@@ -213,7 +224,18 @@ def _pad(x: Array, value: Array, *, config: Sequence[Sizes]) -> Array:
 
 
 def _select(predicate: Array, yes: Array, no: Array) -> Array:
-    return lax.select(predicate, *[one if one.ndim or not predicate.ndim else _spread(one, predicate.shape) for one in (yes, no)])
+    shape = predicate.shape or yes.shape or no.shape
+    return lax.select(predicate, *[one if one.ndim else _spread(one, shape) for one in (yes, no)])
+
+
+def _power(x: Array, y: Array) -> Array:
+    return jax.numpy.power(x, y) if np.issubdtype(x.dtype, np.integer) else lax.pow(x, y)
+
+
+def _convert(x: Array, *, to_type: str) -> Array:
+    dtype = dtype_named(to_type)
+    cut = np.issubdtype(x.dtype, np.complexfloating) and not np.issubdtype(dtype, np.complexfloating)
+    return lax.convert_element_type(lax.real(x) if cut else x, dtype)
 
 
 def _not(x: Array) -> Array:
@@ -236,7 +258,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "Mul": lax.mul,
     "Ne": lax.ne,
     "Or": lax.bitwise_or,
-    "Pow": lax.pow,
+    "Pow": _power,
     "Rem": lax.rem,
     "ShiftLeft": lax.shift_left,
     "ShiftRight": _shift_right,
@@ -289,7 +311,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Conditional": _conditional,
     "Constant": lambda *, value: value,
     "Conv": conv,
-    "Convert": lambda x, *, to_type: lax.convert_element_type(x, dtype_named(to_type)),
+    "Convert": _convert,
     "Dot": _dot,
     "DotGeneral": _dot_general,
     "DynamicReshape": _dynamic_reshape,

@@ -10,9 +10,10 @@ import numpy as np
 from jax import lax
 
 from xla_core.builder.nodes import XlaComputation
-from xla_core.builder.reducers import plain, reducer
+from xla_core.builder.reducers import check_pair, plain, reducer
 from xla_core.errors import UnsupportedOperationError
 
+_PRECISIONS = {"default": lax.Precision.DEFAULT, "high": lax.Precision.HIGH, "highest": lax.Precision.HIGHEST}
 Padding = str | Sequence[Sequence[int]]
 
 
@@ -25,11 +26,16 @@ def _padding(padding: Padding) -> Any:
 
 
 def precision_of(config: Any) -> Any:
-    """jax's precision for `"default"`, `"high"` or `"highest"`, in any case, or for one of each operand; None for None."""
+    """jax's precision for `"default"`, `"high"` or `"highest"`, in any case, or for one of each operand; None for None.
+
+    Raises ValueError for another word.
+    """
     if config is None or isinstance(config, lax.Precision):
         return config
     if isinstance(config, str):
-        return lax.Precision(config.lower()) if config.lower() in ("high", "highest") else lax.Precision.DEFAULT
+        if config.lower() not in _PRECISIONS:
+            raise ValueError(f"a precision is one of {', '.join(_PRECISIONS)}, not {config!r}")
+        return _PRECISIONS[config.lower()]
     return tuple(precision_of(one) for one in config)
 
 
@@ -85,7 +91,7 @@ def reduce_window(
     padding: Padding = "valid",
 ) -> Any:
     """Each window reduced to one element, from `init`."""
-    return lax.reduce_window(x, init, reducer(computation), tuple(window_dimensions), tuple(window_strides), _padding(padding))
+    return lax.reduce_window(x, init, reducer(computation, x), tuple(window_dimensions), tuple(window_strides), _padding(padding))
 
 
 def max_pool(
@@ -123,6 +129,8 @@ def select_and_scatter(
     padding: Padding = "valid",
 ) -> Any:
     """`init` everywhere, and each element of `source` added where its window of `x` has the largest (smallest) element."""
+    for computation in (select_computation, scatter_computation):
+        check_pair(computation, x)
     selects = {"Ge": lax.max, "Gt": lax.max, "Le": lax.min, "Lt": lax.min}
     pick = selects.get(plain(select_computation) or "")
     if pick is None or plain(scatter_computation) != "Add":

@@ -155,7 +155,7 @@ def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], device: j
         return
     try:
         payload, _, _ = serialize_executable.serialize(compiled)
-    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+    except (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, pickle.PicklingError) as error:
         disk.complain(f"a program cannot be serialized on {device.platform} and is not kept: {error}")
         return
     disk.store(_identity(key, graph, arguments, device, devices), payload)

@@ -76,7 +76,7 @@ def _replaced(graph: Graph, use: _Use) -> Graph:
         if slot not in use.outputs.values():
             renamed[slot] = len(entries)
             entries.append((entry[0], *[renamed[operand] for operand in entry[1:]]) if type(entry) is tuple else entry)
-    return _needed(entries, [renamed[slot] for slot in graph.outs])
+    return needed(entries, [renamed[slot] for slot in graph.outs])
 
 
 def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
@@ -106,7 +106,7 @@ def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> 
     return Signature("xla.composite", lower, (*(PLACEHOLDER,) * operands, use.name, use.attr, text), {}, outs, has_bodies=True)
 
 
-def _needed(entries: Sequence[Any], outs: Sequence[int]) -> Graph:
+def needed(entries: Sequence[Any], outs: Sequence[int]) -> Graph:
     """The graph without operations that no result needs; it keeps all of its leaves."""
     whole = PendingGraph()
     whole.entries = list(entries)

@@ -19,6 +19,7 @@ from xla_core.compile.options import compiler_options
 from xla_core.dtypes import torch_dtype
 from xla_core.errors import DeviceMismatchError, ExecutionError
 from xla_core.export.composites import with_composites
+from xla_core.export.uniform import runnable, with_uniform_types
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.cut import cut
@@ -68,7 +69,8 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
 
     inline_numbers: of numbers, only seeds stay arguments, the last one.
     """
-    emit = program(with_composites(found.graph), found.constants, source_scope)
+    graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
+    emit = program(graph, found.constants, source_scope)
     everything = [*found.inputs.buffers, *found.packed]
     first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
     inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}
@@ -154,7 +156,7 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
         return ExecutionError(f"the StableHLO module did not run on {place}: {error}")
 
     try:
-        execute = compile_module(bytecode, place, compiler_options(place.platform, has_loops=b"while" in bytecode))
+        execute = compile_module(runnable(bytecode), place, compiler_options(place.platform, has_loops=b"while" in bytecode))
     except (RuntimeError, ValueError, TypeError) as error:
         raise failed(error) from error
 

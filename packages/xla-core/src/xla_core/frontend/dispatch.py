@@ -84,6 +84,13 @@ def forget_handler(func: Any) -> None:
     _handlers.pop(func, None)
 
 
+def forget_handlers(namespace: str) -> None:
+    """`forget_handler` for all operations of a namespace: they have got kernels for this device."""
+    for func in tuple(_handlers):
+        if func.namespace == namespace:
+            forget_handler(func)
+
+
 def wrap_handlers(wrapper: Callable[[Handler], Handler] | None) -> None:
     """Put `wrapper(handler)` in the place of every handler, also of those that are made later; None: the handlers themselves again."""
     global _wrapper

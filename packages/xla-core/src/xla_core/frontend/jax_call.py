@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import jax
 import numpy as np
 import torch
-from jax.extend.core import jaxpr_as_fun
+from jax.export import Exported
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from xla_core import metrics
+from xla_core._compat import between_graphs
 from xla_core.dtypes import torch_dtype
 from xla_core.frontend.encode import recorder_among, remember, two_devices
 from xla_core.frontend.plain import mixed, ours, tensor_behind
@@ -71,8 +76,11 @@ _SETTINGS = (
     "jax_threefry_partitionable",
 )
 _signatures: dict[str, Signature] = {}
+_ADDRESS = re.compile(" at 0x[0-9a-fA-FX]+")
+_nameless = count()  # programs that hold a Python object which their text cannot name, such as a callback
 
 
+@between_graphs
 def call_jax(
     jax_func: Callable[..., Any],
     args: tuple[Any, ...],
@@ -89,8 +97,8 @@ def call_jax(
     name: how the operation is called in graphs and errors; the function's own name if left out.
     override_hash: stands for the function where that is another object at each call.
 
-    Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`. Raises RuntimeError for a tensor on
-    another device, TypeError for an argument that cannot be a constant, and whatever the function raises.
+    Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`. `torch.compile` breaks its graph here. Raises
+    RuntimeError for a tensor on another device, TypeError for an argument that cannot be a constant, and whatever the function raises.
     """
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -146,10 +154,12 @@ def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
 
 def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[Aval, ...]) -> Signature:
     """The signature of a traced function; the same one for the same program, so that tracing again compiles nothing."""
-    digest = hashlib.sha256(f"{closed.jaxpr}{avals}{inferred}".encode())
-    for constant in closed.consts:
-        array = np.asarray(constant)
-        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    written = str(closed.jaxpr)
+    digest = hashlib.sha256(f"{written}{avals}{inferred}".encode())
+    for content in _unwritten(closed):
+        digest.update(content)
+    if _ADDRESS.search(written):
+        digest.update(str(next(_nameless)).encode())
     text = f"jax.{name}.{digest.hexdigest()[:32]}"
     found = _signatures.get(text)
     if found is None:
@@ -161,6 +171,27 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[
         found = Signature(text, lower, (PLACEHOLDER,) * len(avals), {}, inferred, line=user_line(), pack=_listed)
         found = remember(_signatures, text, found)
     return found
+
+
+def _unwritten(part: Any) -> Iterator[bytes]:
+    """What the text of a jaxpr leaves out: the arrays that it and the functions inside hold, and exported modules."""
+    if isinstance(part, ClosedJaxpr):
+        yield from _unwritten([part.consts, part.jaxpr])
+    elif isinstance(part, Jaxpr):
+        yield from _unwritten([value for equation in part.eqns for value in equation.params.values()])
+    elif isinstance(part, (tuple, list)):
+        for item in part:
+            yield from _unwritten(item)
+    elif isinstance(part, Exported):
+        yield bytes(part.mlir_module_serialized)
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):  # such as the blocks of a Pallas kernel
+        held = [getattr(part, field.name) for field in dataclasses.fields(part)]
+        yield _ADDRESS.sub(" at ", repr(held)).encode()
+        yield from _unwritten(held)
+    elif isinstance(part, (np.ndarray, jax.Array)):
+        random = isinstance(part, jax.Array) and jax.numpy.issubdtype(part.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(part) if random else part)
+        yield f"{part.dtype}{array.shape}".encode() + array.tobytes()
 
 
 def _listed(values: list[Any]) -> list[torch.Tensor]:

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from xla_core.kernels.mesh import over_mesh, texts
-from xla_core.kernels.operators import attended, contiguous_like, define
+from xla_core.kernels.checks import attended, check_floating, check_integers, check_shape
+from xla_core.kernels.mesh import check_spec, over_mesh, texts
+from xla_core.kernels.operators import contiguous_like, define
 from xla_core.kernels.platform import Kernel
 from xla_core.kernels.scores import both, causal, masked, weighted, wide
 
+_WHAT = "flash attention"
 _BLOCK = 128  # rows of the smallest block of a kernel
 Maybe = Any
 
@@ -137,13 +139,33 @@ def _backward(
     return found if ab is not None else [*found, jnp.zeros((0,), q.dtype)]
 
 
-def _output(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ab: torch.Tensor | None = None, **rest: Any) -> torch.Tensor:
-    found = attended(q, k, v)
+def _output(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    ab: torch.Tensor | None = None,
+    q_segment_ids: torch.Tensor | None = None,
+    kv_segment_ids: torch.Tensor | None = None,
+    partition_spec: str | None = None,
+    mesh: str | None = None,
+    **rest: Any,
+) -> torch.Tensor:
+    found = attended(_WHAT, q, k, v)
     if q.shape[1] != k.shape[1]:
-        raise ValueError(f"flash attention has as many key heads as query heads, got {k.shape[1]} for {q.shape[1]}")
+        raise ValueError(
+            f"flash attention has as many key heads as query heads, got {k.shape[1]} for {q.shape[1]}: "
+            "repeat_interleave them, or call splash_attention, which shares them"
+        )
+    if (q_segment_ids is None) != (kv_segment_ids is None):
+        raise ValueError("flash attention takes q_segment_ids and kv_segment_ids, both or neither")
+    check_integers(_WHAT, q_segment_ids=q_segment_ids, kv_segment_ids=kv_segment_ids)
+    check_shape(_WHAT, "q_segment_ids", q_segment_ids, (q.shape[0], q.shape[2]))
+    check_shape(_WHAT, "kv_segment_ids", kv_segment_ids, (k.shape[0], k.shape[2]))
+    check_floating(_WHAT, ab=ab)
     scores = (*q.shape[:3], k.shape[2])
     if ab is not None and (ab.ndim != 4 or any(have not in (1, want) for have, want in zip(ab.shape, scores, strict=True))):
-        raise ValueError(f"the bias of scores {scores} has shape {tuple(ab.shape)}")
+        raise ValueError(f"the bias of scores {scores} has that shape, or 1 in places, got {tuple(ab.shape)}")
+    check_spec(partition_spec, mesh, 4)
     return found
 
 
@@ -163,7 +185,8 @@ def fa_custom_forward_fake(
     """Empty results of `torch.ops.xla.fa_custom_forward`: output, q, k, v, the rows' sums and maxima in float32, and the bias."""
     rows = q.new_empty(q.shape[:-1], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     bias = q.new_empty(0) if ab is None else contiguous_like(ab)
-    return _output(q, k, v, ab), contiguous_like(q), contiguous_like(k), contiguous_like(v), rows, torch.empty_like(rows), bias
+    output = _output(q, k, v, ab, q_segment_ids, kv_segment_ids, partition_spec, mesh)
+    return output, contiguous_like(q), contiguous_like(k), contiguous_like(v), rows, torch.empty_like(rows), bias
 
 
 def fa_custom_backward_fake(
@@ -187,6 +210,8 @@ def fa_custom_backward_fake(
     ctx_grad: list[bool],
 ) -> tuple[torch.Tensor, ...]:
     """Empty results of `torch.ops.xla.fa_custom_backward`, which does not read o, l and m: gradients of q, k, v and ab (empty if None)."""
+    output = _output(q, k, v, ab, q_segment_ids, kv_segment_ids, partition_spec, mesh)
+    check_shape(_WHAT, "gradients", grad_output, output.shape)
     return contiguous_like(q), contiguous_like(k), contiguous_like(v), q.new_empty(0) if ab is None else contiguous_like(ab)
 
 
@@ -272,7 +297,8 @@ def flash_attention(
 ) -> torch.Tensor:
     """softmax((q·kᵀ + ab)·sm_scale)·v over (batch, heads, length, head_dim); differentiable.
 
-    q_segment_ids, kv_segment_ids: (batch, length); a query sees the keys of its own segment. ab: added to the scores.
+    q_segment_ids, kv_segment_ids: (batch, length); a query sees the keys of its own segment, and the mean of all values if that has
+        none. ab: added to the scores; its dimensions may be 1.
     partition_spec: how q, k, v are sharded over `mesh` (that of the process if None): each device runs the kernel for its batches and
         heads. Without effect where it does not divide them evenly, or shards the length: then the compiler divides the work.
     """
@@ -285,12 +311,20 @@ def _plain(q: jax.Array, k: jax.Array, v: jax.Array, casual: bool) -> Any:
     return ATTENTION(q, k, v, casual, None, None, 1.0, None)
 
 
-flash_attention_xla = define(
-    "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor",
+_plain_op = define(
+    "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor",  # as users call it by keyword
     _plain,
     _output,
     ("q", "k", "v"),
 )
+
+
+def flash_attention_xla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
+    """softmax(q·kᵀ)·v over (batch, heads, length, head_dim); differentiable."""
+    found: torch.Tensor = _plain_op(q, k, v, causal)
+    return found
+
+
 flash_attention_non_xla = flash_attention_xla  # which takes CPU tensors too
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from xla_core.frontend.jax_call import call_jax
+from xla_core.kernels.checks import check_floating, check_integers
 from xla_core.kernels.operators import define
 from xla_core.kernels.platform import Kernel
 
 Maybe = Any
+_WHAT = "a grouped product"
 _TILING = (128, 128, 128)
 
 
@@ -100,17 +102,75 @@ GROUPED = Kernel(_gmm, tpu=_gmm_on_tpu)
 TRANSPOSED = Kernel(_transposed, tpu=_transposed_on_tpu)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnames=("tiling", "num_actual_groups"))
+def _per_group(
+    lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, tiling: Any, group_offset: Maybe, num_actual_groups: int | None
+) -> jax.Array:
+    """`TRANSPOSED`, with a gradient: neither its kernel nor `ragged_dot_general` has one of both factors."""
+    found: jax.Array = TRANSPOSED(lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups)
+    return found
+
+
+def _per_group_forward(
+    lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, tiling: Any, group_offset: Maybe, num_actual_groups: int | None
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    return _per_group(lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups), (lhs, rhs, group_sizes, group_offset)
+
+
+def _per_group_backward(tiling: Any, num_actual_groups: int | None, held: tuple[Any, ...], grad: jax.Array) -> tuple[Any, ...]:
+    lhs, rhs, group_sizes, group_offset = held
+    to_lhs = GROUPED(rhs, grad, group_sizes, tiling, group_offset, True).T
+    to_rhs = GROUPED(lhs.T, grad, group_sizes, tiling, group_offset, False)
+    return to_lhs.astype(lhs.dtype), to_rhs.astype(rhs.dtype), None, None
+
+
+_per_group.defvjp(_per_group_forward, _per_group_backward)
+
+
 def _operation(lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, tiling: Any, group_offset: Maybe, transpose_rhs: bool) -> Any:
     return GROUPED(lhs, rhs, group_sizes, tiling, group_offset, transpose_rhs)
 
 
-def _rows(lhs: torch.Tensor, rhs: torch.Tensor, transpose_rhs: bool, **rest: Any) -> torch.Tensor:
+def _check_groups(
+    lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor, tiling: Sequence[int] | None, group_offset: torch.Tensor | None
+) -> None:
+    check_floating(_WHAT, lhs=lhs, rhs=rhs)
+    check_integers(_WHAT, group_sizes=group_sizes, group_offset=group_offset)
+    if group_sizes.ndim != 1:
+        raise ValueError(f"group_sizes is (groups,), got {tuple(group_sizes.shape)}")
+    if group_offset is not None and group_offset.numel() != 1:
+        raise ValueError(f"group_offset is one number, got {tuple(group_offset.shape)}")
+    if tiling is not None and len(tiling) != 3:
+        raise ValueError(f"a tiling is three numbers, got {list(tiling)}")
+
+
+def _rows(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    group_sizes: torch.Tensor,
+    tiling: Sequence[int] | None,
+    group_offset: torch.Tensor | None,
+    transpose_rhs: bool,
+) -> torch.Tensor:
+    _check_groups(lhs, rhs, group_sizes, tiling, group_offset)
     if lhs.ndim != 2 or rhs.ndim != 3 or lhs.shape[1] != rhs.shape[2 if transpose_rhs else 1]:
         raise ValueError(f"gmm takes (m, k) and (groups, k, n), got {tuple(lhs.shape)} and {tuple(rhs.shape)}, {transpose_rhs=}")
+    if rhs.shape[0] > group_sizes.shape[0]:
+        raise ValueError(
+            f"gmm has a size for each group, got {group_sizes.shape[0]} sizes for the {rhs.shape[0]} groups of {tuple(rhs.shape)}"
+        )
     return lhs.new_empty(lhs.shape[0], rhs.shape[1 if transpose_rhs else 2])
 
 
-def _products(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor, num_actual_groups: int | None, **rest: Any) -> torch.Tensor:
+def _products(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    group_sizes: torch.Tensor,
+    tiling: Sequence[int] | None,
+    group_offset: torch.Tensor | None,
+    num_actual_groups: int | None,
+) -> torch.Tensor:
+    _check_groups(lhs, rhs, group_sizes, tiling, group_offset)
     if lhs.ndim != 2 or rhs.ndim != 2 or lhs.shape[1] != rhs.shape[0]:
         raise ValueError(f"tgmm takes (k, m) and (m, n), got {tuple(lhs.shape)} and {tuple(rhs.shape)}")
     return lhs.new_empty(group_sizes.shape[0] if num_actual_groups is None else num_actual_groups, lhs.shape[0], rhs.shape[1])
@@ -151,9 +211,7 @@ def gmm(
 _tgmm_op = define(
     "tgmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None, Tensor? group_offset=None, "
     "int? num_actual_groups=None) -> Tensor",
-    lambda lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups: TRANSPOSED(
-        lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups
-    ),
+    lambda tiling, **rest: _per_group(tiling=None if tiling is None else tuple(tiling), **rest),
     _products,
     ("lhs", "rhs"),
 )
@@ -208,14 +266,13 @@ class GMM(torch.autograd.Function):
         return *gmm_backward(grad_output, lhs, rhs, group_sizes, ctx.tiling), None, None
 
 
-def _repeated(x: jax.Array, repeats: jax.Array, total_repeat_length: int) -> jax.Array:
-    return jnp.repeat(x, repeats, axis=0, total_repeat_length=total_repeat_length)
-
-
 def repeat_with_fixed_output_size(input: torch.Tensor, repeats: torch.Tensor, total_repeat_length: int) -> torch.Tensor:
     """Each row of `input` as often as `repeats` says, cut or filled up with the last row to `total_repeat_length` rows; nothing is read."""
-    found: torch.Tensor = call_jax(_repeated, (input, repeats), {"total_repeat_length": total_repeat_length})
-    return found
+    if repeats.ndim != 1 or repeats.shape[0] != input.shape[0]:
+        raise ValueError(f"repeats is ({input.shape[0]},), one for each row of {tuple(input.shape)}, got {tuple(repeats.shape)}")
+    places = torch.arange(total_repeat_length, device=repeats.device)
+    rows = torch.searchsorted(repeats.cumsum(0), places, right=True).clamp(max=input.shape[0] - 1)
+    return input.index_select(0, rows)
 
 
 # The operations take CPU tensors too.

@@ -25,6 +25,21 @@ def texts(partition_spec: Any, mesh: Any) -> tuple[str | None, str | None]:
     return spec, None if mesh is None else str(mesh)
 
 
+def check_spec(partition_spec: str | None, mesh: str | None, rank: int) -> None:
+    """Raise ValueError for a spec (as text) of more entries than there are dimensions, or of axes that the mesh does not have."""
+    entries = () if partition_spec is None else tuple(ast.literal_eval(partition_spec))
+    if len(entries) > rank:
+        raise ValueError(f"partition_spec {partition_spec} has more entries than there are dimensions: {rank}")
+    if mesh is None:
+        return
+    fields = ast.literal_eval(mesh)
+    count = len(fields["mesh_shape"])
+    known = {*range(count), *(fields["axis_names"] or ())}
+    for axis in (axis for entry in entries for axis in (entry if isinstance(entry, (tuple, list)) else (entry,))):
+        if axis is not None and axis not in known:
+            raise ValueError(f"partition_spec {partition_spec} names axis {axis!r}, which the mesh has not: {sorted(map(str, known))}")
+
+
 def mesh_of(text: str) -> Mesh | None:
     """The jax mesh of a mesh's text; None if its devices are in another order than programs run over them."""
     fields = ast.literal_eval(text)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from xla_core._compat import tree_map
+from xla_core.errors import UnsupportedOperationError
 from xla_core.frontend.dispatch import register_op
 from xla_core.ops.table import Context, OpSpec
 
@@ -42,6 +43,9 @@ def define(
         arguments = rest.rpartition(") ->")[0]
         _add(f"{name}_backward(Tensor grad, {arguments}) -> Tensor[]", _pullback(smooth or function, differentiable), _like(differentiable))
         _differentiate(name, differentiable)
+        _refuse_gradients(f"{name}_backward", "second derivative: compute with torch's own operations where one is needed")
+    else:
+        _refuse_gradients(name, "gradient: run it under torch.no_grad(), or compute with torch's own operations")
     return getattr(torch.ops.xla, name).default
 
 
@@ -114,15 +118,6 @@ def contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **rest: Any) -> torch.Tensor:
-    """An empty output of an attention over (batch, heads, length, head_dim). Raises ValueError for shapes that do not fit."""
-    if not q.ndim == k.ndim == v.ndim == 4:
-        raise ValueError(f"attention takes (batch, heads, length, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions")
-    if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % k.shape[1]:
-        raise ValueError(f"queries {tuple(q.shape)}, keys {tuple(k.shape)} and values {tuple(v.shape)} do not fit together")
-    return q.new_empty(*q.shape[:3], v.shape[3])
-
-
 def _differentiate(name: str, differentiable: Sequence[str]) -> None:
     overload, gradient = (getattr(torch.ops.xla, which).default for which in (name, f"{name}_backward"))
     names = [argument.name for argument in overload._schema.arguments]
@@ -138,3 +133,10 @@ def _differentiate(name: str, differentiable: Sequence[str]) -> None:
         return tuple(found.get(one) for one in names)
 
     torch.library.register_autograd(f"xla::{name}", backward, setup_context=keep, lib=_LIBRARY)
+
+
+def _refuse_gradients(name: str, missing: str) -> None:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise UnsupportedOperationError(f"xla::{name} has no {missing}")
+
+    torch.library.register_autograd(f"xla::{name}", backward, lib=_LIBRARY)

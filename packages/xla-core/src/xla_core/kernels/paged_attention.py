@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from xla_core.kernels.checks import check_floating, check_integers, check_shape, check_soft_cap
 from xla_core.kernels.operators import contiguous_like, define
 from xla_core.kernels.platform import Kernel
 from xla_core.kernels.scores import capped, masked, weighted, wide
 
 Maybe = Any
+_WHAT = "paged attention"
 
 
 def _pages_of(pages: jax.Array, page_indices: jax.Array) -> jax.Array:
@@ -177,24 +179,61 @@ def _ragged_operation(
     return RAGGED(q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, **options)
 
 
-def _as_queries(q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, page_indices: torch.Tensor, **rest: Any) -> torch.Tensor:
+def _as_queries(
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    lengths: torch.Tensor,
+    page_indices: torch.Tensor,
+    effective_q_lens: torch.Tensor | None = None,
+    attn_logits_soft_cap: float | None = None,
+    **rest: Any,
+) -> torch.Tensor:
+    """Of several queries a sequence where there are effective_q_lens, else of one."""
+    check_floating(_WHAT, q=q)
+    wanted = ("batch", "heads", "head_dim") if effective_q_lens is None else ("batch", "queries", "heads", "head_dim")
+    if q.ndim != len(wanted):
+        raise ValueError(f"queries are ({', '.join(wanted)}), got {tuple(q.shape)}")
     if k_pages.ndim != 4 or k_pages.shape != v_pages.shape:
         raise ValueError(f"pages are (kv_heads, total_pages, page_size, head_dim), got {tuple(k_pages.shape)} and {tuple(v_pages.shape)}")
     _check_heads(q, k_pages.shape[0], k_pages.shape[3])
     if page_indices.ndim != 2 or page_indices.shape[0] != q.shape[0]:
-        raise ValueError(f"page_indices of {q.shape[0]} sequences has shape {tuple(page_indices.shape)}")
+        raise ValueError(f"page_indices of {q.shape[0]} sequences are ({q.shape[0]}, pages), got {tuple(page_indices.shape)}")
+    check_integers(_WHAT, lengths=lengths, page_indices=page_indices, effective_q_lens=effective_q_lens)
+    check_shape(_WHAT, "lengths", lengths, (q.shape[0],))
+    check_shape(_WHAT, "effective_q_lens", effective_q_lens, (q.shape[0],))
+    check_soft_cap(_WHAT, attn_logits_soft_cap)
     return contiguous_like(q)
 
 
-def _as_tokens(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor, cu_q_lens: torch.Tensor, **rest: Any) -> torch.Tensor:
+def _as_tokens(
+    q: torch.Tensor,
+    kv_pages: torch.Tensor,
+    kv_lens: torch.Tensor,
+    page_indices: torch.Tensor,
+    cu_q_lens: torch.Tensor,
+    num_seqs: torch.Tensor,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    **rest: Any,
+) -> torch.Tensor:
+    check_floating(_WHAT, q=q)
+    check_integers(_WHAT, kv_lens=kv_lens, page_indices=page_indices, cu_q_lens=cu_q_lens, num_seqs=num_seqs)
     if q.ndim != 3 or kv_pages.ndim != 4 or kv_pages.shape[2] % 2:
         raise ValueError(
             "ragged attention takes (tokens, heads, head_dim) and pages (total_pages, page_size, 2 * kv_heads, head_dim), "
             f"got {tuple(q.shape)} and {tuple(kv_pages.shape)}"
         )
     _check_heads(q, kv_pages.shape[2] // 2, kv_pages.shape[3])
-    if cu_q_lens.shape[0] != page_indices.shape[0] + 1:
-        raise ValueError(f"{page_indices.shape[0]} sequences have {page_indices.shape[0] + 1} cu_q_lens, got {cu_q_lens.shape[0]}")
+    if page_indices.ndim != 2:
+        raise ValueError(f"page_indices are (sequences, pages), got {tuple(page_indices.shape)}")
+    check_shape(_WHAT, "kv_lens", kv_lens, (page_indices.shape[0],))
+    check_shape(_WHAT, "cu_q_lens", cu_q_lens, (page_indices.shape[0] + 1,))
+    if num_seqs.numel() != 1:
+        raise ValueError(f"num_seqs is one number, got {tuple(num_seqs.shape)}")
+    if sliding_window is not None and sliding_window < 1:
+        raise ValueError(f"a sliding_window is 1 or more, got {sliding_window}: give None for none")
+    check_soft_cap(_WHAT, soft_cap)
     return contiguous_like(q)
 
 

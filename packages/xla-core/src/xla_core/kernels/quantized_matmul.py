@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from xla_core.errors import UnsupportedOperationError
+from xla_core.kernels.checks import check_floating, check_shape
 from xla_core.kernels.operators import define
 from xla_core.kernels.scores import wide
 
@@ -60,15 +61,29 @@ def _quantized(
     return found.astype(x.dtype)
 
 
+def _outputs(
+    x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, block_size: int | None, **rest: Any
+) -> torch.Tensor:
+    blocks = -1 if block_size is None else block_size
+    if w.ndim != (2 if blocks == -1 else 3):
+        raise ValueError(f"with block_size={blocks} the weight has {2 if blocks == -1 else 3} dimensions, got {tuple(w.shape)}")
+    inputs, outputs = (w.shape[1], w.shape[0]) if blocks == -1 else (w.shape[0] * w.shape[1], w.shape[2])
+    check_weight(inputs, outputs, blocks, w, scale, zero_point)
+    check_floating("quantized_matmul", x=x, scaler=scale, zero_point=zero_point)
+    if not x.ndim or x.shape[-1] != inputs:
+        raise ValueError(f"x has {x.shape[-1] if x.ndim else 'no'} inputs, the weight {inputs}")
+    return x.new_empty(*x.shape[:-1], outputs)
+
+
 def _exact(quantize_activation: bool, **arguments: Any) -> jax.Array:
     return _quantized(quantize_activation=False, **arguments)
 
 
-quantized_matmul_xla = define(
+_matmul_op = define(
     "quantized_matmul(Tensor x, Tensor w, Tensor scale, Tensor? zero_point=None, int? block_size=-1, bool? int4_weight=False, "
     "bool? quantize_activation=False) -> Tensor",
     _quantized,
-    lambda x, w, **rest: x.new_empty(*x.shape[:-1], w.shape[0] if w.ndim == 2 else w.shape[2]),
+    _outputs,
     ("x",),
     smooth=_exact,
 )
@@ -88,9 +103,25 @@ def quantized_int8(
     return _quantized(x, w, scalar, shift, -1, False, quantize_activation)
 
 
-def _channels(x: torch.Tensor, w: torch.Tensor, scalar: torch.Tensor, **rest: Any) -> torch.Tensor:
+def _channels(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    scalar: torch.Tensor,
+    zero_point: torch.Tensor | None = None,
+    quant_block_size: torch.Tensor | None = None,
+    **rest: Any,
+) -> torch.Tensor:
+    if quant_block_size is not None:
+        raise UnsupportedOperationError(
+            "quantized_matmul_int8 has one scale for each channel: for blocks, call quantized_matmul(block_size=) of "
+            "torch_xla.experimental.xla_quantized_matmul"
+        )
+    if w.dtype != torch.int8:
+        raise TypeError(f"the weight of quantized_matmul_int8 is int8, got {w.dtype}")
+    check_floating("quantized_matmul_int8", x=x, scalar=scalar)
     if w.ndim != 2 or x.shape[-1] != w.shape[1] or tuple(scalar.shape) != (w.shape[0],):
         raise ValueError(f"x {tuple(x.shape)}, weight {tuple(w.shape)} and scales {tuple(scalar.shape)} do not fit together")
+    check_shape("quantized_matmul_int8", "zero points", zero_point, (w.shape[0],))
     return x.new_empty(*x.shape[:-1], w.shape[0])
 
 
@@ -120,15 +151,8 @@ def quantized_matmul_int8(
     quantize_activation: x is rounded to int8 too, with one scale per row; its gradient is that of the exact product. The block sizes tune
     a kernel. Raises UnsupportedOperationError for quant_block_size, TypeError if w is not int8.
     """
-    if quant_block_size is not None:
-        raise UnsupportedOperationError(
-            "quantized_matmul_int8 has one scale for each channel: for blocks, call quantized_matmul(block_size=) of "
-            "torch_xla.experimental.xla_quantized_matmul"
-        )
-    if w.dtype != torch.int8:
-        raise TypeError(f"the weight of quantized_matmul_int8 is int8, got {w.dtype}")
     found: torch.Tensor = quantized_matmul_int8_xla(
-        x, w, scalar, zero_point, None, quantize_activation, batch_block_size, out_block_size, in_block_size
+        x, w, scalar, zero_point, quant_block_size, quantize_activation, batch_block_size, out_block_size, in_block_size
     )
     return found
 
@@ -148,13 +172,7 @@ def quantized_matmul(
     (in / block_size, out). int4_weight: of each weight the lower four bits count. quantize_activation: x is rounded to int8, with one
     scale per row; its gradient is that of the exact product. Raises ValueError for shapes that do not fit, TypeError if w is not int8.
     """
-    if w.ndim != (2 if block_size == -1 else 3):
-        raise ValueError(f"with block_size={block_size} the weight has {2 if block_size == -1 else 3} dimensions, got {tuple(w.shape)}")
-    inputs, outputs = (w.shape[1], w.shape[0]) if block_size == -1 else (w.shape[0] * w.shape[1], w.shape[2])
-    check_weight(inputs, outputs, block_size, w, scaler, zero_point)
-    if x.shape[-1] != inputs:
-        raise ValueError(f"x has {x.shape[-1]} inputs, the weight {inputs}")
-    found: torch.Tensor = quantized_matmul_xla(x, w, scaler, zero_point, block_size, int4_weight, quantize_activation)
+    found: torch.Tensor = _matmul_op(x, w, scaler, zero_point, block_size, int4_weight, quantize_activation)
     return found
 
 
@@ -218,4 +236,5 @@ class XlaQuantizedLinear(torch.nn.Module):
         )
 
 
+quantized_matmul_xla = quantized_matmul
 quantized_matmul_int8_non_xla = quantized_matmul_int8_xla  # which takes CPU tensors too

@@ -12,14 +12,17 @@ import jax.numpy as jnp
 import torch
 
 from xla_core.frontend.jax_call import call_jax
-from xla_core.kernels.mesh import over_mesh
-from xla_core.kernels.operators import attended, contiguous_like, define
+from xla_core.kernels.checks import attended, check_integers, check_shape, check_soft_cap
+from xla_core.kernels.mesh import check_spec, over_mesh
+from xla_core.kernels.operators import contiguous_like, define
 from xla_core.kernels.platform import Kernel
 from xla_core.kernels.scores import both, capped, masked, weighted, wide
 from xla_core.kernels.scores import causal as below
 
 Maybe = Any
 Spec = Sequence[Any]
+_WHAT = "splash attention"
+_LAYOUTS = ("HEAD_DIM_MINOR", "SEQ_MINOR")
 
 
 @dataclass(eq=True, frozen=True)
@@ -48,23 +51,34 @@ class SplashAttentionConfig:
     segment_ids_partition_spec: Spec = (("data", "fsdp"), None)
     attentiontype_local_sliding: bool = False
     slide_window_size: int | None = None
+    _json = ""  # no field. Written when it is made: torch.compile cannot trace that
 
     def __post_init__(self) -> None:
         if self.attentiontype_local_sliding and (self.slide_window_size is None or self.slide_window_size < 1):
             raise ValueError(f"local sliding attention needs a slide_window_size of 1 or more, got {self.slide_window_size}")
+        for name in "qkv":
+            if getattr(self, f"sa_{name}_layout") not in _LAYOUTS:
+                raise ValueError(f"sa_{name}_layout is one of {', '.join(_LAYOUTS)}, got {getattr(self, f'sa_{name}_layout')!r}")
+        object.__setattr__(self, "_json", json.dumps(asdict(self)))
 
     def to_json(self) -> str:
         """All of it as JSON, as operations take it."""
-        return json.dumps(asdict(self))
+        return self._json
 
     @classmethod
     def from_json(cls, data: str) -> SplashAttentionConfig:
         """The configuration of such a text. Raises ValueError for another, TypeError for unknown names."""
-        found = json.loads(data)
+        try:
+            found = json.loads(data)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"no configuration of splash attention: {data!r}") from error
         names = {field.name for field in fields(cls)}
         if not isinstance(found, dict) or not found.keys() <= names:
             raise TypeError(f"no configuration of splash attention: {data!r}")
         return cls(**{name: _as_tuples(value) for name, value in found.items()})
+
+
+_DEFAULT = SplashAttentionConfig().to_json()
 
 
 def _as_tuples(value: Any) -> Any:
@@ -133,8 +147,8 @@ def _block_sizes(native: Any, config: SplashAttentionConfig, queries: int, keys:
 
 
 def _fitting(wanted: int, length: int) -> int:
-    """The largest block of at most `wanted` that divides the length."""
-    return next(size for size in range(min(wanted, length) // 128 * 128, 0, -128) if length % size == 0)
+    """The largest block of at most `wanted` that divides the length; 128 is the smallest."""
+    return next((size for size in range(min(wanted, length) // 128 * 128, 0, -128) if length % size == 0), 128)
 
 
 SPLASH = Kernel(_reference, tpu=_on_tpu)
@@ -180,6 +194,29 @@ def _gradients(grad_output: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array,
     return list(pull(grad_output.astype(output.dtype)))
 
 
+def _output(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    config: str,
+    decoder_segment_ids: torch.Tensor | None,
+    causal: bool | None,
+    attn_logits_soft_cap: float | None,
+) -> torch.Tensor:
+    found = attended(_WHAT, q, k, v)
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"the query heads of splash attention are a multiple of its key heads, got {q.shape[1]} and {k.shape[1]}")
+    check_integers(_WHAT, decoder_segment_ids=decoder_segment_ids)
+    for length in (q.shape[2], k.shape[2]):
+        check_shape(_WHAT, "decoder_segment_ids", decoder_segment_ids, (q.shape[0], length))
+    check_soft_cap(_WHAT, attn_logits_soft_cap)
+    chosen = SplashAttentionConfig.from_json(config)
+    if chosen.mesh is not None:
+        check_spec(str(chosen.qkv_partition_spec), chosen.mesh, 4)
+        check_spec(str(chosen.segment_ids_partition_spec), chosen.mesh, 2)
+    return found
+
+
 def sa_custom_forward_fake(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -190,7 +227,8 @@ def sa_custom_forward_fake(
     attn_logits_soft_cap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Empty results of `torch.ops.xla.sa_custom_forward`: the output, keys and values."""
-    return attended(q, k, v), contiguous_like(k), contiguous_like(v)
+    output = _output(q, k, v, config, decoder_segment_ids, causal, attn_logits_soft_cap)
+    return output, contiguous_like(k), contiguous_like(v)
 
 
 def sa_custom_backward_fake(
@@ -204,6 +242,8 @@ def sa_custom_backward_fake(
     attn_logits_soft_cap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Empty results of `torch.ops.xla.sa_custom_backward`: gradients of q, k and v."""
+    output = _output(q, k, v, config, decoder_segment_ids, causal, attn_logits_soft_cap)
+    check_shape(_WHAT, "gradients", grad_output, output.shape)
     return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
 
@@ -221,7 +261,7 @@ _backward_op = define(
 _whole_op = define(
     f"splash_attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
     _operation,
-    attended,
+    _output,
     ("q", "k", "v"),
 )
 
@@ -268,8 +308,9 @@ def splash_attention(
     config: a SplashAttentionConfig or its JSON; None is the default. decoder_segment_ids: (batch, length); a query sees the keys of its
     own segment. Differentiable.
     """
-    chosen = SplashAttentionConfig() if config is None else config
-    text = chosen if isinstance(chosen, str) else chosen.to_json()
+    if not isinstance(config, (str, SplashAttentionConfig, type(None))):
+        raise TypeError(f"the configuration of splash attention is a SplashAttentionConfig or its JSON, got a {type(config).__name__}")
+    text = config.to_json() if isinstance(config, SplashAttentionConfig) else config or _DEFAULT
     found: torch.Tensor = _whole_op(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap)
     return found
 
