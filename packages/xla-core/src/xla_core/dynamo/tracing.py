@@ -65,6 +65,16 @@ def _strided(tensor: Any) -> bool:
     return bool(torch.Tensor.stride(tensor) != row_major(tensor.shape))
 
 
+def _layout(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the strides that torch has for `tensor`, in the place of those that we show."""
+    view = tensor._view if type(tensor) is XLATensor else None
+    return tensor if view is None else view.meta.detach()
+
+
+def _show_layouts(module: Any) -> None:
+    _compat.show_layouts_to_aliases(module, _layout)
+
+
 def _own_frames() -> list[types.CodeType]:
     """The code of the functions by which the user's program enters the recording of operations."""
     some = torch.ops.aten.mm.default
@@ -80,3 +90,5 @@ def register() -> None:
         _compat.never_trace(code)
     _compat.trace_constants_on_the_host()
     when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
+    for name in _compat.ALIASES_MADE_IN:
+        when_imported(name, _show_layouts)
