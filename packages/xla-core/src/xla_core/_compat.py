@@ -13,7 +13,7 @@ import inspect
 import operator
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -404,6 +404,10 @@ def never_trace(code: CodeType) -> None:
     _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
 
 
+# What torch.compile is told of the dimensions of a tensor, on the tensor itself.
+_MARKS = tuple(f"_dynamo_{kind}_indices" for kind in ("dynamic", "static", "strict_unbacked", "unbacked", "weak_dynamic"))
+
+
 def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]) -> None:
     """Let `torch.compile` treat instances of `kind` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
 
@@ -414,11 +418,14 @@ def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]
     def wrap_tensor(variables: Any, tensor: Any) -> Any:
         if not fixed(tensor):
             return make.wrap_tensor(variables, tensor)
+        attributes = tensor.__dict__
+        marks = {name: attributes.pop(name) for name in _MARKS if name in attributes}
         tensor._dynamo_static_indices = set(range(tensor.dim()))  # as mark_static does, which refuses while tracing
         try:
             return make.wrap_tensor(variables, tensor)
         finally:
             del tensor._dynamo_static_indices
+            attributes.update(marks)
 
     for trace_numpy in (False, True):
         make._type_dispatch_impl(trace_numpy)[kind] = wrap_tensor
@@ -454,6 +461,25 @@ def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
 
     backend: Callable[..., Any] = aot_autograd(fw_compiler=compiler)
     return backend
+
+
+INDUCTOR_STARTS_IN = "torch._inductor.compile_fx"
+
+
+def check_before_inductor(module: Any, check: Callable[[Iterable[Any]], None]) -> None:
+    """Call `check` with the values of a graph, those with which torch traced it, before torch's own compiler takes it.
+
+    module: INDUCTOR_STARTS_IN.
+    """
+    own = module.compile_fx
+
+    @functools.wraps(own)
+    def compile_fx(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nodes = model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ()
+        check([*inputs, *[node.meta.get("example_value") for node in nodes]])
+        return own(model, inputs, *args, **kwargs)
+
+    module.compile_fx = compile_fx
 
 
 def constructor_mover(target: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import fx
 
 from xla_core import _compat
 from xla_core.dynamo import tracing
+from xla_core.errors import UnsupportedOperationError
 
 
 def compiled(model: fx.GraphModule, fake_tensor_inputs: Any, boxed: bool = False) -> Any:
@@ -31,8 +34,16 @@ def _serve_random_states(module: Any) -> None:
     random_states.serve(module)
 
 
+def _check_devices(values: Iterable[Any]) -> None:
+    if any(isinstance(value, torch.Tensor) and value.device.type == "xla" for value in values):
+        raise UnsupportedOperationError(
+            "inductor, the default backend of torch.compile, makes no programs for xla devices: use torch.compile(..., backend='openxla')"
+        )
+
+
 def register() -> None:
     """Let torch's compiler trace xla tensors, and hand us its graphs. Imports nothing of it."""
     tracing.register()
     tracing.when_imported("torch._dynamo.backends.torchxla", _serve)
     tracing.when_imported(_compat.RANDOM_STATES_DEFINED_IN, _serve_random_states)
+    tracing.when_imported(_compat.INDUCTOR_STARTS_IN, lambda module: _compat.check_before_inductor(module, _check_devices))

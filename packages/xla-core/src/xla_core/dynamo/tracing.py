@@ -22,26 +22,23 @@ from xla_core.frontend.tensor import XLATensor, row_major
 Ready = Callable[[Any], None]
 
 
-class _Expected(MetaPathFinder):
-    """Calls `ready(module)` once, when somebody imports the named module."""
+_expected: dict[str, Ready] = {}
 
-    def __init__(self, name: str, ready: Ready) -> None:
-        self._name = name
-        self._ready = ready
+
+class _Finder(MetaPathFinder):
+    """Finds what is expected as everybody does, and has its `ready(module)` called once it is loaded."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> ModuleSpec | None:
-        """The module's own spec, its loader told to call `ready` at the end; None for any other module."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
+        """The module's own spec, its loader told to call `ready` at the end; None for modules that nobody expects."""
+        ready = _expected.pop(fullname, None)
+        spec = None if ready is None else PathFinder.find_spec(fullname, path, target)
+        if ready is None or spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
         def load_then_tell(module: types.ModuleType) -> None:
             load(module)
-            self._ready(module)
+            ready(module)
 
         spec.loader.exec_module = load_then_tell  # type: ignore[method-assign]
         return spec
@@ -50,10 +47,12 @@ class _Expected(MetaPathFinder):
 def when_imported(name: str, ready: Ready) -> None:
     """Call `ready(module)` now if the module is loaded, else when it will be."""
     module = sys.modules.get(name)
-    if module is None:
-        sys.meta_path.insert(0, _Expected(name, ready))
-    else:
+    if module is not None:
         ready(module)
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _expected[name] = ready
 
 
 def _trace_xla_tensors(builder: Any) -> None:
