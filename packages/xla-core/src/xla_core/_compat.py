@@ -13,8 +13,9 @@ import inspect
 import operator
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from types import CodeType, ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -45,6 +46,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # (major, minor) of this torch, for the few places that have to know.
 torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
+# An operator that takes functions or operators: `torch.ops.higher_order`.
+HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
 # Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
 TreeSpec: TypeAlias = _pytree.TreeSpec
 # Sees each operation below autograd; pushed while a body is recorded.
@@ -230,9 +233,15 @@ def make_bridge(kind: type, size: Any, strides: Any, offset: int, dtype: torch.d
 
 
 def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]]) -> None:
-    """Put what each function makes of torch's own (`(owner, name)`) in its place."""
+    """Put what each function makes of torch's own (`(owner, name)`) in its place. `torch.compile` does not look into it."""
     for (owner, name), make in replacements.items():
-        setattr(owner, name, make(getattr(owner, name)))
+        made = make(getattr(owner, name))
+        if isinstance(made, FunctionType):
+            made.__name__ = name  # by which dynamo knows methods of tensors
+        setattr(owner, name, made)
+        for function in (made, getattr(made, "fget", None), getattr(made, "fset", None)):
+            if isinstance(function, FunctionType):
+                never_trace(function.__code__)
 
 
 CppGenerator: Any = torch._C.Generator
@@ -403,6 +412,10 @@ def between_graphs(function: _Function) -> _Function:
     return function
 
 
+# What torch.compile is told of the dimensions of a tensor, on the tensor itself.
+_MARKS = tuple(f"_dynamo_{kind}_indices" for kind in ("dynamic", "static", "strict_unbacked", "unbacked", "weak_dynamic"))
+
+
 def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]) -> None:
     """Let `torch.compile` treat instances of `kind` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
 
@@ -413,11 +426,14 @@ def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]
     def wrap_tensor(variables: Any, tensor: Any) -> Any:
         if not fixed(tensor):
             return make.wrap_tensor(variables, tensor)
+        attributes = tensor.__dict__
+        marks = {name: attributes.pop(name) for name in _MARKS if name in attributes}
         tensor._dynamo_static_indices = set(range(tensor.dim()))  # as mark_static does, which refuses while tracing
         try:
             return make.wrap_tensor(variables, tensor)
         finally:
             del tensor._dynamo_static_indices
+            attributes.update(marks)
 
     for trace_numpy in (False, True):
         make._type_dispatch_impl(trace_numpy)[kind] = wrap_tensor
@@ -455,6 +471,25 @@ def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
     return backend
 
 
+INDUCTOR_STARTS_IN = "torch._inductor.compile_fx"
+
+
+def check_before_inductor(module: Any, check: Callable[[Iterable[Any]], None]) -> None:
+    """Call `check` with the values of a graph, those with which torch traced it, before torch's own compiler takes it.
+
+    module: INDUCTOR_STARTS_IN.
+    """
+    own = module.compile_fx
+
+    @functools.wraps(own)
+    def compile_fx(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nodes = model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ()
+        check([*inputs, *[node.meta.get("example_value") for node in nodes]])
+        return own(model, inputs, *args, **kwargs)
+
+    module.compile_fx = compile_fx
+
+
 def constructor_mover(target: str) -> Any:
     """Torch's pass that makes the tensors of a traced graph on devices of type `target` that were made on the CPU for operations there."""
     with warnings.catch_warnings():
@@ -466,7 +501,37 @@ def constructor_mover(target: str) -> Any:
 
 def describing() -> bool:
     """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
-    return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
+        return True  # dynamo
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None  # ahead-of-time autograd
+
+
+def show_layouts_to_aliases(module: Any, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Let ahead-of-time autograd see `layout(result)`, with torch's own strides, where it makes an alias like a result of a compiled graph.
+
+    module: one of those in `ALIASES_MADE_IN`, after its import.
+    """
+    own = module.gen_alias_from_base
+    if getattr(own, "__wrapped__", None) is not None:  # another of these modules has brought it along
+        return
+
+    @functools.wraps(own)
+    def gen_alias_from_base(base: torch.Tensor, like: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return own(base, layout(like), *args, **kwargs)
+
+    module.gen_alias_from_base = gen_alias_from_base
+
+
+ALIASES_MADE_IN = ("torch._functorch._aot_autograd.functional_utils", "torch._functorch._aot_autograd.runtime_wrappers")
+
+
+@contextmanager
+def hidden_from_modes() -> Iterator[None]:
+    """Without those dispatch modes that want to see nothing of what torch.compile has compiled, one of torch's own among them."""
+    with ExitStack() as stack:
+        while (mode := _python_dispatch._get_current_dispatch_mode()) is not None and mode.ignore_compile_internals():
+            stack.enter_context(_python_dispatch._pop_mode_temporarily())
+        yield
 
 
 class _JaxGarbage:
@@ -546,6 +611,43 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
     operator.py_impl(kind)(function)
     operator.py_impl(keys.PrivateUse1)(function)
     operator.py_impl(keys.AutogradPrivateUse1)(run)
+
+
+def run_higher_order_on(operator: Any, kind: type) -> None:
+    """Let a higher-order operator run on tensors of class `kind` as on those of the CPU, unless it has a rule for them."""
+    dense = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    if dense is not None and kind not in operator.python_key_table:
+        operator.py_impl(kind)(dense)
+
+
+def pass_autocast_in_higher_order() -> None:
+    """Let torch's higher-order operators run under autocast on the device, as under that of the CPU: what is in them sees to it."""
+    key = torch._C.DispatchKey.AutocastPrivateUse1
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # those that are defined later
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(key)
+
+
+RANDOM_STATES_DEFINED_IN = "torch._prims.rng_prims"
+
+
+def serve_random_states(module: Any, kind: type, save: Callable[..., Any], repeat: Callable[..., Any]) -> None:
+    """Let the operators by which a compiled backward graph draws a forward graph's random numbers again run on the device.
+
+    module: RANDOM_STATES_DEFINED_IN. kind: the class of the device's tensors. save: `(op, *args, **kwargs) -> (state, result)`.
+    repeat: `(state, op, *args, **kwargs) -> result`.
+    """
+    keys = torch._C.DispatchKey
+    for operator, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
+        operator.py_impl(kind)(function)
+        operator.py_impl(keys.PrivateUse1)(function)
+    of_others = module.run_and_save_rng_state.py_kernels[keys.BackendSelect]
+
+    def by_device(op: Any, *args: Any, **kwargs: Any) -> Any:  # no tensor among the arguments
+        ours = torch.device(kwargs.get("device") or "cpu").type == "xla"
+        return save(op, *args, **kwargs) if ours else of_others(op, *args, **kwargs)
+
+    module.run_and_save_rng_state.py_kernels[keys.BackendSelect] = by_device
 
 
 def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:

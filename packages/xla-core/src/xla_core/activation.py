@@ -7,7 +7,7 @@ from functools import cache
 from xla_core._compat import free_jax_garbage_in_c
 from xla_core.api import device_plugins
 from xla_core.control_flow import higher_order
-from xla_core.dynamo import tracing
+from xla_core.dynamo import backend
 from xla_core.frontend import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
 from xla_core.ops import families
 from xla_core.runtime import ending
@@ -27,7 +27,7 @@ def activate() -> None:
     one_hot.register()
     solve.register()
     loading.register()
-    tracing.register()
+    backend.register()
     higher_order.register()
     ending.register()
     device_plugins.register()

@@ -334,6 +334,42 @@ def test_no_grad_inference_and_detach() -> None:
     assert (x.detach() * 2).tolist() == [2, 2] and not x.detach().requires_grad
 
 
+INFERENCE: dict[str, Callable[[Tensor], Any]] = {
+    "view": lambda x: x.view(-1),
+    "transpose": lambda x: x.t(),
+    "slice": lambda x: x[1:, 1],
+    "split": lambda x: x.split(1),
+    "view of a new tensor": lambda x: (x + 1).view(-1),
+    "write through a view": lambda x: x[0].add_(1),
+    "t_": lambda x: x.t_(),
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "set_": lambda x: x.set_(x + 1),
+    "resize_": lambda x: x.resize_(2),
+}
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_tensors_from_outside_keep_their_kind_in_inference_mode(name: str) -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(6.0).reshape(2, 3).to(device)
+        with torch.inference_mode():
+            shown = INFERENCE[name](x)
+        parts = shown if isinstance(shown, tuple) else (shown,)
+        assert not x.is_inference()
+        found.append([(part.is_inference(), part.tolist()) for part in parts] + [x.tolist()])
+    assert found[0] == found[1]
+
+
+def test_data_set_in_inference_mode() -> None:
+    x = torch.ones(2, device="xla")
+    with torch.inference_mode():
+        x.data = x * 3
+    assert x.tolist() == [3, 3]
+    x.requires_grad_().square().sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [6, 6]
+
+
 def test_functional_transforms() -> None:
     results = []
     for device in ("cpu", "xla"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from xla_core import config, metrics
-from xla_core._compat import OpOverload, tree_map
+from xla_core._compat import HigherOrderOperator, OpOverload, hidden_from_modes, run_higher_order_on, tree_map
 from xla_core.compat.utils import check_env_flag
 from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
 from xla_core.dynamo.program import Captured
@@ -64,11 +65,19 @@ class CompiledGraph(torch.nn.Module):
         self._model = model
         self._part = part
         self._programs: dict[Any, Captured | fx.GraphModule] = {}
+        self._lock = threading.RLock()
+        _let_run(model)
         called = [model.get_submodule(node.target) for node in model.graph.nodes if node.op == "call_module"]
         self._called = [inner for module in called for inner in module.modules()]
 
     def forward(self, *args: Any) -> Any:
         """The graph's results."""
+        if torch._C._len_torch_dispatch_stack():
+            with hidden_from_modes():
+                return self._run(args)
+        return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> Any:
         tensors = list(map(tensor_behind, args))
         program = self.program(args, tensors)
         return program.run(args, tensors) if isinstance(program, Captured) else program(*args)
@@ -82,7 +91,9 @@ class CompiledGraph(torch.nn.Module):
         key += tuple([module.training for module in self._called])
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._prepare(args)
+            with self._lock:  # threads may come at once
+                program = self._programs.get(key) or self._prepare(args)
+                self._programs[key] = program
         return program
 
     def _prepare(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
@@ -96,6 +107,15 @@ class CompiledGraph(torch.nn.Module):
             return self._model if self._part else partition_fx_graph_for_cpu_fallback(self._model, args)
         _debug(lambda: f"one program:\n{graph_text(captured.graph)}")
         return captured
+
+
+def _let_run(model: fx.GraphModule) -> None:
+    """Let the higher-order operators of a graph, and of the graphs in it, run on xla tensors."""
+    for module in model.modules():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+            for operator in (node.target, *node.args):  # some take another
+                if isinstance(operator, HigherOrderOperator):
+                    run_higher_order_on(operator, XLATensor)
 
 
 def _described(arg: Any) -> str:

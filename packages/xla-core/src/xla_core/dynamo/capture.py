@@ -13,21 +13,24 @@ from typing import Any
 import torch
 from torch import fx
 
-from xla_core._compat import OpOverload, tree_flatten
+from xla_core._compat import HigherOrderOperator, OpOverload, tree_flatten
 from xla_core.api.step_closures import stand_in_by
 from xla_core.dynamo.program import Argument, Captured, Computed, Constant, Origin, Shown, Source
+from xla_core.dynamo.random_states import ProgramGraph
 from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, view_of
 from xla_core.ir.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
-from xla_core.ir.pending_graph import NOBODY, PendingGraph, Value
+from xla_core.ir.pending_graph import NOBODY, Value
 from xla_core.runtime import resharding
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.sync import forbid_reads
 
 _COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
+# Higher-order operators that do something at each call.
+_WITH_EFFECTS = frozenset({"call_torchbind", "invoke_leaf_function", "print", "with_effects"})
 
 
 class NotOneProgram(GraphBreakError):
@@ -104,6 +107,8 @@ class Recording(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """As fx. Graphs write by copying: a sharding that was set for the source was set for the target."""
+        if isinstance(target, HigherOrderOperator) and target.name() in _WITH_EFFECTS:
+            return _without_effect(target, args, kwargs)
         result = super().call_function(target, args, kwargs)
         copied = target in _COPIES and type(result) is XLATensor and type(args[1]) is XLATensor
         if copied and resharding.requested_sharding(result._storage) is None:
@@ -118,6 +123,14 @@ class Recording(fx.Interpreter):
                 if isinstance(item, torch.Tensor) and type(item) is not XLATensor and not _constant(n):
                     raise NotOneProgram(f"{n.target} computes on the CPU")
         return result
+
+
+def _without_effect(target: Any, args: Any, kwargs: Any) -> Any:
+    """The results of an operator with effects whose effect is part of programs: checks of data."""
+    if target.name() != "with_effects" or args[1] is not torch.ops.aten._linalg_check_errors.default:
+        raise NotOneProgram(f"{args[1] if target.name() == 'with_effects' else target} does more than computing")
+    token, check, *operands = args
+    return token, check(*operands, **kwargs)
 
 
 def _constant(node: fx.Node) -> bool:
@@ -146,7 +159,7 @@ def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
         # The random state, too: recording draws seeds that no execution uses.
         before = recorder.pending_graph, recorder.seed
         # Without a limit, also in eager mode: nothing of it may run.
-        recorder.pending_graph = PendingGraph()
+        recorder.pending_graph = ProgramGraph()
         reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
         stand_in = stand_in_by(None)
         try:

@@ -126,6 +126,7 @@ class Captured:
     def _execute(self, before: list[Value]) -> list[Value]:
         if not self.graph.outs:
             return []
+        begin = time.perf_counter_ns()
         recorded = self.inputs
         used = [before[item.number] for item in recorded.buffers if isinstance(item, Source)]
         _make_real([value for value in used if value.buffer is None])
@@ -134,15 +135,24 @@ class Captured:
         seeds = [self.recorder.draw() for _ in recorded.seeds]
         inputs = Inputs(buffers, recorded.floats, recorded.fixed_floats, recorded.ints, recorded.fixed_ints, seeds)
         results: list[Any] = []
-        begin = time.perf_counter_ns()
+        ready = _timed("RunCachedGraphInputData", begin)
         if donation.any_marked() and donation.enabled(self.recorder.index):
             graph = replace(self.graph, dead=self._given_away(before))
             executor.execute(self.recorder, graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line())
             donation.settle()
         else:
             executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line(), self.programs)
-        metrics.metric_add("RunCachedGraph", time.perf_counter_ns() - begin, metrics.Unit.DURATION_NS)
-        return [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
+        ran = _timed("RunCachedGraph", ready)
+        computed = [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
+        _timed("RunCachedGraphOutputData", ran)
+        return computed
+
+
+def _timed(name: str, begin: int) -> int:
+    """The time now, after the time since `begin` became a sample of a metric."""
+    now = time.perf_counter_ns()
+    metrics.metric_add(name, now - begin, metrics.Unit.DURATION_NS)
+    return now
 
 
 def _storage(value: Value) -> Storage:

@@ -22,26 +22,23 @@ from xla_core.frontend.tensor import XLATensor, row_major
 Ready = Callable[[Any], None]
 
 
-class _Expected(MetaPathFinder):
-    """Calls `ready(module)` once, when somebody imports the named module."""
+_expected: dict[str, Ready] = {}
 
-    def __init__(self, name: str, ready: Ready) -> None:
-        self._name = name
-        self._ready = ready
+
+class _Finder(MetaPathFinder):
+    """Finds what is expected as everybody does, and has its `ready(module)` called once it is loaded."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> ModuleSpec | None:
-        """The module's own spec, its loader told to call `ready` at the end; None for any other module."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
+        """The module's own spec, its loader told to call `ready` at the end; None for modules that nobody expects."""
+        ready = _expected.pop(fullname, None)
+        spec = None if ready is None else PathFinder.find_spec(fullname, path, target)
+        if ready is None or spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
         def load_then_tell(module: types.ModuleType) -> None:
             load(module)
-            self._ready(module)
+            ready(module)
 
         spec.loader.exec_module = load_then_tell  # type: ignore[method-assign]
         return spec
@@ -50,10 +47,12 @@ class _Expected(MetaPathFinder):
 def when_imported(name: str, ready: Ready) -> None:
     """Call `ready(module)` now if the module is loaded, else when it will be."""
     module = sys.modules.get(name)
-    if module is None:
-        sys.meta_path.insert(0, _Expected(name, ready))
-    else:
+    if module is not None:
         ready(module)
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _expected[name] = ready
 
 
 def _trace_xla_tensors(builder: Any) -> None:
@@ -63,6 +62,16 @@ def _trace_xla_tensors(builder: Any) -> None:
 def _strided(tensor: Any) -> bool:
     """Whether torch's own strides are others than those that we show: guards on variable strides would compare the two."""
     return bool(torch.Tensor.stride(tensor) != row_major(tensor.shape))
+
+
+def _layout(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the strides that torch has for `tensor`, in the place of those that we show."""
+    view = tensor._view if type(tensor) is XLATensor else None
+    return tensor if view is None else view.meta.detach()
+
+
+def _show_layouts(module: Any) -> None:
+    _compat.show_layouts_to_aliases(module, _layout)
 
 
 def _own_frames() -> list[types.CodeType]:
@@ -80,3 +89,5 @@ def register() -> None:
         _compat.never_trace(code)
     _compat.trace_constants_on_the_host()
     when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
+    for name in _compat.ALIASES_MADE_IN:
+        when_imported(name, _show_layouts)

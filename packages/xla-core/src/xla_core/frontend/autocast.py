@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from xla_core._compat import OpOverload, excluding_key
+from xla_core._compat import OpOverload, excluding_key, pass_autocast_in_higher_order
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import Convention, calling
 from xla_core.ir.pending_graph import Value
@@ -143,4 +143,5 @@ def register() -> None:
             for func in _overloads(name):
                 kernels.impl(func, _kernel(func, caster), _KEY)
     _libraries.extend([others, kernels])
+    pass_autocast_in_higher_order()
     torch.set_autocast_dtype("xla", torch.bfloat16)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from xla_core.errors import UnsupportedOperationError
-from xla_core.frontend.tensor import XLATensor, set_data, view_of, wrap
+from xla_core.frontend.storage import SharedStorage, Storage
+from xla_core.frontend.tensor import XLATensor, row_major, set_data, view_of, wrap
 from xla_core.runtime.client import recorder_of
 from xla_core.runtime.transfer import upload
 
@@ -40,8 +41,12 @@ def _restore(storage: Any, location: str) -> Any:
 
 
 def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`tensor.set_(storage, offset, size, stride)`, for storages that torch.load restores."""
+    """`tensor.set_(storage, offset, size, stride)`, for the storages of xla tensors and those that torch.load restores."""
     tensor, storage, *window = args
+    shown = storage.behind() if isinstance(storage, SharedStorage) else None
+    if shown is not None:
+        set_data(tensor, _over(shown, tensor.dtype, window))
+        return tensor
     if not isinstance(storage, HostStorage):
         raise UnsupportedOperationError("set_ over a storage needs host memory, which xla tensors do not have: copy the values with copy_")
     key = (tensor.dtype, *[tuple(part) if isinstance(part, (list, tuple)) else part for part in window])
@@ -51,6 +56,16 @@ def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         loaded = storage._loaded[key] = wrap(upload(on_host, recorder_of(storage._target)))
     set_data(tensor, view_of(loaded._storage, loaded._view))
     return tensor
+
+
+def _over(storage: Storage, dtype: torch.dtype, window: list[Any]) -> torch.Tensor:
+    """All elements of a storage in a row, or a window of them: offset, size and stride."""
+    flat = view_of(storage, None).view(-1).view(dtype)
+    if not window:
+        return flat
+    offset, *layout = window
+    size, stride = layout if len(layout) == 2 else (layout[0], row_major(layout[0]))
+    return flat.as_strided(size, stride, offset)
 
 
 def register() -> None:

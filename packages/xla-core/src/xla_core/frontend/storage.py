@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +29,12 @@ class Storage:
 
 
 class SharedStorage(torch.UntypedStorage):
-    """Stands for data on the device: the same object for all tensors that share it, with its size but no address."""
+    """Stands for data on the device: the same object for all tensors that share it, with its size but no address.
+
+    behind: the storage, None once no tensor shows it.
+    """
+
+    behind: Callable[[], Storage | None]
 
     def data_ptr(self) -> int:
         """Raises RuntimeError: there is no address that the host could use."""
@@ -43,4 +49,5 @@ def shared_storage(storage: Storage) -> SharedStorage:
     found = _storages.get(storage)
     if found is None:
         found = _storages[storage] = SharedStorage(storage.value.aval.nbytes, device="meta")  # type: ignore[no-untyped-call]
+        found.behind = weakref.ref(storage)
     return found

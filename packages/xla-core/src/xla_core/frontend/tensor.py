@@ -276,7 +276,10 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
         other = getattr(torch.Tensor.untyped_storage(other), "_behind", other) if other.device.type == "xla" else other
     if not isinstance(other, XLATensor):
         raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
-    set_conj(tensor, other.is_conj())  # torch wants the same kind of tensor on both sides
+    if other.is_inference() is not tensor.is_inference():  # torch wants the same kind of tensor on both sides
+        with torch.inference_mode(tensor.is_inference()):
+            other = view_of(other._storage, other._view)
+    set_conj(tensor, other.is_conj())
     set_neg(tensor, other.is_neg())
     set_cpp_data(tensor, other)
     next(_rebound)
