@@ -13,7 +13,8 @@ import inspect
 import operator
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import CodeType, ModuleType
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ from jaxlib import _jax as _jax_runtime
 from jaxlib import xla_client
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
+from torch.nn.utils import stateless
 from torch.utils import _device, _python_dispatch, _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
 
@@ -522,6 +524,26 @@ def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     return [result[0] for result in results]
+
+
+# A context in which a module has other tensors in the place of its parameters and buffers.
+reparametrized: Any = stateless._reparametrize_module
+
+
+@contextmanager
+def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Differentiate by `tensors` and leave them out of it: none of their hooks runs, and a kept `grad` stays as it is."""
+    hooks = [(found, dict(found)) for tensor in tensors if (found := tensor._backward_hooks)]
+    kept = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
+    for found, _ in hooks:
+        found.clear()
+    try:
+        yield
+    finally:
+        for found, before in hooks:
+            found.update(before)
+        for tensor, grad in kept:
+            tensor.grad = grad
 
 
 def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:

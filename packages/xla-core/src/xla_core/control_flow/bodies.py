@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from xla_core._compat import DispatchMode, tree_leaves
+from xla_core._compat import DispatchMode, reparametrized, tree_leaves
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
 from xla_core.frontend.plain import mixed, ours, tensor_behind
@@ -104,9 +104,10 @@ class Recording:
     what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order.
     """
 
-    def __init__(self, recorder: Recorder, what: str) -> None:
+    def __init__(self, recorder: Recorder, what: str, entered: ExitStack) -> None:
         self.recorder = recorder
         self.what = what
+        self.entered = entered  # ends with the recording
         self.graph = BodyGraph()
         self.tensors: list[torch.Tensor] = []
         self.given: list[int] = []  # slots of the stand-ins
@@ -240,6 +241,10 @@ def _refuse_collective(token: Any) -> Any:
     )
 
 
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
 @contextmanager
 def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
     """Record what this thread does with tensors of one device as a body. what: who needs it, such as `scan`.
@@ -247,7 +252,7 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
     Reading a value raises GraphBreakError, writing to what was not made inside UnsupportedOperationError.
     """
     with recorder.lock, ExitStack() as entered:
-        found = Recording(recorder, what)
+        found = Recording(recorder, what, entered)
         before, recorder.pending_graph = recorder.pending_graph, found.graph
         entered.callback(_restore, found, before)
         reason = f"{what} records its function as one compiled body, which may not read a value of a tensor"
@@ -256,6 +261,8 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
         # A cast that autocast keeps would be used outside.
         entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
         torch.set_autocast_cache_enabled(False)
+        # What is saved inside is used inside: nothing that a checkpoint around all this would drop and make again.
+        entered.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         _innermost.recordings.append(found)
         entered.callback(_innermost.recordings.pop)
         entered.enter_context(_Gradients(found))
@@ -264,6 +271,15 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
     if _innermost.recordings:
         for tensor in found.tensors:
             _innermost.recordings[-1].see(tensor)
+
+
+def call_with(module: torch.nn.Module, state: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a module in a function that is recorded, with `state` in the place of its parameters and buffers.
+
+    They stay there until the gradient is recorded too, for a checkpoint inside the module calls parts of it again.
+    """
+    _innermost.recordings[-1].entered.enter_context(reparametrized(module, state, tie_weights=True))
+    return module(*args, **kwargs)
 
 
 def _restore(found: Recording, before: PendingGraph) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from xla_core.control_flow.bodies import call_with
 from xla_core.control_flow.scan import scan
 
 
@@ -23,7 +24,7 @@ class _OneLayer:
         layer = self.layer()
         if layer is None:
             raise RuntimeError("the layer is gone: keep the layers of scan_layers alive while they are used")
-        return torch.func.functional_call(layer, state, carry), None
+        return call_with(layer, state, carry if isinstance(carry, tuple) else (carry,), {}), None
 
 
 def scan_layers(

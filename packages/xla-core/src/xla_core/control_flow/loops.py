@@ -14,7 +14,6 @@ from jax import lax
 from xla_core.control_flow.bodies import Body, check_on_device, recording
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
 from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import aval_at
 from xla_core.ops.checks import nothing_found
@@ -67,7 +66,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
     check_on_device("fori_loop", [tensor for tensor in input_value if isinstance(tensor, torch.Tensor)])
     left = upper - lower
     if not isinstance(left, torch.Tensor):
-        left = torch.tensor(left, device=input_value[0].device)
+        left = torch.full((), left, device=input_value[0].device)  # made there: nothing is uploaded
 
     def body(turns: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return turns - 1, *_listed(body_fun(*values))
@@ -94,9 +93,8 @@ def _recorded(
 
 
 def _run(recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any]) -> list[torch.Tensor]:
-    values = [value_of(ours(tensor)) for tensor in given]
     outs = [_aval(tensor) for tensor in given[:carried]]
-    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], values, outs)
+    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], given, outs)
 
 
 def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten
-from xla_core.control_flow.bodies import check_on_device
+from xla_core.control_flow.bodies import call_with, check_on_device
 from xla_core.control_flow.branches import Branches, branches, run
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
 from xla_core.frontend.jax_call import call_jax
@@ -131,7 +131,7 @@ class PureModule(torch.nn.Module):
     def _forward(
         self, training: tuple[bool, ...], params: dict[str, Any], buffers: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return torch.func.functional_call(self._module, {**params, **buffers}, args, kwargs)
+        return call_with(self._module, {**params, **buffers}, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's result."""

@@ -13,7 +13,7 @@ from jax import lax
 
 from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten
 from xla_core.control_flow.bodies import Body, check_on_device
-from xla_core.control_flow.gradients import Differentiated, differentiated
+from xla_core.control_flow.gradients import Differentiated, differentiated, final
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
 from xla_core.control_flow.partitions import is_default, partitioned
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
@@ -177,9 +177,8 @@ def _run(recorder: Recorder, found: _Scan, tensors: Sequence[torch.Tensor]) -> S
 
 
 def _forward(recorder: Recorder, found: _Scan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    values = [value_of(ours(tensor)) for tensor in tensors]
     layout = (found.carried, found.length, found.reverse)
-    return record(recorder, "scan", partial(_lower, *layout), layout, [found.parts.forward], values, found.outs)
+    return record(recorder, "scan", partial(_lower, *layout), layout, [found.parts.forward], tensors, found.outs)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -191,17 +190,17 @@ class _Differentiable(torch.autograd.Function):
         results = _forward(recorder, found, tensors[: found.carried + found.sliced])
         count = len(found.parts.outs)
         ctx.recorder, ctx.found = recorder, found
-        ctx.saved = [value_of(ours(result)) for result in results[count:]]
-        ctx.save_for_backward(*sliced)
+        ctx.save_for_backward(*sliced, *results[count:])
         ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in found.parts.differentiable])
         return tuple(results[:count])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         found: _Scan = ctx.found
         parts = found.parts
-        grads = _backward(ctx.recorder, found, ctx.saved_tensors, ctx.saved, [cotangents[place] for place in parts.differentiable])
+        kept, tangents = ctx.saved_tensors, [cotangents[place] for place in parts.differentiable]
+        made = _backward(ctx.recorder, found, kept[: found.sliced], kept[found.sliced :], tangents)
+        grads = final("scan", made, [*kept[: found.sliced], *tangents, *parts.tensors])
         places = [*parts.wanted, *range(found.carried + found.sliced, found.carried + found.sliced + len(parts.tensors))]
         of = dict(zip([places[place] for place in _given_back(found)], grads, strict=True))
         return None, None, *[of.get(place) for place in range(found.carried + found.sliced + len(parts.tensors))]
@@ -218,7 +217,11 @@ def _given_back(found: _Scan) -> list[int]:
 
 
 def _backward(
-    recorder: Recorder, found: _Scan, sliced: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[torch.Tensor]
+    recorder: Recorder,
+    found: _Scan,
+    sliced: Sequence[torch.Tensor],
+    saved: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
     parts = found.parts
     outs = []
@@ -230,10 +233,9 @@ def _backward(
             aval = found.avals[parts.wanted[place]]
             outs.append(aval if parts.wanted[place] < found.carried else found.stacked(aval))
     turn = _Turn(found.carried, found.sliced, parts.wanted, parts.differentiable, parts.dependent, tuple(_given_back(found)))
-    values = [value_of(ours(tensor)) for tensor in (*sliced, *cotangents)]
     layout = (*astuple(turn), found.length, found.reverse)
     lower = partial(_lower_backward, turn, found.length, found.reverse)
-    return record(recorder, "scan_backward", lower, layout, [cast(Body, parts.backward)], [*values, *saved], outs)
+    return record(recorder, "scan_backward", lower, layout, [cast(Body, parts.backward)], [*sliced, *cotangents, *saved], outs)
 
 
 def _lower(carried: int, length: int, reverse: bool, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
@@ -284,21 +286,30 @@ def _lower_backward(turn: _Turn, length: int, reverse: bool, context: Context, b
     start = {place: cotangents[place] if place in cotangents else lax.full(out.shape, 0, out.dtype) for place, out in of_carry.items()}
     sums = {place: lax.full(out.shape, 0, out.dtype) for place, out in of_outside.items()}
 
-    def step(state: tuple[dict[int, Any], dict[int, Any]], item: Any) -> tuple[Any, list[Any]]:
-        carry, so_far = state
-        number, slices, tangents, values = item
+    # The gradient of a slice takes the place of the slice, which no other turn looks at: so it needs no memory of its own.
+    names = [turn.wanted[place] for place in turn.given_back if place < len(turn.wanted) and turn.wanted[place] >= turn.carried]
+    replaced = {place: sliced[place - turn.carried] for place in names}
+    others = [None if place + turn.carried in replaced else array for place, array in enumerate(sliced)]
+
+    def step(state: tuple[dict[int, Any], dict[int, Any], dict[int, Any]], item: Any) -> tuple[Any, None]:
+        carry, so_far, left = state
+        index, number, slices, tangents, values = item
         seeds = [seed_of_turn(seed, number) for seed in operands.seeds[0]]
-        arguments = [*[None] * turn.carried, *slices, *turn.tangents(carry, tangents), *values]
+        own = {place: lax.dynamic_index_in_dim(array, index, 0, False) for place, array in left.items()}
+        own, left = lax.optimization_barrier((own, left))
+        whole = [own[turn.carried + place] if array is None else array for place, array in enumerate(slices)]
+        arguments = [*[None] * turn.carried, *whole, *turn.tangents(carry, tangents), *values]
         found = dict(zip(turn.dependent, results_of(body, arguments, operands.held[0], seeds, None), strict=True))
         named = {turn.wanted[place]: grad for place, grad in found.items() if place < len(turn.wanted)}
         carried = {place: named.get(place, lax.full_like(grad, 0)) for place, grad in carry.items()}
         added = {place: total + found[place] for place, total in so_far.items()}
-        return (carried, added), [grad for place, grad in sorted(named.items()) if place >= turn.carried]
+        after = {place: lax.dynamic_update_index_in_dim(array, named[place], index, 0) for place, array in left.items()}
+        return (carried, added, after), None
 
     numbers = lax.iota(np.dtype(np.uint32), length)
-    (carry, total), slices = lax.scan(step, (start, sums), (numbers, sliced, stacked, saved), length=length, reverse=not reverse)
-    named = iter(slices)
+    places = lax.iota(np.dtype(np.int32), length)
+    (carry, total, slices), _ = lax.scan(step, (start, sums, replaced), (places, numbers, others, stacked, saved), length=length, reverse=not reverse)
     return [
-        total[place] if place in total else carry[turn.wanted[place]] if turn.wanted[place] < turn.carried else next(named)
+        total[place] if place in total else carry[turn.wanted[place]] if turn.wanted[place] < turn.carried else slices[turn.wanted[place]]
         for place in turn.given_back
     ]

@@ -13,7 +13,6 @@ from xla_core.control_flow.gradients import differentiated
 from xla_core.control_flow.operations import Operands, record, results_of
 from xla_core.control_flow.scan import Function, Nested, Partition, function_of, kind_of
 from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
 from xla_core.ops.table import Context
 
 
@@ -48,7 +47,7 @@ def value_and_grad_partitioned(
 
     def run(name: str, body: Body, given: Sequence[Any], outs: Sequence[Any]) -> list[torch.Tensor]:
         with torch.no_grad():
-            return record(recorder, name, _lower, (), [body], [value_of(ours(tensor)) for tensor in given], outs)
+            return record(recorder, name, _lower, (), [body], given, outs)
 
     def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, list[torch.Tensor]]]:
         given = [leaf for leaf in (*tree_flatten(carry)[0], *tree_flatten(x)[0]) if leaf is not None]

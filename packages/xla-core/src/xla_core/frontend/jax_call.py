@@ -15,6 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 from xla_core import metrics
 from xla_core.dtypes import torch_dtype
 from xla_core.frontend.encode import recorder_among, remember, two_devices
+from xla_core.frontend.observing import wrapped
 from xla_core.frontend.plain import mixed, ours, tensor_behind
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import wrap
@@ -168,6 +169,11 @@ def _listed(values: list[Any]) -> list[torch.Tensor]:
 
 
 def _record(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
+    results: list[torch.Tensor] = wrapped(lambda tensors, _: _recorded(signature, tensors))(tuple(tensors), {})
+    return results
+
+
+def _recorded(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
     recorder = recorder_among(tensors) or current_recorder()
     with recorder.lock:
         values = [value_of(ours(tensor)) for tensor in tensors]

@@ -264,8 +264,8 @@ def handler(func: OpOverload) -> Handler:
             if not kwargs:
                 remember(known, key, spec)
         if type(spec) is list:
-            return [view_of(storage, one) for one in spec]
-        return view_of(storage, spec)
+            return [view_of(storage, one, tensor) for one in spec]
+        return view_of(storage, spec, tensor)
 
     return run
 
