@@ -423,14 +423,17 @@ def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]
     builder.infer_subclass_type = infer_subclass_type
 
 
-def trace_constants_on_the_host() -> None:
+def trace_constants_on_the_host(kind: type) -> None:
     """While torch traces with fake tensors, `torch.tensor(data, device=ours)` first makes a CPU constant that the tracers know.
 
-    They ask whether our device is there only for this; saying no also keeps them from starting it.
+    They ask whether our device is there only for this; saying no also keeps them from starting it. What they compute of such a constant
+    on the device, of class `kind`, is no constant: they would compute further with it below Python.
     """
     from torch._subclasses import fake_tensor
 
     vars(fake_tensor)["_is_privateuse1_backend_available"] = lambda: False
+    own = fake_tensor.FakeTensorMode.may_turn_const
+    fake_tensor.FakeTensorMode.may_turn_const = lambda mode, tensor: type(tensor) is not kind and own(mode, tensor)  # type: ignore[assignment,method-assign]
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -524,6 +527,11 @@ def run_module(module: bytes | str, buffers: list[jax.Array], device: jax.Device
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
     return [result[0] for result in results]
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether something around, such as a checkpoint, takes what operations save for their gradients."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 # A context in which a module has other tensors in the place of its parameters and buffers.

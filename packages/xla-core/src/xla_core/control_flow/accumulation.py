@@ -24,6 +24,8 @@ def gradient_accumulation(
     Raises ValueError for first dimensions that differ and for a loss that is no scalar, UnsupportedOperationError for a model that writes
     to a buffer, and what `scan` raises.
     """
+    if isinstance(iterable_tensors, torch.Tensor):
+        raise TypeError("gradient_accumulation takes a tuple of tensors, got a Tensor: write (tensor,)")
     slices = tuple(iterable_tensors)
     check_on_device("gradient_accumulation", [*slices, *carried_tensors])
     params = [param for param in model.parameters() if param.requires_grad]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from xla_core._compat import DispatchMode, reparametrized, tree_leaves
+from xla_core._compat import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
 from xla_core.frontend.plain import mixed, ours, tensor_behind
@@ -27,7 +27,7 @@ from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, ancestors, extract, renamed_lines
 from xla_core.ir.pending_graph import NOBODY, PendingGraph, ScalarInput, ScalarKind, Value, lose
 from xla_core.runtime.recorder import Recorder
-from xla_core.runtime.sync import forbid_reads
+from xla_core.runtime.sync import before_step, forbid_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,7 @@ class Recording:
         self.tensors: list[torch.Tensor] = []
         self.given: list[int] = []  # slots of the stand-ins
         self.stand_ins: dict[int, Storage] = {}
+        self._grads: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # of the leaves among them, when they were met
         self._seen: set[int] = set()
         self._made: dict[int, torch.Tensor] = {}  # tensors that its functions gave: kept, so that no other takes their place
 
@@ -142,6 +143,15 @@ class Recording:
         if found is not None and self.graph.is_outside(found._storage.value):
             self._seen.add(id(tensor))
             self.tensors.append(tensor)
+            if tensor.is_leaf:
+                self._grads.append((tensor, tensor.grad))
+
+    def take_back_grads(self) -> bool:
+        """Give tensors from outside the gradients that they had; whether a backward pass inside gave them others."""
+        changed = [(tensor, before) for tensor, before in self._grads if tensor.grad is not before]
+        for tensor, before in changed:
+            tensor.grad = before
+        return bool(changed)
 
     def note_made(self, tensor: torch.Tensor) -> None:
         """Note a tensor that a function of the body gave."""
@@ -241,6 +251,11 @@ def _refuse_collective(token: Any) -> Any:
     )
 
 
+def _refuse_step(recorder: Recorder) -> None:
+    if _innermost.recordings:
+        raise GraphBreakError(f"a sync cannot run in the function of {_innermost.recordings[-1].what}: move it before or behind the call")
+
+
 def _same(tensor: Any) -> Any:
     return tensor
 
@@ -261,13 +276,20 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
         # A cast that autocast keeps would be used outside.
         entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
         torch.set_autocast_cache_enabled(False)
-        # What is saved inside is used inside: nothing that a checkpoint around all this would drop and make again.
-        entered.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+        entered.callback(before_step(_refuse_step))
+        if saved_tensors_are_hooked():
+            # What is saved inside is used inside: nothing that a checkpoint around all this would drop and make again.
+            entered.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         _innermost.recordings.append(found)
         entered.callback(_innermost.recordings.pop)
         entered.enter_context(_Gradients(found))
         entered.enter_context(_Writes(found))
+        entered.callback(found.take_back_grads)
         yield found
+        if found.take_back_grads():
+            raise UnsupportedOperationError(
+                f"backward() in the function of {what} has no effect outside: call it on what {what} gives, or torch.autograd.grad inside"
+            )
     if _innermost.recordings:
         for tensor in found.tensors:
             _innermost.recordings[-1].see(tensor)

@@ -1,4 +1,4 @@
-"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop and scan."""
+"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop, scan and map."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any]
     return [*carry, *outputs]
 
 
+def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any]) -> list[Any]:
+    def turn(carry: Any, x: Any) -> tuple[None, list[Any]]:
+        return None, list(fn(*x, *additional))
+
+    outputs: list[Any] = scan(turn, None, list(xs))[1]
+    return outputs
+
+
 def _real(*arguments: Any) -> bool:
     """Whether these are tensors with values, and not those with which torch traces."""
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
@@ -47,6 +55,6 @@ def _real(*arguments: Any) -> bool:
 
 def register() -> None:
     """Let torch's higher-order operators run as one operation of the graph."""
-    functions: dict[str, Callable[..., Any]] = {"cond": cond, "while_loop": _while_loop, "scan": _scan}
+    functions: dict[str, Callable[..., Any]] = {"cond": cond, "while_loop": _while_loop, "scan": _scan, "map_impl": _map}
     for name, function in functions.items():
         _compat.serve_higher_order(name, XLATensor, function, _real)

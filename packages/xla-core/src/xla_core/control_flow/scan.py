@@ -18,7 +18,6 @@ from xla_core.control_flow.operations import Findings, Operands, record, results
 from xla_core.control_flow.partitions import is_default, partitioned
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
 from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ops.table import Context
 from xla_core.runtime.recorder import Recorder
@@ -156,7 +155,8 @@ def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> No
     wrong = [f"{old} as {new}" for old, new in zip(before, after, strict=False) if old is not new]
     if wrong:
         raise ValueError(
-            f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}"
+            f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}: convert "
+            "what it returns, or what goes in"
         )
 
 
@@ -275,41 +275,37 @@ class _Turn:
 def _lower_backward(turn: _Turn, length: int, reverse: bool, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     [body] = bodies
     given = iter(operands.given)
-    sliced = [next(given) for _ in range(turn.sliced)]
+    sliced = {place: next(given) for place in range(turn.carried, turn.carried + turn.sliced)}
     cotangents = {place: next(given) for place in turn.differentiable}
     saved = list(given)
     stacked = [cotangents[place] for place in turn.differentiable if place >= turn.carried]
-    # Gradients of the carry go from turn to turn, those of tensors from outside are summed up.
+    # Gradients of the carry go from turn to turn, those of tensors from outside are summed up. That of a slice takes the place of the
+    # slice, which no other turn looks at: it needs no memory of its own, and is sharded alike.
     rows = [(place, out) for place, out in zip(turn.given_back, context.out, strict=True) if out is not None]
-    of_carry = {turn.wanted[place]: out for place, out in rows if place < len(turn.wanted) and turn.wanted[place] < turn.carried}
+    inside = {turn.wanted[place]: out for place, out in rows if place < len(turn.wanted)}
     of_outside = {place: out for place, out in rows if place >= len(turn.wanted)}
+    of_carry = {place: out for place, out in inside.items() if place < turn.carried}
     start = {place: cotangents[place] if place in cotangents else lax.full(out.shape, 0, out.dtype) for place, out in of_carry.items()}
     sums = {place: lax.full(out.shape, 0, out.dtype) for place, out in of_outside.items()}
+    replaced = {place: sliced.pop(place) for place in inside if place >= turn.carried}
 
-    # The gradient of a slice takes the place of the slice, which no other turn looks at: so it needs no memory of its own.
-    names = [turn.wanted[place] for place in turn.given_back if place < len(turn.wanted) and turn.wanted[place] >= turn.carried]
-    replaced = {place: sliced[place - turn.carried] for place in names}
-    others = [None if place + turn.carried in replaced else array for place, array in enumerate(sliced)]
-
-    def step(state: tuple[dict[int, Any], dict[int, Any], dict[int, Any]], item: Any) -> tuple[Any, None]:
+    def step(state: tuple[dict[int, Any], ...], item: tuple[Any, ...]) -> tuple[Any, None]:
         carry, so_far, left = state
         index, number, slices, tangents, values = item
         seeds = [seed_of_turn(seed, number) for seed in operands.seeds[0]]
-        own = {place: lax.dynamic_index_in_dim(array, index, 0, False) for place, array in left.items()}
-        own, left = lax.optimization_barrier((own, left))
-        whole = [own[turn.carried + place] if array is None else array for place, array in enumerate(slices)]
-        arguments = [*[None] * turn.carried, *whole, *turn.tangents(carry, tangents), *values]
+        own = {place: lax.dynamic_index_in_dim(array, index, 0, keepdims=False) for place, array in left.items()}
+        own, left = lax.optimization_barrier((own, left))  # all is read before anything is written, or XLA copies the whole
+        slices = {**slices, **own}
+        arguments = [*[None] * turn.carried, *[slices[place] for place in sorted(slices)], *turn.tangents(carry, tangents), *values]
         found = dict(zip(turn.dependent, results_of(body, arguments, operands.held[0], seeds, None), strict=True))
         named = {turn.wanted[place]: grad for place, grad in found.items() if place < len(turn.wanted)}
         carried = {place: named.get(place, lax.full_like(grad, 0)) for place, grad in carry.items()}
         added = {place: total + found[place] for place, total in so_far.items()}
-        after = {place: lax.dynamic_update_index_in_dim(array, named[place], index, 0) for place, array in left.items()}
-        return (carried, added, after), None
+        written = {place: lax.dynamic_update_index_in_dim(array, named[place], index, 0) for place, array in left.items()}
+        return (carried, added, written), None
 
-    numbers = lax.iota(np.dtype(np.uint32), length)
-    places = lax.iota(np.dtype(np.int32), length)
-    (carry, total, slices), _ = lax.scan(step, (start, sums, replaced), (places, numbers, others, stacked, saved), length=length, reverse=not reverse)
-    return [
-        total[place] if place in total else carry[turn.wanted[place]] if turn.wanted[place] < turn.carried else slices[turn.wanted[place]]
-        for place in turn.given_back
-    ]
+    places, numbers = (lax.iota(np.dtype(kind), length) for kind in (np.int32, np.uint32))
+    items = places, numbers, sliced, stacked, saved
+    (carry, total, written), _ = lax.scan(step, (start, sums, replaced), items, length=length, reverse=not reverse)
+    of = {**carry, **written}
+    return [total[place] if place in total else of[turn.wanted[place]] for place in turn.given_back]
