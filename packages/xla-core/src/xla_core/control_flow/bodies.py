@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from xla_core._compat import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
-from xla_core.frontend.plain import mixed, ours, tensor_behind
+from xla_core.frontend.plain import holder, holder_of, mixed
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
@@ -139,7 +139,7 @@ class Recording:
         """Note a tensor that needs a gradient and is used, if it comes from outside."""
         if id(tensor) in self._made or id(tensor) in self._seen:
             return
-        found = tensor_behind(tensor)
+        found = holder_of(tensor)
         if found is not None and self.graph.is_outside(found._storage.value):
             self._seen.add(id(tensor))
             self.tensors.append(tensor)
@@ -162,7 +162,7 @@ class Recording:
         """The slot of what a result shows. Raises TypeError for anything but a tensor, RuntimeError for one on another device."""
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{self.what} gives tensors (or None), got a {type(tensor).__name__}: make it a tensor")
-        return self.graph.adopt(value_of(ours(tensor)))
+        return self.graph.adopt(value_of(holder(tensor)))
 
     def body(self, slots: Sequence[int]) -> Body:
         """What computes the values at `slots`."""
@@ -222,7 +222,7 @@ class _Writes(DispatchMode):  # type: ignore[misc]
         recording = self._recording
         if _innermost.recordings[-1] is not recording:
             return func(*args, **kwargs)
-        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := tensor_behind(leaf)) is not None]
+        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := holder_of(leaf)) is not None]
         before = [(storage, storage.value) for storage in found if recording.is_foreign(storage)]
         result = func(*args, **kwargs)
         changed = [(storage, value) for storage, value in before if storage.value is not value]
@@ -327,5 +327,5 @@ def _restore(found: Recording, before: PendingGraph) -> None:
 def check_on_device(what: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise RuntimeError for a tensor that is not on an xla device. what: the function that was given it."""
     for tensor in tensors:
-        if tensor_behind(tensor) is None:
+        if holder_of(tensor) is None:
             raise mixed(tensor)

@@ -17,7 +17,7 @@ from jax import lax
 from xla_core.control_flow.bodies import Body, Feed
 from xla_core.control_flow.gradients import Differentiated, differentiated, final
 from xla_core.control_flow.operations import Operands, record, results_of
-from xla_core.frontend.plain import ours
+from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import Graph
 from xla_core.ops.checks import Check, nothing_found
@@ -59,7 +59,7 @@ def branches(
     recorder: Recorder, name: str, functions: Sequence[Callable[[list[Any]], Sequence[Any]]], tensors: Sequence[torch.Tensor]
 ) -> Branches:
     """Record `functions` for arguments like `tensors`. Raises ValueError if their results differ in number, shape or dtype."""
-    avals = [aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual) for tensor in tensors]
+    avals = [aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     parts = [differentiated(recorder, name, avals, requires_grad, function) for function in functions]
     for part in parts[1:]:

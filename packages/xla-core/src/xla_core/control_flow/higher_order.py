@@ -12,7 +12,7 @@ from xla_core._compat import tree_leaves
 from xla_core.control_flow.conditional import cond
 from xla_core.control_flow.loops import while_loop
 from xla_core.control_flow.scan import scan
-from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.plain import holder_of
 from xla_core.frontend.tensor import XLATensor
 
 
@@ -50,7 +50,7 @@ def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any]) -
 def _real(*arguments: Any) -> bool:
     """Whether these are tensors with values, and not those with which torch traces."""
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
-    return all(tensor_behind(tensor) is not None for tensor in tensors)
+    return all(holder_of(tensor) is not None for tensor in tensors)
 
 
 def register() -> None:

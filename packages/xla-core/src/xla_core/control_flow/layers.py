@@ -11,7 +11,7 @@ import torch
 
 from xla_core.control_flow.bodies import call_with
 from xla_core.control_flow.scan import scan
-from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.plain import holder_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _OneLayer:
 
 def _value(tensor: Any) -> Any:
     """The value that a tensor shows, another object once it was written to; None where a partitioner traces."""
-    found = tensor_behind(tensor)
+    found = holder_of(tensor)
     return None if found is None else found._storage.value
 
 

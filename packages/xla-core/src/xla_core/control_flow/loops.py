@@ -14,7 +14,7 @@ from jax import lax
 
 from xla_core.control_flow.bodies import Body, check_on_device, recording
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
-from xla_core.frontend.plain import ours
+from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import aval_at
 from xla_core.ops.checks import nothing_found
@@ -45,7 +45,7 @@ def while_loop(
     check_on_device("while_loop", given)
     if not given:
         raise ValueError("while_loop needs a tensor to carry")
-    recorder = ours(given[0])._storage.value.recorder
+    recorder = holder(given[0])._storage.value.recorder
     carried = len(carried_inputs)
     condition, from_condition, [flag] = _recorded(recorder, given, lambda *tensors: [cond_fn(*tensors)])
     if flag is None or math.prod(flag.shape) != 1:
@@ -88,7 +88,7 @@ def _listed(result: Any) -> list[Any]:
 
 
 def _aval(tensor: Any) -> Aval:
-    return aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual)
+    return aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual)
 
 
 def _recorded(

@@ -15,7 +15,7 @@ from xla_core.compile.emit import evaluate
 from xla_core.control_flow.bodies import Body, Feed, Number
 from xla_core.frontend.encode import remember
 from xla_core.frontend.observing import wrapped
-from xla_core.frontend.plain import ours
+from xla_core.frontend.plain import holder
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
@@ -63,7 +63,7 @@ def record(
     """
 
     def run(given: tuple[Any, ...], _: Any) -> list[torch.Tensor]:
-        values = [one if isinstance(one, Value) else value_of(ours(one)) for one in given]
+        values = [one if isinstance(one, Value) else value_of(holder(one)) for one in given]
         return _recorded(recorder, name, lower, layout, bodies, values, outs)
 
     results: list[torch.Tensor] = wrapped(run)(tuple(given), {})

@@ -17,7 +17,7 @@ from xla_core.control_flow.gradients import Differentiated, differentiated, fina
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
 from xla_core.control_flow.partitions import is_default, partitioned
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
-from xla_core.frontend.plain import ours
+from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ops.table import Context
 from xla_core.runtime.recorder import Recorder
@@ -77,7 +77,7 @@ def scan(
     carried, sliced = [leaf for leaf in init_leaves if leaf is not None], [leaf for leaf in xs_leaves if leaf is not None]
     tensors = [*carried, *sliced]
     length = _length(what, tensors, sliced)
-    recorder = ours(tensors[0])._storage.value.recorder
+    recorder = holder(tensors[0])._storage.value.recorder
     avals = [kind_of(tensor, place >= len(carried)) for place, tensor in enumerate(tensors)]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     trees = (init_tree, xs_tree, tuple(leaf is None for leaf in (*init_leaves, *xs_leaves)))
@@ -148,7 +148,7 @@ def _length(what: str, tensors: Sequence[Any], sliced: Sequence[Any]) -> int:
 
 def kind_of(tensor: torch.Tensor, sliced: bool = False) -> Aval:
     """Shape and dtype of a tensor, or of a slice of it along its first dimension."""
-    return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, ours(tensor)._storage.value.aval.manual)
+    return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, holder(tensor)._storage.value.aval.manual)
 
 
 def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> None:
