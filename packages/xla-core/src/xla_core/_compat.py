@@ -13,7 +13,7 @@ import inspect
 import operator
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias, TypeVar
@@ -28,6 +28,7 @@ from jaxlib import _hlo, xla_client  # type: ignore[attr-defined]  # _hlo has no
 from jaxlib import _jax as _jax_runtime
 from jaxlib.version import __version__ as _jaxlib_version
 from torch._C._dynamo import eval_frame as _eval_frame
+from torch.nn.utils import stateless
 from torch.utils import _device, _python_dispatch, _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
 
@@ -445,14 +446,17 @@ def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]
     builder.infer_subclass_type = infer_subclass_type
 
 
-def trace_constants_on_the_host() -> None:
+def trace_constants_on_the_host(kind: type) -> None:
     """While torch traces with fake tensors, `torch.tensor(data, device=ours)` first makes a CPU constant that the tracers know.
 
-    They ask whether our device is there only for this; saying no also keeps them from starting it.
+    They ask whether our device is there only for this; saying no also keeps them from starting it. What they compute of such a constant
+    on the device, of class `kind`, is no constant: they would compute further with it below Python.
     """
     from torch._subclasses import fake_tensor
 
     vars(fake_tensor)["_is_privateuse1_backend_available"] = lambda: False
+    own = fake_tensor.FakeTensorMode.may_turn_const
+    fake_tensor.FakeTensorMode.may_turn_const = lambda mode, tensor: type(tensor) is not kind and own(mode, tensor)  # type: ignore[assignment,method-assign]
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -594,6 +598,31 @@ def compile_module(module: bytes | str, device: jax.Device, options: dict[str, s
     compile_options.env_option_overrides = list(options.items())
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
     return lambda buffers: [each[0] for each in executable.execute_sharded(buffers).disassemble_into_single_device_arrays()]
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether something around, such as a checkpoint, takes what operations save for their gradients."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+# A context in which a module has other tensors in the place of its parameters and buffers.
+reparametrized: Any = stateless._reparametrize_module
+
+
+@contextmanager
+def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Differentiate by `tensors` and leave them out of it: none of their hooks runs, and a kept `grad` stays as it is."""
+    hooks = [(found, dict(found)) for tensor in tensors if (found := tensor._backward_hooks)]
+    kept = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
+    for found, _ in hooks:
+        found.clear()
+    try:
+        yield
+    finally:
+        for found, before in hooks:
+            found.update(before)
+        for tensor, grad in kept:
+            tensor.grad = grad
 
 
 def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:

@@ -86,6 +86,12 @@ def test_wrong_loops() -> None:
     one = torch.ones(2, device="xla")
     with pytest.raises(ValueError, match="like those that it carries"):
         while_loop(lambda v: v.sum() < 3, lambda v: (v[:1],), (one,))
+    with pytest.raises(ValueError, match="one element, not pred\\[2\\]"):
+        while_loop(lambda v: v < 3, lambda v: (v,), (one,))
+    with pytest.raises(TypeError, match="a tuple of tensors, got a Tensor"):
+        while_loop(lambda v: v.sum() < 3, lambda v: (v,), one)
+    with pytest.raises(TypeError, match="from one integer to another, got 2.5"):
+        fori_loop(0, 2.5, lambda v: v, one)
     with pytest.raises(GraphBreakError, match="read a value"):
         while_loop(lambda v: bool(v.sum() < 3), lambda v: (v,), (one,))
     with pytest.raises(TypeError, match="got a int"):
@@ -147,6 +153,19 @@ def test_the_operators_of_torch() -> None:
     [chosen] = torch.cond(x.sum() > 2, lambda a: (a * 3,), lambda a: (a - 1,), (x,))
     chosen.sum().backward()
     assert (chosen.tolist(), x.grad.tolist()) == ([0.0, 3.0, 6.0], [3.0, 3.0, 3.0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+def test_the_operators_of_torch_inside_each_other_and_with_constants_of_their_own() -> None:
+    def inner(x: Any) -> Any:
+        return while_loop_of_torch(lambda j, y: j < 2, lambda j, y: (j + 1, y + 1), (torch.tensor(0, device=x.device), x))[1]
+
+    found = [
+        torch.cond(torch.tensor(True, device=device), lambda x: inner(x) + torch.tensor(1.0, device=x.device) * 2, lambda x: x * 3, (x,))
+        for device in ("cpu", "xla")
+        for x in [torch.ones(2, device=device)]
+    ]
+    torch.testing.assert_close(found[1].cpu(), found[0])
 
 
 def test_a_condition_inside_torch_compile() -> None:

@@ -146,8 +146,56 @@ def test_wrong_layers() -> None:
         scan_layers([torch.nn.Linear(3, 3, bias=False).to("xla"), torch.nn.Linear(3, 4, bias=False).to("xla")], x)
     with pytest.raises(ValueError, match="with parameters"):
         scan_layers([torch.nn.ReLU(), torch.nn.ReLU()], x)
+    with pytest.raises(ValueError, match="layer 1 has not the modules of layer 0.*: itself"):
+        scan_layers([torch.nn.LayerNorm(3).to("xla"), torch.nn.GroupNorm(1, 3).to("xla")], x)
+    with pytest.raises(ValueError, match="another mode: 1"):
+        dropping = [torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout()).to("xla") for _ in range(2)]
+        dropping[1][1].eval()
+        scan_layers(dropping, x)
     with pytest.raises(UnsupportedOperationError, match="writes to one of its arguments"):
-        scan_layers([torch.nn.BatchNorm1d(3).to("xla")], x)
+        scan_layers([torch.nn.BatchNorm1d(3).to("xla")] * 2, x)
+    with torch.autocast("xla", dtype=torch.bfloat16), pytest.raises(ValueError, match="f32\\[2,3\\] as bf16.*convert what it returns"):
+        scan_layers([torch.nn.Linear(3, 3).to("xla")] * 2, x)
+
+
+class Normed(torch.nn.Module):
+    """A layer with buffers that it writes to, one that it replaces, and one that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("largest", torch.zeros(()))
+        self.register_buffer("shift", torch.arange(3.0))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        self.largest = torch.maximum(self.largest, x.detach().max())
+        return torch.tanh(self.norm(self.linear(x))) + self.shift
+
+
+@pytest.mark.parametrize("kind", ["plain", "pure", "evaluated", "partitioned"])
+def test_buffers_of_layers(kind: str) -> None:
+    from functorch.compile import min_cut_rematerialization_partition
+
+    torch.manual_seed(0)
+    reference = [Normed().train(kind != "evaluated") for _ in range(3)]
+    layers = [copy.deepcopy(layer).to("xla") for layer in reference]
+    partition = min_cut_rematerialization_partition if kind == "partitioned" else None
+    for _ in range(2):
+        x = torch.randn(5, 3)
+        expected = x
+        for layer in reference:
+            expected = layer(expected)
+        expected.square().sum().backward()
+        got = scan_layers(layers, x.to("xla"), partition, kind == "pure")
+        got.square().sum().backward()
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(reference, layers, strict=True):
+        for wanted, found in zip([*one.buffers(), *one.parameters()], [*other.buffers(), *other.parameters()], strict=True):
+            torch.testing.assert_close(found.detach().cpu(), wanted.detach(), rtol=1e-4, atol=1e-4)
+            if wanted.grad is not None:
+                torch.testing.assert_close(found.grad.cpu(), wanted.grad, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.usefixtures("mode")
@@ -177,3 +225,5 @@ def test_wrong_steps_of_accumulation() -> None:
         gradient_accumulation(lambda x: model(x), (torch.ones(4, 5, 3, device="xla"),), model)
     with pytest.raises(ValueError, match="at least one part"):
         gradient_accumulation(lambda: model, (), model)
+    with pytest.raises(TypeError, match="a tuple of tensors, got a Tensor"):
+        gradient_accumulation(lambda x: model(x).mean(), torch.ones(4, 5, 3, device="xla"), model)

@@ -214,6 +214,27 @@ def test_pure_functions_are_called_once_and_compiled_once(counts: Counts) -> Non
     assert counts.UncachedCompile <= 1
 
 
+@pytest.mark.parametrize("turns", [0, 1])
+def test_few_turns(turns: int) -> None:
+    weight = torch.ones(2, device="xla", requires_grad=True)
+    start = torch.full((2,), 3.0, device="xla", requires_grad=True)
+    carry, outputs = scan(lambda c, x: (c * weight * x, c + weight), start, torch.full((turns, 2), 2.0, device="xla"))
+    (carry.sum() + outputs.sum()).backward()
+    assert (carry.tolist(), outputs.tolist()) == (([3.0, 3.0], []) if turns == 0 else ([6.0, 6.0], [[4.0, 4.0]]))
+    assert (weight.grad.tolist(), start.grad.tolist()) == (([0.0, 0.0], [1.0, 1.0]) if turns == 0 else ([7.0, 7.0], [3.0, 3.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+def test_any_dtype_is_carried(dtype: torch.dtype) -> None:
+    needs_grad = dtype.is_floating_point
+    init, xs = ((torch.arange(1.0, size + 1) / 4).to(dtype) for size in (2, 6))
+    fn: Function = (lambda c, x: (c | x, c & x)) if dtype is torch.bool else (lambda c, x: (c * x + c, c + x))
+    start = init.requires_grad_(needs_grad), xs.reshape(3, 2).clone().requires_grad_(needs_grad)
+    expected, got = in_python(fn, *start), scan(fn, *[tensor.detach().to("xla") for tensor in start])
+    for one, other in zip(expected, got, strict=True):
+        torch.testing.assert_close(other.cpu(), one.detach())
+
+
 def test_the_body_is_compiled_once_for_any_number_of_turns() -> None:
     def operations(turns: int) -> int:
         carry, _ = scan(lambda c, x: (torch.sin(c) * x, c), torch.ones(2, device="xla"), torch.ones(turns, 2, device="xla"))
@@ -309,6 +330,7 @@ def test_an_index_out_of_range_is_found_in_any_turn() -> None:
         (lambda c, x: c, TypeError, "returns \\(carry, output\\)"),
         (lambda c, x: (c, 3), TypeError, "got a int"),
         (lambda c, x: (c, x.cpu()), GraphBreakError, "read the value before"),
+        (lambda c, x: (c, torch_xla.sync()), GraphBreakError, "a sync cannot run in the function of scan"),
     ],
 )
 def test_wrong_functions(fn: Function, error: type[Exception], text: str) -> None:

@@ -15,7 +15,7 @@ from xla_spmd.annotations import Annotation, annotate, annotation_of, check_not_
 from xla_spmd.errors import AnnotationError, AxisError, DeviceCountError
 from xla_spmd.mesh import Mesh
 from xla_spmd.specs import PartitionSpec
-from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
+from xla_spmd.tensor import XLAShardedTensor, is_traced, unwrap_sharded_tensor, wrap_as_sharded_tensor
 
 
 def check_mode(what: str) -> None:
@@ -51,7 +51,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
     name, RuntimeError outside SPMD mode, for a tensor that is not on `xla`, and for data that is sharded otherwise already.
     use_dynamo_custom_op: where torch.compile traces the call, put an operator that does the same into its graph.
     """
-    if use_dynamo_custom_op and torch.compiler.is_compiling():
+    if (use_dynamo_custom_op and torch.compiler.is_compiling()) or is_traced(t):
         return _mark_in_graph(t, mesh, partition_spec)
     check_mode("mark_sharding")
     wanted = annotation_for(t.shape, mesh, partition_spec)

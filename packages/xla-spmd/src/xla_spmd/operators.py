@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from xla_core.abi.tensors import XLATensor, tensor_behind
 from xla_spmd._compat import same_version
 from xla_spmd.annotations import Annotation, annotate
 from xla_spmd.errors import MeshError
 from xla_spmd.marking import annotation_for, check_mode, clear_sharding, mark_sharding
 from xla_spmd.mesh import Mesh
-from xla_spmd.tensor import unwrap_sharded_tensor
+from xla_spmd.tensor import has_data, is_traced, unwrap_sharded_tensor
 
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
 _MARK = "aot_mark_sharding"
@@ -23,14 +22,12 @@ _LINEAR = "einsum_linear_forward"
 _LINEAR_GRADIENTS = "einsum_linear_backward"
 
 
-def _has_data(t: torch.Tensor) -> bool:
-    """Whether `t` is on a device; False for what stands for it while a graph is traced."""
-    return isinstance(t, XLATensor) or tensor_behind(t) is not None
-
-
 def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
     """A new tensor with the data of `t`, plain and without history, with this sharding. Raises AnnotationError outside SPMD mode."""
     check_mode("sharding a tensor")
+    if wanted.mesh is not None and is_traced(t):
+        traced: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, str(wanted.mesh), str(wanted.spec))
+        return traced
     fresh = clear_sharding(unwrap_sharded_tensor(t).detach().clone())
     annotate(fresh, wanted)
     return fresh
@@ -38,7 +35,7 @@ def constrained(t: torch.Tensor, wanted: Annotation) -> torch.Tensor:
 
 def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     """A new tensor with this sharding; a copy where there is no data to shard: while a graph is traced."""
-    if not _has_data(t):
+    if not has_data(t):
         return t.clone()
     found = Mesh.from_str(mesh)
     if found is None:
@@ -59,7 +56,7 @@ def _mark_in_place(
 ) -> torch.Tensor:
     """`t`, annotated. In a graph that is traced, `t` is written to with the operator above, which makes no difference to autograd."""
     mesh = Mesh(device_ids, mesh_shape, ast.literal_eval(axis_names))
-    if _has_data(t):
+    if has_data(t):
         mark_sharding(t, mesh, ast.literal_eval(partition_spec))
         return t
     with torch.no_grad(), same_version(t):
@@ -69,7 +66,7 @@ def _mark_in_place(
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """The core records `linear` as one product over the last dimension; torch's own flattens the others."""
-    if _has_data(x):
+    if has_data(x):
         return torch.nn.functional.linear(x, weight, bias)
     product = torch.einsum("...n,mn->...m", x, weight)
     return product if bias is None else product + bias
@@ -77,7 +74,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 def _linear_gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: Sequence[bool]) -> list[torch.Tensor]:
     """The wanted gradients, of input, weight and bias."""
-    if _has_data(x):
+    if has_data(x):
         return [found for found in torch.ops.aten.linear_backward(x, grad, weight, list(wanted)) if found is not None]
     found = []
     if wanted[0]:

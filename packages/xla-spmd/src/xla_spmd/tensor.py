@@ -156,6 +156,16 @@ class XLAShardedTensor(XLATensor):
         return f"XLAShardedTensor({self.global_tensor!r}, sharding={self.sharding_spec!r})"
 
 
+def has_data(t: Any) -> bool:
+    """Whether `t` is on a device; False for what stands for it while a graph is traced."""
+    return isinstance(t, XLATensor) or tensor_behind(t) is not None
+
+
+def is_traced(t: torch.Tensor) -> bool:
+    """Whether `t` stands for a tensor on `xla` in a graph that is traced."""
+    return t.device.type == "xla" and not has_data(t)
+
+
 def _without_history(tensor: torch.Tensor) -> Any:
     """An xla tensor with the same data: of a parameter, what is behind it."""
     found = tensor_behind(tensor)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from xla_core._compat import without_hooks
 from xla_core.control_flow.bodies import check_on_device
 from xla_core.control_flow.scan import scan
 
@@ -23,6 +24,8 @@ def gradient_accumulation(
     Raises ValueError for first dimensions that differ and for a loss that is no scalar, UnsupportedOperationError for a model that writes
     to a buffer, and what `scan` raises.
     """
+    if isinstance(iterable_tensors, torch.Tensor):
+        raise TypeError("gradient_accumulation takes a tuple of tensors, got a Tensor: write (tensor,)")
     slices = tuple(iterable_tensors)
     check_on_device("gradient_accumulation", [*slices, *carried_tensors])
     params = [param for param in model.parameters() if param.requires_grad]
@@ -38,7 +41,8 @@ def gradient_accumulation(
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or len(after) != len(carried):
                 raise ValueError(f"the step of gradient_accumulation returns a scalar loss and {len(carried)} carried tensors")
             loss = loss.reshape(()) / turns
-            found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
+            with without_hooks(params):
+                found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
         used.update(place for place, grad in enumerate(found) if grad is not None)
         added = [total if grad is None else total + grad for total, grad in zip(grads, found, strict=True)]
         return (added, [tensor.detach() for tensor in after]), loss.detach()
@@ -47,8 +51,7 @@ def gradient_accumulation(
     with torch.no_grad():
         start = [torch.zeros_like(param) for param in params], list(carried_tensors)
         (grads, carried), losses = scan(part, start, slices)
-        for place in sorted(used):
-            param = params[place]
-            param.grad = grads[place] if param.grad is None else param.grad + grads[place]
         loss = losses.sum(0)
+    if used:
+        torch.autograd.backward([params[place] for place in sorted(used)], [grads[place] for place in sorted(used)])
     return (loss, *carried) if carried else loss

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from xla_core._compat import DispatchMode, tree_leaves
+from xla_core._compat import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
-from xla_core.frontend.plain import mixed, ours, tensor_behind
+from xla_core.frontend.plain import holder, holder_of, mixed
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
@@ -27,7 +27,7 @@ from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, ancestors, extract, renamed_lines
 from xla_core.ir.pending_graph import NOBODY, PendingGraph, ScalarInput, ScalarKind, Value, lose
 from xla_core.runtime.recorder import Recorder
-from xla_core.runtime.sync import forbid_reads
+from xla_core.runtime.sync import before_step, forbid_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,15 @@ class Recording:
     what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order.
     """
 
-    def __init__(self, recorder: Recorder, what: str) -> None:
+    def __init__(self, recorder: Recorder, what: str, entered: ExitStack) -> None:
         self.recorder = recorder
         self.what = what
+        self.entered = entered  # ends with the recording
         self.graph = BodyGraph()
         self.tensors: list[torch.Tensor] = []
         self.given: list[int] = []  # slots of the stand-ins
         self.stand_ins: dict[int, Storage] = {}
+        self._grads: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # of the leaves among them, when they were met
         self._seen: set[int] = set()
         self._made: dict[int, torch.Tensor] = {}  # tensors that its functions gave: kept, so that no other takes their place
 
@@ -137,10 +139,19 @@ class Recording:
         """Note a tensor that needs a gradient and is used, if it comes from outside."""
         if id(tensor) in self._made or id(tensor) in self._seen:
             return
-        found = tensor_behind(tensor)
+        found = holder_of(tensor)
         if found is not None and self.graph.is_outside(found._storage.value):
             self._seen.add(id(tensor))
             self.tensors.append(tensor)
+            if tensor.is_leaf:
+                self._grads.append((tensor, tensor.grad))
+
+    def take_back_grads(self) -> bool:
+        """Give tensors from outside the gradients that they had; whether a backward pass inside gave them others."""
+        changed = [(tensor, before) for tensor, before in self._grads if tensor.grad is not before]
+        for tensor, before in changed:
+            tensor.grad = before
+        return bool(changed)
 
     def note_made(self, tensor: torch.Tensor) -> None:
         """Note a tensor that a function of the body gave."""
@@ -151,7 +162,7 @@ class Recording:
         """The slot of what a result shows. Raises TypeError for anything but a tensor, RuntimeError for one on another device."""
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{self.what} gives tensors (or None), got a {type(tensor).__name__}: make it a tensor")
-        return self.graph.adopt(value_of(ours(tensor)))
+        return self.graph.adopt(value_of(holder(tensor)))
 
     def body(self, slots: Sequence[int]) -> Body:
         """What computes the values at `slots`."""
@@ -211,7 +222,7 @@ class _Writes(DispatchMode):  # type: ignore[misc]
         recording = self._recording
         if _innermost.recordings[-1] is not recording:
             return func(*args, **kwargs)
-        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := tensor_behind(leaf)) is not None]
+        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := holder_of(leaf)) is not None]
         before = [(storage, storage.value) for storage in found if recording.is_foreign(storage)]
         result = func(*args, **kwargs)
         changed = [(storage, value) for storage, value in before if storage.value is not value]
@@ -240,6 +251,15 @@ def _refuse_collective(token: Any) -> Any:
     )
 
 
+def _refuse_step(recorder: Recorder) -> None:
+    if _innermost.recordings:
+        raise GraphBreakError(f"a sync cannot run in the function of {_innermost.recordings[-1].what}: move it before or behind the call")
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
 @contextmanager
 def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
     """Record what this thread does with tensors of one device as a body. what: who needs it, such as `scan`.
@@ -247,7 +267,7 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
     Reading a value raises GraphBreakError, writing to what was not made inside UnsupportedOperationError.
     """
     with recorder.lock, ExitStack() as entered:
-        found = Recording(recorder, what)
+        found = Recording(recorder, what, entered)
         before, recorder.pending_graph = recorder.pending_graph, found.graph
         entered.callback(_restore, found, before)
         reason = f"{what} records its function as one compiled body, which may not read a value of a tensor"
@@ -256,14 +276,32 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
         # A cast that autocast keeps would be used outside.
         entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
         torch.set_autocast_cache_enabled(False)
+        entered.callback(before_step(_refuse_step))
+        if saved_tensors_are_hooked():
+            # What is saved inside is used inside: nothing that a checkpoint around all this would drop and make again.
+            entered.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         _innermost.recordings.append(found)
         entered.callback(_innermost.recordings.pop)
         entered.enter_context(_Gradients(found))
         entered.enter_context(_Writes(found))
+        entered.callback(found.take_back_grads)
         yield found
+        if found.take_back_grads():
+            raise UnsupportedOperationError(
+                f"backward() in the function of {what} has no effect outside: call it on what {what} gives, or torch.autograd.grad inside"
+            )
     if _innermost.recordings:
         for tensor in found.tensors:
             _innermost.recordings[-1].see(tensor)
+
+
+def call_with(module: torch.nn.Module, state: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a module in a function that is recorded, with `state` in the place of its parameters and buffers.
+
+    They stay there until the gradient is recorded too, for a checkpoint inside the module calls parts of it again.
+    """
+    _innermost.recordings[-1].entered.enter_context(reparametrized(module, state, tie_weights=True))
+    return module(*args, **kwargs)
 
 
 def _restore(found: Recording, before: PendingGraph) -> None:
@@ -289,5 +327,5 @@ def _restore(found: Recording, before: PendingGraph) -> None:
 def check_on_device(what: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise RuntimeError for a tensor that is not on an xla device. what: the function that was given it."""
     for tensor in tensors:
-        if tensor_behind(tensor) is None:
+        if holder_of(tensor) is None:
             raise mixed(tensor)

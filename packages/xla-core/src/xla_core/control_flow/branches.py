@@ -15,10 +15,9 @@ import torch
 from jax import lax
 
 from xla_core.control_flow.bodies import Body, Feed
-from xla_core.control_flow.gradients import Differentiated, differentiated
+from xla_core.control_flow.gradients import Differentiated, differentiated, final
 from xla_core.control_flow.operations import Operands, record, results_of
-from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
+from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import Graph
 from xla_core.ops.checks import Check, nothing_found
@@ -60,7 +59,7 @@ def branches(
     recorder: Recorder, name: str, functions: Sequence[Callable[[list[Any]], Sequence[Any]]], tensors: Sequence[torch.Tensor]
 ) -> Branches:
     """Record `functions` for arguments like `tensors`. Raises ValueError if their results differ in number, shape or dtype."""
-    avals = [aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual) for tensor in tensors]
+    avals = [aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     parts = [differentiated(recorder, name, avals, requires_grad, function) for function in functions]
     for part in parts[1:]:
@@ -81,9 +80,8 @@ def run(recorder: Recorder, found: Branches, predicate: torch.Tensor | None, ten
 def _forward(recorder: Recorder, found: Branches, predicate: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     given = [*([] if predicate is None else [predicate]), *tensors]
     counts = tuple(len(part.saved) for part in found.parts)
-    values = [value_of(ours(tensor)) for tensor in given]
     lower = partial(_lower, len(found.parts[0].outs), counts)
-    return record(recorder, found.name, lower, counts, [part.forward for part in found.parts], values, found.outs)
+    return record(recorder, found.name, lower, counts, [part.forward for part in found.parts], given, found.outs)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -95,13 +93,12 @@ class _Differentiable(torch.autograd.Function):
         results = _forward(recorder, found, predicate, arguments)
         count = len(found.parts[0].outs)
         ctx.recorder, ctx.found, ctx.conditional = recorder, found, predicate is not None
-        ctx.saved = [value_of(ours(result)) for result in results[count:]]
-        ctx.save_for_backward(*([] if predicate is None else [predicate]), *[arguments[place] for place in found.used])
+        used = [arguments[place] for place in found.used]
+        ctx.save_for_backward(*([] if predicate is None else [predicate]), *used, *results[count:])
         ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in found.differentiable])
         return tuple(results[:count])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         found: Branches = ctx.found
         bodies, plans, before = [], [], 0
@@ -113,12 +110,13 @@ class _Differentiable(torch.autograd.Function):
         outside = [tensor for part in found.parts for tensor in part.tensors]
         places = sorted({place for plan in plans for place in plan.gives})
         kinds = [*found.avals, *[aval_of(tuple(tensor.shape), tensor.dtype) for tensor in outside]]
-        given = [*ctx.saved_tensors, *[cotangents[place] for place in found.differentiable]]
-        values = [*[value_of(ours(tensor)) for tensor in given], *ctx.saved]
+        kept, count = ctx.saved_tensors, ctx.conditional + len(found.used)
+        tangents = [cotangents[place] for place in found.differentiable]
+        given = [*kept[:count], *tangents, *kept[count:]]
         lower = partial(_lower_backward, ctx.conditional, len(found.avals), found.used, found.differentiable, places, plans)
         layout = (ctx.conditional, tuple(found.used), tuple(found.differentiable), tuple(places), *[plan.text() for plan in plans])
-        grads = record(ctx.recorder, f"{found.name}_backward", lower, layout, bodies, values, [kinds[place] for place in places])
-        of = dict(zip(places, grads, strict=True))
+        grads = record(ctx.recorder, f"{found.name}_backward", lower, layout, bodies, given, [kinds[place] for place in places])
+        of = dict(zip(places, final(found.name, grads, [*kept[:count], *tangents, *outside]), strict=True))
         return None, None, None, *[of.get(place) for place in range(len(kinds))]
 
 

@@ -10,7 +10,7 @@ import torch
 from xla_core._compat import tree_flatten, tree_unflatten
 from xla_core.control_flow.bodies import check_on_device
 from xla_core.control_flow.branches import branches, run
-from xla_core.frontend.plain import ours
+from xla_core.frontend.plain import holder
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
@@ -28,7 +28,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     leaves, tree = tree_flatten(tuple(operands))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     check_on_device("cond", tensors)
-    recorder = ours(pred)._storage.value.recorder
+    recorder = holder(pred)._storage.value.recorder
     nestings: list[Any] = []
 
     def flat(function: Callable[..., Any]) -> Callable[[list[Any]], list[Any]]:

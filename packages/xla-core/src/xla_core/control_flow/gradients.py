@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from xla_core._compat import without_hooks
 from xla_core.control_flow.bodies import Body, Given, Recording, body_of, recording
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
@@ -68,6 +69,8 @@ def differentiated(
         results = list(function(list(given)))
         slots = [found.slot_of(result) for result in results]
         outs = tuple(_aval(found.graph, slot) for slot in slots)
+        for leaf in _leaves(results, found.tensors):
+            found.see(leaf)
         tensors = tuple(found.tensors)
         if not enabled or not (any(requires_grad) or tensors):
             return Differentiated(found.body(slots), outs)
@@ -77,7 +80,8 @@ def differentiated(
         tangents = [found.stand_in(outs[place]) for place in differentiable]
         inputs = [*[given[place] for place in wanted], *tensors]
         with torch.autocast("xla", enabled=False):
-            grads = _grads([results[place] for place in differentiable], inputs, tangents)
+            with without_hooks(tensors):  # they run once, where the gradients go in the end
+                grads = _grads([results[place] for place in differentiable], inputs, tangents)
         dependent = tuple(place for place, grad in enumerate(grads) if grad is not None)
         grad_slots = [found.graph.adopt(value_of(grad)) for grad in grads if grad is not None]
         saved = _saved(found, boundary, grad_slots, {found.given[place] for place in kept})
@@ -87,10 +91,50 @@ def differentiated(
     return Differentiated(forward, outs, avals_saved, tensors, wanted, differentiable, dependent, backward)
 
 
+def final(what: str, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients that were computed of `inputs`, which raise RuntimeError if somebody differentiates them (`create_graph=True`)."""
+    if not torch.is_grad_enabled():
+        return list(grads)
+    asked = [grad.detach().requires_grad_() for grad in grads]
+    return list(_Final.apply(what, len(asked), *asked, *inputs))  # type: ignore[no-untyped-call]
+
+
+class _Final(torch.autograd.Function):
+    """Gradients without a gradient, which would be lost in silence otherwise."""
+
+    @staticmethod
+    def forward(ctx: Any, what: str, count: int, *tensors: torch.Tensor) -> Any:
+        ctx.what = what
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
+        raise RuntimeError(
+            f"{ctx.what} has no second derivative: differentiate twice inside of its function, or call the function without {ctx.what}"
+        )
+
+
+def _leaves(results: Sequence[Any], seen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves that results depend on, also by a custom gradient alone, which no torch function is given."""
+    found: list[torch.Tensor] = []
+    known = {tensor.grad_fn for tensor in seen}
+    stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
+    while stack:
+        node = stack.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.append(variable)
+        stack += [each for each, _ in node.next_functions]
+    return found
+
+
 def _grads(results: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:
     if not results or not inputs:
         return [None] * len(inputs)
-    return torch.autograd.grad(results, inputs, tangents, allow_unused=True)
+    return torch.autograd.grad(results, inputs, tangents, retain_graph=True, allow_unused=True)
 
 
 def _aval(graph: PendingGraph, slot: int) -> Aval:

@@ -1,4 +1,4 @@
-"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop and scan."""
+"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop, scan and map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xla_core._compat import tree_leaves
 from xla_core.control_flow.conditional import cond
 from xla_core.control_flow.loops import while_loop
 from xla_core.control_flow.scan import scan
-from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.plain import holder_of
 from xla_core.frontend.tensor import XLATensor
 
 
@@ -39,14 +39,22 @@ def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any]
     return [*carry, *outputs]
 
 
+def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any]) -> list[Any]:
+    def turn(carry: Any, x: Any) -> tuple[None, list[Any]]:
+        return None, list(fn(*x, *additional))
+
+    outputs: list[Any] = scan(turn, None, list(xs))[1]
+    return outputs
+
+
 def _real(*arguments: Any) -> bool:
     """Whether these are tensors with values, and not those with which torch traces."""
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
-    return all(tensor_behind(tensor) is not None for tensor in tensors)
+    return all(holder_of(tensor) is not None for tensor in tensors)
 
 
 def register() -> None:
     """Let torch's higher-order operators run as one operation of the graph."""
-    functions: dict[str, Callable[..., Any]] = {"cond": cond, "while_loop": _while_loop, "scan": _scan}
+    functions: dict[str, Callable[..., Any]] = {"cond": cond, "while_loop": _while_loop, "scan": _scan, "map_impl": _map}
     for name, function in functions.items():
         _compat.serve_higher_order(name, XLATensor, function, _real)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,8 +14,7 @@ from jax import lax
 
 from xla_core.control_flow.bodies import Body, check_on_device, recording
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
-from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
+from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.graph import aval_at
 from xla_core.ops.checks import nothing_found
@@ -36,6 +36,8 @@ def while_loop(
     Raises TypeError for what is no tensor, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors elsewhere and for
     a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
     """
+    if isinstance(carried_inputs, torch.Tensor):
+        raise TypeError("while_loop takes a tuple of tensors, got a Tensor: write (tensor,)")
     given = [*carried_inputs, *(additional_inputs or ())]
     for tensor in given:
         if not isinstance(tensor, torch.Tensor):
@@ -43,9 +45,11 @@ def while_loop(
     check_on_device("while_loop", given)
     if not given:
         raise ValueError("while_loop needs a tensor to carry")
-    recorder = ours(given[0])._storage.value.recorder
+    recorder = holder(given[0])._storage.value.recorder
     carried = len(carried_inputs)
-    condition, from_condition, _ = _recorded(recorder, given, lambda *tensors: [cond_fn(*tensors)])
+    condition, from_condition, [flag] = _recorded(recorder, given, lambda *tensors: [cond_fn(*tensors)])
+    if flag is None or math.prod(flag.shape) != 1:
+        raise ValueError(f"the condition of while_loop returns a tensor of one element, not {flag}")
     body, from_body, after = _recorded(recorder, given, lambda *tensors: _listed(body_fn(*tensors)))
     before = [_aval(tensor) for tensor in given[:carried]]
     if after != before:
@@ -60,14 +64,18 @@ def while_loop(
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """`(left, *values)` after `values = body_fun(*values)` was done `upper - lower` times; left is 0 of the dtype of the bounds.
 
-    lower, upper: integers, or integer tensors of one element on the device. body_fun: as that of `while_loop`, for `input_value`.
+    lower, upper: integers, or integer tensors of one element on the device; TypeError for others. body_fun: as that of `while_loop`, for
+    `input_value`.
     """
     if not input_value:
         raise ValueError("fori_loop needs a tensor to work on, behind its function")
     check_on_device("fori_loop", [tensor for tensor in input_value if isinstance(tensor, torch.Tensor)])
+    for bound in (lower, upper):
+        if isinstance(bound, float) or (isinstance(bound, torch.Tensor) and bound.is_floating_point()):
+            raise TypeError(f"fori_loop counts from one integer to another, got {bound!r}")
     left = upper - lower
     if not isinstance(left, torch.Tensor):
-        left = torch.tensor(left, device=input_value[0].device)
+        left = torch.full((), left, device=input_value[0].device)  # made there: nothing is uploaded
 
     def body(turns: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return turns - 1, *_listed(body_fun(*values))
@@ -80,7 +88,7 @@ def _listed(result: Any) -> list[Any]:
 
 
 def _aval(tensor: Any) -> Aval:
-    return aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual)
+    return aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual)
 
 
 def _recorded(
@@ -94,9 +102,8 @@ def _recorded(
 
 
 def _run(recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any]) -> list[torch.Tensor]:
-    values = [value_of(ours(tensor)) for tensor in given]
     outs = [_aval(tensor) for tensor in given[:carried]]
-    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], values, outs)
+    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], given, outs)
 
 
 def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:

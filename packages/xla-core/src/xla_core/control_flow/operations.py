@@ -14,8 +14,11 @@ from jax import lax
 from xla_core.compile.emit import evaluate
 from xla_core.control_flow.bodies import Body, Feed, Number
 from xla_core.frontend.encode import remember
+from xla_core.frontend.observing import wrapped
+from xla_core.frontend.plain import holder
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import wrap
+from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import SEED, Value
 from xla_core.ir.signature import PLACEHOLDER, Signature
@@ -51,25 +54,43 @@ def record(
     lower: Lowering,
     layout: tuple[Any, ...],
     bodies: Sequence[Body],
-    given: Sequence[Value],
+    given: Sequence[torch.Tensor | Value],
     outs: Sequence[Aval],
 ) -> list[torch.Tensor]:
     """Record one operation over `given` and what its bodies hold; a tensor for each of `outs`.
 
     layout: all that `lower` knows besides, hashable, with the same text in every process.
     """
+
+    def run(given: tuple[Any, ...], _: Any) -> list[torch.Tensor]:
+        values = [one if isinstance(one, Value) else value_of(holder(one)) for one in given]
+        return _recorded(recorder, name, lower, layout, bodies, values, outs)
+
+    results: list[torch.Tensor] = wrapped(run)(tuple(given), {})
+    return results
+
+
+def _recorded(
+    recorder: Recorder,
+    name: str,
+    lower: Lowering,
+    layout: tuple[Any, ...],
+    bodies: Sequence[Body],
+    values: Sequence[Value],
+    outs: Sequence[Aval],
+) -> list[torch.Tensor]:
     with recorder.lock:
         pending_graph = recorder.pending_graph
-        slots: list[Any] = [None, *[pending_graph.adopt(value) for value in given]]
+        slots: list[Any] = [None, *[pending_graph.adopt(value) for value in values]]
         for body in bodies:
             for held in body.held:
                 slots.append(pending_graph.add_scalar(held.kind, held.number) if isinstance(held, Number) else pending_graph.adopt(held))
             slots += [pending_graph.add_scalar(SEED, seed) for seed in body.seeds]
-        signature = _signature(name, lower, layout, bodies, len(given), tuple(outs))
-        values = [value for value in define(recorder, pending_graph, signature, slots) if value is not None]
+        signature = _signature(name, lower, layout, bodies, len(values), tuple(outs))
+        made = [value for value in define(recorder, pending_graph, signature, slots) if value is not None]
     if len(pending_graph.entries) > pending_graph.limit:
-        relieve(recorder, values)
-    return [wrap(value) for value in values]
+        relieve(recorder, made)
+    return [wrap(value) for value in made]
 
 
 def _signature(

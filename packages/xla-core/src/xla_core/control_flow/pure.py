@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import torch
 
 from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten
-from xla_core.control_flow.bodies import check_on_device
+from xla_core.control_flow.bodies import call_with, check_on_device
 from xla_core.control_flow.branches import Branches, branches, run
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
 from xla_core.frontend.jax_call import call_jax
-from xla_core.frontend.plain import ours
+from xla_core.frontend.plain import holder
 from xla_core.runtime import rng
 from xla_core.runtime.client import current_recorder
 
@@ -62,8 +62,8 @@ def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     for leaf in leaves:
         if not isinstance(leaf, Hashable):
             raise TypeError(f"{_name(fn)} cannot take a {type(leaf).__name__}: pass a tensor, or something that can be hashed")
-    recorder = ours(tensors[0])._storage.value.recorder if tensors else current_recorder()
-    kinds = tuple((tuple(tensor.shape), tensor.dtype, tensor.requires_grad, ours(tensor)._storage.value.aval.manual) for tensor in tensors)
+    recorder = holder(tensors[0])._storage.value.recorder if tensors else current_recorder()
+    kinds = tuple((tuple(tensor.shape), tensor.dtype, tensor.requires_grad, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
     key = (fn, tree, tuple(constants), kinds, surroundings(recorder))
     pure = _known.get(key)
     before = recorder.seed
@@ -131,7 +131,7 @@ class PureModule(torch.nn.Module):
     def _forward(
         self, training: tuple[bool, ...], params: dict[str, Any], buffers: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return torch.func.functional_call(self._module, {**params, **buffers}, args, kwargs)
+        return call_with(self._module, {**params, **buffers}, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's result."""

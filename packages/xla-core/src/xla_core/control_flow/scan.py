@@ -13,12 +13,11 @@ from jax import lax
 
 from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten
 from xla_core.control_flow.bodies import Body, check_on_device
-from xla_core.control_flow.gradients import Differentiated, differentiated
+from xla_core.control_flow.gradients import Differentiated, differentiated, final
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
 from xla_core.control_flow.partitions import is_default, partitioned
 from xla_core.control_flow.surroundings import Cache, surroundings, with_fresh_seeds
-from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
+from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ops.table import Context
 from xla_core.runtime.recorder import Recorder
@@ -78,7 +77,7 @@ def scan(
     carried, sliced = [leaf for leaf in init_leaves if leaf is not None], [leaf for leaf in xs_leaves if leaf is not None]
     tensors = [*carried, *sliced]
     length = _length(what, tensors, sliced)
-    recorder = ours(tensors[0])._storage.value.recorder
+    recorder = holder(tensors[0])._storage.value.recorder
     avals = [kind_of(tensor, place >= len(carried)) for place, tensor in enumerate(tensors)]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     trees = (init_tree, xs_tree, tuple(leaf is None for leaf in (*init_leaves, *xs_leaves)))
@@ -149,14 +148,15 @@ def _length(what: str, tensors: Sequence[Any], sliced: Sequence[Any]) -> int:
 
 def kind_of(tensor: torch.Tensor, sliced: bool = False) -> Aval:
     """Shape and dtype of a tensor, or of a slice of it along its first dimension."""
-    return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, ours(tensor)._storage.value.aval.manual)
+    return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, holder(tensor)._storage.value.aval.manual)
 
 
 def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> None:
     wrong = [f"{old} as {new}" for old, new in zip(before, after, strict=False) if old is not new]
     if wrong:
         raise ValueError(
-            f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}"
+            f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}: convert "
+            "what it returns, or what goes in"
         )
 
 
@@ -177,9 +177,8 @@ def _run(recorder: Recorder, found: _Scan, tensors: Sequence[torch.Tensor]) -> S
 
 
 def _forward(recorder: Recorder, found: _Scan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    values = [value_of(ours(tensor)) for tensor in tensors]
     layout = (found.carried, found.length, found.reverse)
-    return record(recorder, "scan", partial(_lower, *layout), layout, [found.parts.forward], values, found.outs)
+    return record(recorder, "scan", partial(_lower, *layout), layout, [found.parts.forward], tensors, found.outs)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -191,17 +190,17 @@ class _Differentiable(torch.autograd.Function):
         results = _forward(recorder, found, tensors[: found.carried + found.sliced])
         count = len(found.parts.outs)
         ctx.recorder, ctx.found = recorder, found
-        ctx.saved = [value_of(ours(result)) for result in results[count:]]
-        ctx.save_for_backward(*sliced)
+        ctx.save_for_backward(*sliced, *results[count:])
         ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in found.parts.differentiable])
         return tuple(results[:count])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         found: _Scan = ctx.found
         parts = found.parts
-        grads = _backward(ctx.recorder, found, ctx.saved_tensors, ctx.saved, [cotangents[place] for place in parts.differentiable])
+        kept, tangents = ctx.saved_tensors, [cotangents[place] for place in parts.differentiable]
+        made = _backward(ctx.recorder, found, kept[: found.sliced], kept[found.sliced :], tangents)
+        grads = final("scan", made, [*kept[: found.sliced], *tangents, *parts.tensors])
         places = [*parts.wanted, *range(found.carried + found.sliced, found.carried + found.sliced + len(parts.tensors))]
         of = dict(zip([places[place] for place in _given_back(found)], grads, strict=True))
         return None, None, *[of.get(place) for place in range(found.carried + found.sliced + len(parts.tensors))]
@@ -218,7 +217,11 @@ def _given_back(found: _Scan) -> list[int]:
 
 
 def _backward(
-    recorder: Recorder, found: _Scan, sliced: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[torch.Tensor]
+    recorder: Recorder,
+    found: _Scan,
+    sliced: Sequence[torch.Tensor],
+    saved: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
     parts = found.parts
     outs = []
@@ -230,10 +233,9 @@ def _backward(
             aval = found.avals[parts.wanted[place]]
             outs.append(aval if parts.wanted[place] < found.carried else found.stacked(aval))
     turn = _Turn(found.carried, found.sliced, parts.wanted, parts.differentiable, parts.dependent, tuple(_given_back(found)))
-    values = [value_of(ours(tensor)) for tensor in (*sliced, *cotangents)]
     layout = (*astuple(turn), found.length, found.reverse)
     lower = partial(_lower_backward, turn, found.length, found.reverse)
-    return record(recorder, "scan_backward", lower, layout, [cast(Body, parts.backward)], [*values, *saved], outs)
+    return record(recorder, "scan_backward", lower, layout, [cast(Body, parts.backward)], [*sliced, *cotangents, *saved], outs)
 
 
 def _lower(carried: int, length: int, reverse: bool, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
@@ -273,32 +275,37 @@ class _Turn:
 def _lower_backward(turn: _Turn, length: int, reverse: bool, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     [body] = bodies
     given = iter(operands.given)
-    sliced = [next(given) for _ in range(turn.sliced)]
+    sliced = {place: next(given) for place in range(turn.carried, turn.carried + turn.sliced)}
     cotangents = {place: next(given) for place in turn.differentiable}
     saved = list(given)
     stacked = [cotangents[place] for place in turn.differentiable if place >= turn.carried]
-    # Gradients of the carry go from turn to turn, those of tensors from outside are summed up.
+    # Gradients of the carry go from turn to turn, those of tensors from outside are summed up. That of a slice takes the place of the
+    # slice, which no other turn looks at: it needs no memory of its own, and is sharded alike.
     rows = [(place, out) for place, out in zip(turn.given_back, context.out, strict=True) if out is not None]
-    of_carry = {turn.wanted[place]: out for place, out in rows if place < len(turn.wanted) and turn.wanted[place] < turn.carried}
+    inside = {turn.wanted[place]: out for place, out in rows if place < len(turn.wanted)}
     of_outside = {place: out for place, out in rows if place >= len(turn.wanted)}
+    of_carry = {place: out for place, out in inside.items() if place < turn.carried}
     start = {place: cotangents[place] if place in cotangents else lax.full(out.shape, 0, out.dtype) for place, out in of_carry.items()}
     sums = {place: lax.full(out.shape, 0, out.dtype) for place, out in of_outside.items()}
+    replaced = {place: sliced.pop(place) for place in inside if place >= turn.carried}
 
-    def step(state: tuple[dict[int, Any], dict[int, Any]], item: Any) -> tuple[Any, list[Any]]:
-        carry, so_far = state
-        number, slices, tangents, values = item
+    def step(state: tuple[dict[int, Any], ...], item: tuple[Any, ...]) -> tuple[Any, None]:
+        carry, so_far, left = state
+        index, number, slices, tangents, values = item
         seeds = [seed_of_turn(seed, number) for seed in operands.seeds[0]]
-        arguments = [*[None] * turn.carried, *slices, *turn.tangents(carry, tangents), *values]
+        own = {place: lax.dynamic_index_in_dim(array, index, 0, keepdims=False) for place, array in left.items()}
+        own, left = lax.optimization_barrier((own, left))  # all is read before anything is written, or XLA copies the whole
+        slices = {**slices, **own}
+        arguments = [*[None] * turn.carried, *[slices[place] for place in sorted(slices)], *turn.tangents(carry, tangents), *values]
         found = dict(zip(turn.dependent, results_of(body, arguments, operands.held[0], seeds, None), strict=True))
         named = {turn.wanted[place]: grad for place, grad in found.items() if place < len(turn.wanted)}
         carried = {place: named.get(place, lax.full_like(grad, 0)) for place, grad in carry.items()}
         added = {place: total + found[place] for place, total in so_far.items()}
-        return (carried, added), [grad for place, grad in sorted(named.items()) if place >= turn.carried]
+        written = {place: lax.dynamic_update_index_in_dim(array, named[place], index, 0) for place, array in left.items()}
+        return (carried, added, written), None
 
-    numbers = lax.iota(np.dtype(np.uint32), length)
-    (carry, total), slices = lax.scan(step, (start, sums), (numbers, sliced, stacked, saved), length=length, reverse=not reverse)
-    named = iter(slices)
-    return [
-        total[place] if place in total else carry[turn.wanted[place]] if turn.wanted[place] < turn.carried else next(named)
-        for place in turn.given_back
-    ]
+    places, numbers = (lax.iota(np.dtype(kind), length) for kind in (np.int32, np.uint32))
+    items = places, numbers, sliced, stacked, saved
+    (carry, total, written), _ = lax.scan(step, (start, sums, replaced), items, length=length, reverse=not reverse)
+    of = {**carry, **written}
+    return [total[place] if place in total else of[turn.wanted[place]] for place in turn.given_back]

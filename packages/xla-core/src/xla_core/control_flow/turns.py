@@ -12,8 +12,7 @@ from xla_core.control_flow.bodies import Body, check_on_device
 from xla_core.control_flow.gradients import differentiated
 from xla_core.control_flow.operations import Operands, record, results_of
 from xla_core.control_flow.scan import Function, Nested, Partition, function_of, kind_of
-from xla_core.frontend.plain import ours
-from xla_core.frontend.values import value_of
+from xla_core.frontend.plain import holder
 from xla_core.ops.table import Context
 
 
@@ -34,7 +33,7 @@ def value_and_grad_partitioned(
     xs_leaves, xs_tree = tree_flatten(tree_map(lambda leaf: leaf[0], xs))
     tensors = [leaf for leaf in (*init_leaves, *xs_leaves) if leaf is not None]
     check_on_device("value_and_grad_partitioned", tensors)
-    recorder = ours(tensors[0])._storage.value.recorder
+    recorder = holder(tensors[0])._storage.value.recorder
     nested = Nested("value_and_grad_partitioned", fn, init_leaves, init_tree, xs_leaves, xs_tree)
     avals = [kind_of(tensor) for tensor in tensors]
     needed = [not aval.integral for aval in avals]
@@ -48,7 +47,7 @@ def value_and_grad_partitioned(
 
     def run(name: str, body: Body, given: Sequence[Any], outs: Sequence[Any]) -> list[torch.Tensor]:
         with torch.no_grad():
-            return record(recorder, name, _lower, (), [body], [value_of(ours(tensor)) for tensor in given], outs)
+            return record(recorder, name, _lower, (), [body], given, outs)
 
     def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, list[torch.Tensor]]]:
         given = [leaf for leaf in (*tree_flatten(carry)[0], *tree_flatten(x)[0]) if leaf is not None]

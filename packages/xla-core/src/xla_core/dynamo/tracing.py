@@ -87,7 +87,7 @@ def register() -> None:
     """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported."""
     for code in _own_frames():
         _compat.never_trace(code)
-    _compat.trace_constants_on_the_host()
+    _compat.trace_constants_on_the_host(XLATensor)
     when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
     for name in _compat.ALIASES_MADE_IN:
         when_imported(name, _show_layouts)

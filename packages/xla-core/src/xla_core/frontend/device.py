@@ -11,7 +11,6 @@ from xla_core import _compat
 from xla_core._compat import OpOverload
 from xla_core.frontend import accelerator, dispatch, generator, host_indices, pinned, streams
 from xla_core.frontend.device_module import DeviceModule
-from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import is_factory
 from xla_core.ops.table import TABLE, overload_named
 from xla_core.runtime import client
@@ -71,6 +70,11 @@ def serve_plain_tensors() -> None:
     _libraries.append(kernels)
 
 
+def _is_ours(output: Any) -> bool:
+    """Whether a backward pass from `output` is ours: also from what function transforms wrap."""
+    return isinstance(output, torch.Tensor) and output.device.type == "xla"
+
+
 def register() -> None:
     """Add device `xla` to torch. Starts no client."""
     module = DeviceModule("torch.xla")
@@ -80,7 +84,7 @@ def register() -> None:
     pinned.register()
     streams.register()
     client.when_default_moves(lambda: _compat.redirect_moves(lambda: torch.device("xla", client.current_index())))
-    _compat.guard_engine(lambda output: tensor_behind(output) is not None, client.check_thread)
+    _compat.guard_engine(_is_ours, client.check_thread)
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(_fallback, "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")

@@ -11,6 +11,7 @@ from xla_core._compat import OpOverload, call_kernel, has_kernel
 from xla_core.frontend import attention, ctc, data_dependent, host_indices, views
 from xla_core.frontend.encode import recorder_among
 from xla_core.frontend.handlers import aliases, batch_norm, blanks, copies, reads, zeros
+from xla_core.frontend.observing import set_wrapper, wrapped
 from xla_core.frontend.plain import plainly
 from xla_core.frontend.recorded import on_cpu, recording_handler
 from xla_core.frontend.schema import Convention, Handler, calling, full_name, short_name
@@ -65,7 +66,6 @@ def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
 
 
 _handlers: dict[Any, Handler] = {}  # by overload, without what `wrap_handlers` put around them
-_wrapper: Callable[[Handler], Handler] | None = None
 _capture = config.IR_DEBUG.get()
 
 
@@ -74,7 +74,7 @@ def handler_for(func: Any) -> Handler:
     handler = _make(func)
     handler = with_lines(handler) if _capture else handler
     _handlers[func] = handler
-    func._xla_handler = handler if _wrapper is None else _wrapper(handler)
+    func._xla_handler = wrapped(handler)
     return func._xla_handler  # type: ignore[no-any-return]
 
 
@@ -93,10 +93,9 @@ def forget_handlers(namespace: str) -> None:
 
 def wrap_handlers(wrapper: Callable[[Handler], Handler] | None) -> None:
     """Put `wrapper(handler)` in the place of every handler, also of those that are made later; None: the handlers themselves again."""
-    global _wrapper
-    _wrapper = wrapper
+    set_wrapper(wrapper)
     for func, handler in tuple(_handlers.items()):  # other threads may record
-        func._xla_handler = handler if wrapper is None else wrapper(handler)
+        func._xla_handler = wrapped(handler)
 
 
 def capture_lines(on: bool) -> None:

@@ -20,7 +20,8 @@ from xla_core import metrics
 from xla_core._compat import between_graphs
 from xla_core.dtypes import torch_dtype
 from xla_core.frontend.encode import recorder_among, remember, two_devices
-from xla_core.frontend.plain import mixed, ours, tensor_behind
+from xla_core.frontend.observing import wrapped
+from xla_core.frontend.plain import holder, holder_of, mixed
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import wrap
 from xla_core.frontend.values import value_of
@@ -104,7 +105,7 @@ def call_jax(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            if tensor_behind(leaf) is None:
+            if holder_of(leaf) is None:
                 raise mixed(leaf)
         elif not isinstance(leaf, Hashable):
             raise TypeError(f"call_jax cannot take a {type(leaf).__name__} as a constant: pass it as an xla tensor, or close over it")
@@ -130,7 +131,7 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
 
 
 def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
-    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, ours(tensor)._storage.value.aval.manual) for tensor in tensors)
+    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
     users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
     key = (call.key, avals, users, *[getattr(jax.config, name) for name in _SETTINGS])
     found = _traced.get(key)
@@ -199,9 +200,14 @@ def _listed(values: list[Any]) -> list[torch.Tensor]:
 
 
 def _record(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
+    results: list[torch.Tensor] = wrapped(lambda tensors, _: _recorded(signature, tensors))(tuple(tensors), {})
+    return results
+
+
+def _recorded(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor]:
     recorder = recorder_among(tensors) or current_recorder()
     with recorder.lock:
-        values = [value_of(ours(tensor)) for tensor in tensors]
+        values = [value_of(holder(tensor)) for tensor in tensors]
         for value in values:
             if value.recorder is not recorder:
                 raise two_devices(recorder, value.recorder)

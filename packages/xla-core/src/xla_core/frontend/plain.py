@@ -55,6 +55,19 @@ def ours(tensor: Any) -> XLATensor:
     return found
 
 
+def holder_of(tensor: Any) -> XLATensor | None:
+    """As `tensor_behind`; also wrappers that are XLATensors, as sharded tensors are: these have storage and view of what is inside."""
+    return tensor if isinstance(tensor, XLATensor) else tensor_behind(tensor)
+
+
+def holder(tensor: Any) -> XLATensor:
+    """As `holder_of`. Raises DeviceMismatchError for a tensor elsewhere."""
+    found = holder_of(tensor)
+    if found is None:
+        raise mixed(tensor)
+    return found
+
+
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
     """The error for an operand on the CPU."""
     return DeviceMismatchError(
