@@ -253,6 +253,7 @@ def _parameters() -> tuple[Any, Any]:
         (lambda x, i: xb.Op.call(ADD, (x, x)), ValueError, r"'scalars' takes \(f32\[\], f32\[\]\), not \(f32\[2,3\], f32\[2,3\]\)"),
         (lambda x, i: i.reduce(0, ADD, (0,)), ValueError, r"Reduce.*not \(s32\[\], s32\[\]\)"),
         (lambda x, i: x.reduce(0, lambda a, b: a + b, (0,)), TypeError, "make one with create_computation"),
+        (lambda x, i: xb.Op.call(lambda a: a, (x,)), TypeError, "computation of Call is a computation, not <function"),  # type: ignore[arg-type]
         (lambda x, i: xb.Op.sort((x,), scalars(lambda a, b: a)), ValueError, "gives no pred"),
         (lambda x, i: xb.Op.sort((i,), scalars(lambda a, b: a < b)), ValueError, r"not \(s32\[\], s32\[\]\)"),
         (lambda x, i: x.reduce_all(0, ADD).mkconditional((x,), lambda x: x, lambda x: x), ValueError, "the predicate is no pred"),

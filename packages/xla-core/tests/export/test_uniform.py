@@ -59,6 +59,26 @@ def test_what_no_type_can_say_stays_arithmetic() -> None:
     assert torch.equal(found[0].cpu(), OPS.quantize_per_channel(X, SCALE * 2, ZERO, 1, *EIGHT))
 
 
+class ByName(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", SCALE)
+        self.register_buffer("zero", ZERO)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return quantized.xla_quantize_per_channel(x, self.scale, self.zero, 1, *EIGHT)
+
+
+def test_functions_of_the_device_in_an_exported_program() -> None:
+    made = exported_program_to_stablehlo(torch.export.export(ByName(), (X,)))
+    text = made.get_stablehlo_text()
+    assert text is not None and text.count("stablehlo.uniform_quantize") == 1
+    expected = OPS.quantize_per_channel(X, SCALE, ZERO, 1, *EIGHT)
+    assert torch.equal(made(X).cpu(), expected)
+    compiled: Any = torch.compile(ByName().to("xla"), backend="openxla", fullgraph=True)
+    assert torch.equal(compiled(X.to("xla")).cpu(), expected)
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +132,7 @@ def test_modules_of_others() -> None:
 )
 def test_types_are_read_as_they_were_written(kind: Uniform) -> None:
     assert kind.valid and Uniform.of(kind.text) == kind
-    assert Uniform.of("i8") is None
+    assert Uniform.of("i8") is None and Uniform.of("!quant.uniform<i4:f32, 1.0>") is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -380,7 +380,7 @@ class Op(WindowedMethods):
 def _typed(ops: Sequence[Any], computation: XlaComputation, owner: Op | None = None) -> list[Any]:
     """`ops` with the numbers among them as constants of the types that the computation takes. owner: whose builder they get."""
     first = next((one for one in (owner, *ops) if isinstance(one, Op)), None)
-    if first is None or len(ops) != len(computation.parameters):
+    if first is None or not isinstance(computation, XlaComputation) or len(ops) != len(computation.parameters):
         return list(ops)
     kinds = [shapes.shape_of(one) for one in computation.parameters]
     return [one if isinstance(kind, list) else first._operand("Call", one, kind["type"]) for one, kind in zip(ops, kinds, strict=True)]

@@ -29,7 +29,7 @@ from xla_core.ops.table import Context, overload_named
 
 _CAST = "stablehlo.bitcast_convert"
 _BYTECODE = b"ML\xefR"
-_TYPE = re.compile(r"!quant\.uniform<([iu])(\d+)(?:<(-?\d+):(-?\d+)>)?:f32(?::(\d+))?, \{?([^{}]*)\}?>")
+_TYPE = re.compile(r"!quant\.uniform<([iu])(8|16|32)(?:<(-?\d+):(-?\d+)>)?:f32(?::(\d+))?, \{?([^{}]*)\}?>")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -183,6 +183,8 @@ def _unwritten(part: Any) -> Iterator[bytes]:
     elif isinstance(part, (tuple, list)):
         for item in part:
             yield from _unwritten(item)
+    elif isinstance(part, Mapping):
+        yield from _unwritten(list(part.values()))
     elif isinstance(part, Exported):
         yield bytes(part.mlir_module_serialized)
     elif dataclasses.is_dataclass(part) and not isinstance(part, type):  # such as the blocks of a Pallas kernel

@@ -18,7 +18,6 @@ from jax import lax
 from xla_core.dtypes import device_dtype
 from xla_core.frontend.dispatch import forget_handlers
 from xla_core.frontend.jax_call import call_jax
-from xla_core.frontend.plain import tensor_behind
 from xla_core.kernels.checks import check_floating
 from xla_core.kernels.operators import contiguous_like, define
 from xla_core.ops.quantization import dequantized, quantized
@@ -117,13 +116,14 @@ def xla_dequantize_per_channel(
 def _by_channel(
     listed: Any, by_tensors: Any, input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, *rest: Any
 ) -> Any:
-    """Numbers on the CPU are constants of the program; those on the device are not read."""
+    """Numbers on the CPU are constants of the program; those on the device, or of a tracer, are not read."""
     if not -input.ndim <= axis < input.ndim:
         raise IndexError(f"axis {axis} is out of range for {input.ndim} dimensions")
     place = axis % input.ndim
-    if scale.requires_grad or tensor_behind(scale) is not None or tensor_behind(zero_point) is not None:
-        return by_tensors(input, scale.to(input.device), zero_point.to(input.device), place, *rest)
-    return listed(input, scale.tolist(), [int(number) for number in zero_point.tolist()], *rest, place)
+    known = all(type(one) is torch.Tensor and one.device.type == "cpu" and not one.requires_grad for one in (scale, zero_point))
+    if known and not torch.compiler.is_compiling():
+        return listed(input, scale.tolist(), [int(number) for number in zero_point.tolist()], *rest, place)
+    return by_tensors(input, scale.to(input.device), zero_point.to(input.device), place, *rest)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -202,8 +202,8 @@ def _xla_dot_general(
     """The product over contracting dimensions, as `jax.lax.dot_general`: batch dimensions first, then the rest of lhs and of rhs.
 
     dimension_numbers: ((contracting of lhs, of rhs), (batch of lhs, of rhs)), tuples of indices, from the end where negative; an empty
-    tuple for no batch dimensions. precision_config: `default`, `high` or
-    `highest`. preferred_element_type: the dtype of the result, in which products are summed. Differentiable.
+    tuple for no batch dimensions. precision_config: `default`, `high` or `highest`. preferred_element_type: the dtype of the result, in
+    which products are summed. Differentiable.
     """
     contracting, batch = (tuple(pair) or ((), ()) for pair in dimension_numbers)
     numbers = tuple(
