@@ -45,7 +45,7 @@ def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: 
         wait_device_ops([recorder.device])
 
 
-def _xla_step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = False, reset_scope: bool = True) -> None:
+def _xla_step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True) -> None:
     if reset_scope:
         check_scopes()
     user_step(recorder_named(device), wait, "torch_xla._XLAC._xla_step_marker")
