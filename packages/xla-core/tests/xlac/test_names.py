@@ -150,6 +150,14 @@ def test_smaller_names() -> None:
     assert xlac._get_xla_tensor_dimension_size(tensor, 0).item() == 2
     xlac._replace_xla_tensor(tensor, data(3.0))
     assert tensor.tolist() == [3.0]
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        xlac._get_xla_tensor_dimension_size(tensor, 5)
+    parameter = torch.nn.Parameter(data(1.0))
+    for wrong in ((parameter, torch.ones(1)), (torch.ones(1), parameter)):
+        with pytest.raises(RuntimeError, match="not an XLA tensor"):
+            xlac._replace_xla_tensor(*wrong)
+    xlac._replace_xla_tensor(parameter, data(4.0, 5.0))
+    assert parameter.tolist() == [4.0, 5.0] and isinstance(parameter, torch.nn.Parameter)
     assert xlac._unsafe_buffer_pointer(tensor) > 0
     before = counter("ForATest")
     xlac._xla_increment_counter("ForATest", 3)

@@ -143,6 +143,11 @@ def test_prefixes_are_in_the_metadata_of_hlo_and_of_programs() -> None:
     assert "encoder/aten.mul.Tensor[" in ran[0] and "top/aten.topk[" in ran[0]
 
 
+def test_metadata_is_shown_where_the_variable_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_HLO_DEBUG", "1")
+    assert any(name.startswith("aten.cosh[") for name in op_names(torch.ones(7).to("xla").cosh()))
+
+
 def test_prefixes_of_tensors_that_nothing_pending_computes() -> None:
     assert not xlac._set_xla_custom_op_name_prefix(torch.empty(3, device="xla"), "blank/", 1)
     with eager_mode_context(True):

@@ -71,7 +71,7 @@ def runs() -> dict[str, Any]:
     lib._xla_mark_sharding(t, BOTH)
     doubled = t * 2
     named = lib._set_xla_custom_op_name_prefix(doubled, "twice/", 1)
-    found: dict[str, Any] = {"names": [named, "op_name=\"jit(program)/twice/aten.mul" in lib._get_xla_tensors_hlo([doubled])]}
+    found: dict[str, Any] = {"names": [named, 'op_name="jit(program)/twice/aten.mul' in lib._get_xla_tensors_hlo([doubled])]}
     found["need"] = lib._check_tensor_need_materialization([t, doubled, torch.empty(8, device="xla")])
     module = lib._get_stablehlo([doubled], "", [], True)
     found["module"] = [far(one, host * 2) for one in lib._run_stablehlo(module, [t])]

@@ -45,7 +45,7 @@ def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: 
         wait_device_ops([recorder.device])
 
 
-def _xla_step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = False, reset_scope: bool = True) -> None:
+def _xla_step_marker(device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True) -> None:
     if reset_scope:
         check_scopes()
     user_step(recorder_named(device), wait, "torch_xla._XLAC._xla_step_marker")
@@ -91,7 +91,7 @@ def _xla_optimization_barrier_(tensors: Tensors) -> None:
 
 
 def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    return torch.tensor(tensor.shape[dim], dtype=torch.int32, device=tensor.device)
+    return torch.tensor(tensor.size(dim), dtype=torch.int32, device=tensor.device)
 
 
 def _clear_pending_irs(device: str = "") -> None:
@@ -104,7 +104,9 @@ def _clear_pending_irs(device: str = "") -> None:
 
 
 def _replace_xla_tensor(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    tensor.data = other
+    """Let `tensor` show what `other` shows, whatever its shape and dtype; both on xla."""
+    plain(tensor)  # raises for one that is elsewhere
+    tensor.data = plain(other)
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
