@@ -107,7 +107,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
 
 
 def _makes_tensors(target: Any) -> bool:
-    return isinstance(target, OpOverload) and any(argument.name == "device" for argument in target._schema.arguments)
+    return isinstance(target, OpOverload) and any(each.name == "device" and each.kwarg_only for each in target._schema.arguments)
 
 
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
