@@ -611,9 +611,8 @@ reparametrized: Any = stateless._reparametrize_module
 
 @contextmanager
 def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Differentiate by `tensors` and leave them out of it: none of their hooks runs, and a kept `grad` stays as it is."""
+    """Differentiate by `tensors` without running their hooks."""
     hooks = [(found, dict(found)) for tensor in tensors if (found := tensor._backward_hooks)]
-    kept = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
     for found, _ in hooks:
         found.clear()
     try:
@@ -621,8 +620,6 @@ def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     finally:
         for found, before in hooks:
             found.update(before)
-        for tensor, grad in kept:
-            tensor.grad = grad
 
 
 def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:

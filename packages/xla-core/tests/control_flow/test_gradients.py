@@ -1,4 +1,4 @@
-"""Gradients through control flow where programs do more than call backward once: hooks, checkpoints, custom functions, second derivatives."""
+"""Gradients through control flow where programs do more than call backward once: hooks, checkpoints, custom functions."""
 
 from __future__ import annotations
 

@@ -125,6 +125,17 @@ def test_gradients_of_tensors_from_outside() -> None:
         torch.testing.assert_close(got.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_tensors_from_outside_that_depend_on_each_other() -> None:
+    found = []
+    for device, run in (("cpu", in_python), ("xla", scan)):
+        leaf = torch.full((2,), 0.5, device=device, requires_grad=True)
+        double = leaf * 2
+        carry, outputs = run(lambda c, x, d=double, w=leaf: (torch.sin(c * w + d * x), w), leaf + 1, torch.ones(3, 2, device=device))
+        (carry.sum() + outputs.sum() + double.sum()).backward()
+        found.append([carry.detach().cpu(), leaf.grad.cpu()])
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoints_inside(use_reentrant: bool) -> None:
     torch.manual_seed(2)

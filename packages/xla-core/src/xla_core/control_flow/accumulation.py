@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from xla_core._compat import without_hooks
 from xla_core.control_flow.bodies import check_on_device
 from xla_core.control_flow.scan import scan
 
@@ -41,8 +40,7 @@ def gradient_accumulation(
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or len(after) != len(carried):
                 raise ValueError(f"the step of gradient_accumulation returns a scalar loss and {len(carried)} carried tensors")
             loss = loss.reshape(()) / turns
-            with without_hooks(params):
-                found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
+            found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
         used.update(place for place, grad in enumerate(found) if grad is not None)
         added = [total if grad is None else total + grad for total, grad in zip(grads, found, strict=True)]
         return (added, [tensor.detach() for tensor in after]), loss.detach()

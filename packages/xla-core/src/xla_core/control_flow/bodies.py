@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from xla_core._compat import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves
+from xla_core._compat import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves, tree_map
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import GraphBreakError, UnsupportedOperationError
 from xla_core.frontend.plain import holder, holder_of, mixed
@@ -101,7 +101,8 @@ class BodyGraph(PendingGraph):
 class Recording:
     """A body while it is recorded.
 
-    what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order.
+    what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order; leaves:
+    what stands for them inside, where their own history and their hooks have no part.
     """
 
     def __init__(self, recorder: Recorder, what: str, entered: ExitStack) -> None:
@@ -110,10 +111,10 @@ class Recording:
         self.entered = entered  # ends with the recording
         self.graph = BodyGraph()
         self.tensors: list[torch.Tensor] = []
+        self.leaves: list[torch.Tensor] = []
         self.given: list[int] = []  # slots of the stand-ins
         self.stand_ins: dict[int, Storage] = {}
-        self._grads: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # of the leaves among them, when they were met
-        self._seen: set[int] = set()
+        self._inside: dict[int, torch.Tensor] = {}
         self._made: dict[int, torch.Tensor] = {}  # tensors that its functions gave: kept, so that no other takes their place
 
     def stand_in(self, aval: Aval, requires_grad: bool = False) -> XLATensor:
@@ -135,27 +136,25 @@ class Recording:
         value = storage.value
         return (value.pending_graph is not None or value.buffer is not None) and self.graph.is_outside(value)
 
-    def see(self, tensor: torch.Tensor) -> None:
-        """Note a tensor that needs a gradient and is used, if it comes from outside."""
-        if id(tensor) in self._made or id(tensor) in self._seen:
-            return
-        found = holder_of(tensor)
-        if found is not None and self.graph.is_outside(found._storage.value):
-            self._seen.add(id(tensor))
+    def inside(self, tensor: Any) -> Any:
+        """The leaf that stands for a tensor from outside that needs a gradient; anything else as it is."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not self.is_outside(tensor):
+            return tensor
+        if id(tensor) not in self._inside:
+            leaf = self._inside[id(tensor)] = tensor.detach().requires_grad_()
+            self.note_made(leaf)
             self.tensors.append(tensor)
-            if tensor.is_leaf:
-                self._grads.append((tensor, tensor.grad))
+            self.leaves.append(leaf)
+        return self._inside[id(tensor)]
 
-    def take_back_grads(self) -> bool:
-        """Give tensors from outside the gradients that they had; whether a backward pass inside gave them others."""
-        changed = [(tensor, before) for tensor, before in self._grads if tensor.grad is not before]
-        for tensor, before in changed:
-            tensor.grad = before
-        return bool(changed)
+    def is_outside(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor comes from outside."""
+        found = None if id(tensor) in self._made else holder_of(tensor)
+        return found is not None and self.graph.is_outside(found._storage.value)
 
     def note_made(self, tensor: torch.Tensor) -> None:
         """Note a tensor that a function of the body gave."""
-        if id(tensor) not in self._seen:
+        if id(tensor) not in self._inside:
             self._made[id(tensor)] = tensor
 
     def slot_of(self, tensor: Any) -> int:
@@ -189,7 +188,7 @@ def body_of(graph: PendingGraph, slots: Sequence[int]) -> Body:
 
 
 class _Gradients(TorchFunctionMode):
-    """Tells the recording which tensors with a gradient its functions use and give."""
+    """Gives functions the leaves that stand for tensors from outside that need a gradient, and notes what they give."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -200,9 +199,8 @@ class _Gradients(TorchFunctionMode):
         recording = self._recording
         if _innermost.recordings[-1] is not recording:
             return func(*args, **kwargs)
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                recording.see(leaf)
+        if any(recording.inside(leaf) is not leaf for leaf in tree_leaves((args, kwargs))):
+            args, kwargs = tree_map(recording.inside, (args, kwargs))
         result = func(*args, **kwargs)
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -284,15 +282,17 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
         entered.callback(_innermost.recordings.pop)
         entered.enter_context(_Gradients(found))
         entered.enter_context(_Writes(found))
-        entered.callback(found.take_back_grads)
         yield found
-        if found.take_back_grads():
+        if any(leaf.grad is not None for leaf in found.leaves):
             raise UnsupportedOperationError(
                 f"backward() in the function of {what} has no effect outside: call it on what {what} gives, or torch.autograd.grad inside"
             )
-    if _innermost.recordings:
-        for tensor in found.tensors:
-            _innermost.recordings[-1].see(tensor)
+
+
+def inside(tensor: torch.Tensor) -> torch.Tensor:
+    """What stands for a tensor in the body that this thread records; without one, the tensor."""
+    found: torch.Tensor = _innermost.recordings[-1].inside(tensor) if _innermost.recordings else tensor
+    return found
 
 
 def call_with(module: torch.nn.Module, state: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

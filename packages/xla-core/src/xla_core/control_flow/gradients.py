@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from xla_core._compat import without_hooks
-from xla_core.control_flow.bodies import Body, Given, Recording, body_of, recording
+from xla_core.control_flow.bodies import Body, Given, Recording, body_of, inside, recording
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import aval_at, dependants, operation_at
@@ -66,29 +67,28 @@ def differentiated(
             for place, (aval, needed) in enumerate(zip(avals, requires_grad, strict=True))
         ]
         given = [found.stand_in(aval, needed) for aval, needed in zip(avals, asked, strict=True)]
-        results = list(function(list(given)))
+        results = [found.inside(result) for result in function(list(given))]
         slots = [found.slot_of(result) for result in results]
         outs = tuple(_aval(found.graph, slot) for slot in slots)
-        for leaf in _leaves(results, found.tensors):
-            found.see(leaf)
-        tensors = tuple(found.tensors)
+        # Leaves from outside that a custom gradient depends on, and no function was given, stand for themselves.
+        others, edges = _leaves(found, results)
+        tensors = [*found.tensors, *others]
         if not enabled or not (any(requires_grad) or tensors):
             return Differentiated(found.body(slots), outs)
         wanted = tuple(place for place, needed in enumerate(asked) if needed)
         differentiable = tuple(place for place, result in enumerate(results) if result.requires_grad)
         boundary = len(found.graph.entries)
         tangents = [found.stand_in(outs[place]) for place in differentiable]
-        inputs = [*[given[place] for place in wanted], *tensors]
-        with torch.autocast("xla", enabled=False):
-            with without_hooks(tensors):  # they run once, where the gradients go in the end
-                grads = _grads([results[place] for place in differentiable], inputs, tangents)
+        inputs = [*[given[place] for place in wanted], *found.leaves, *edges]
+        with torch.autocast("xla", enabled=False), without_hooks(others):
+            grads = _grads([results[place] for place in differentiable], inputs, tangents)
         dependent = tuple(place for place, grad in enumerate(grads) if grad is not None)
         grad_slots = [found.graph.adopt(value_of(grad)) for grad in grads if grad is not None]
         saved = _saved(found, boundary, grad_slots, {found.given[place] for place in kept})
         forward = found.body([*slots, *saved])
         backward = body_of(_without(found.graph, saved, len(found.given)), grad_slots)
         avals_saved = tuple(_aval(found.graph, slot) for slot in saved)
-    return Differentiated(forward, outs, avals_saved, tensors, wanted, differentiable, dependent, backward)
+    return Differentiated(forward, outs, avals_saved, tuple(map(inside, tensors)), wanted, differentiable, dependent, backward)
 
 
 def final(what: str, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -114,10 +114,11 @@ class _Final(torch.autograd.Function):
         )
 
 
-def _leaves(results: Sequence[Any], seen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves that results depend on, also by a custom gradient alone, which no torch function is given."""
+def _leaves(recording: Recording, results: Sequence[Any]) -> tuple[list[torch.Tensor], list[GradientEdge]]:
+    """The leaves from outside that results depend on, and where their gradients arrive: functions are given others in their places."""
     found: list[torch.Tensor] = []
-    known = {tensor.grad_fn for tensor in seen}
+    edges: list[GradientEdge] = []
+    known: set[Any] = set()
     stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
     while stack:
         node = stack.pop()
@@ -125,10 +126,11 @@ def _leaves(results: Sequence[Any], seen: Sequence[torch.Tensor]) -> list[torch.
             continue
         known.add(node)
         variable = getattr(node, "variable", None)
-        if variable is not None:
+        if variable is not None and recording.is_outside(variable):
             found.append(variable)
+            edges.append(GradientEdge(node, 0))
         stack += [each for each, _ in node.next_functions]
-    return found
+    return found, edges
 
 
 def _grads(results: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:

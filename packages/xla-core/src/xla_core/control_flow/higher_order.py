@@ -18,7 +18,7 @@ from xla_core.frontend.tensor import XLATensor
 
 def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
     tensors = [_as_tensor(item, [*carried, *additional]) for item in carried]
-    return while_loop(cond_fn, body_fn, tensors, additional)
+    return while_loop(lambda *items: cond_fn(*items, *additional), lambda *items: body_fn(*items, *additional), tensors)
 
 
 def _as_tensor(item: Any, among: Sequence[Any]) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from xla_core.control_flow.bodies import Body, check_on_device, recording
+from xla_core.control_flow.bodies import Body, check_on_device, inside, recording
 from xla_core.control_flow.operations import Findings, Operands, record, results_of, seed_of_turn
 from xla_core.frontend.plain import holder
 from xla_core.ir.aval import Aval, aval_of
@@ -98,7 +98,8 @@ def _recorded(
     with recording(recorder, "while_loop") as found, torch.no_grad():
         results = function(*[found.stand_in(_aval(tensor)) for tensor in given])
         slots = [found.slot_of(result) for result in results]
-        return found.body(slots), found.tensors, [aval_at(found.graph.entries, slot) for slot in slots]
+        body, avals = found.body(slots), [aval_at(found.graph.entries, slot) for slot in slots]
+    return body, [inside(tensor) for tensor in found.tensors], avals
 
 
 def _run(recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any]) -> list[torch.Tensor]:

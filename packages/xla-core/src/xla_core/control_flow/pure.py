@@ -63,7 +63,9 @@ def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if not isinstance(leaf, Hashable):
             raise TypeError(f"{_name(fn)} cannot take a {type(leaf).__name__}: pass a tensor, or something that can be hashed")
     recorder = holder(tensors[0])._storage.value.recorder if tensors else current_recorder()
-    kinds = tuple((tuple(tensor.shape), tensor.dtype, tensor.requires_grad, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
+    kinds = tuple(
+        (tuple(tensor.shape), tensor.dtype, tensor.requires_grad, holder(tensor)._storage.value.aval.manual) for tensor in tensors
+    )
     key = (fn, tree, tuple(constants), kinds, surroundings(recorder))
     pure = _known.get(key)
     before = recorder.seed
