@@ -648,10 +648,10 @@ def run_higher_order_on(operator: Any, kind: type) -> None:
 
 def pass_autocast_in_higher_order() -> None:
     """Let torch's higher-order operators run under autocast on the device, as under that of the CPU: what is in them sees to it."""
-    key = torch._C.DispatchKey.AutocastPrivateUse1
+    key: Any = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # those that are defined later
-    for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(key)
+    for known in torch._ops._higher_order_ops.values():
+        known.fallthrough(key)
 
 
 RANDOM_STATES_DEFINED_IN = "torch._prims.rng_prims"
@@ -664,9 +664,9 @@ def serve_random_states(module: Any, kind: type, save: Callable[..., Any], repea
     repeat: `(state, op, *args, **kwargs) -> result`.
     """
     keys = torch._C.DispatchKey
-    for operator, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
-        operator.py_impl(kind)(function)
-        operator.py_impl(keys.PrivateUse1)(function)
+    for served, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
+        served.py_impl(kind)(function)
+        served.py_impl(keys.PrivateUse1)(function)
     of_others = module.run_and_save_rng_state.py_kernels[keys.BackendSelect]
 
     def by_device(op: Any, *args: Any, **kwargs: Any) -> Any:  # no tensor among the arguments
