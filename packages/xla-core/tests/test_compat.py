@@ -355,3 +355,40 @@ def test_text_of_hlo_is_read() -> None:
     assert isinstance(_compat.serialized_hlo(lowered.as_text(dialect="hlo")), bytes)
     with pytest.raises(RuntimeError):
         _compat.serialized_hlo("HloModule nothing")
+
+
+def test_hooks_are_left_out_and_come_back() -> None:
+    leaf, seen = torch.ones(2, requires_grad=True), []
+    leaf.register_hook(seen.append)
+    with _compat.without_hooks([leaf]):
+        torch.autograd.grad((leaf * 2).sum(), leaf)
+    assert not seen
+    (leaf * 2).sum().backward()
+    assert len(seen) == 1
+
+
+def test_a_module_has_other_parameters_for_a_while() -> None:
+    module = torch.nn.Linear(2, 2)
+    before = module.weight
+    with _compat.reparametrized(module, {"weight": torch.zeros(2, 2)}, tie_weights=True):
+        assert module.weight.sum() == 0 and module.weight is not before
+    assert module.weight is before
+
+
+def test_saved_tensors_may_be_hooked() -> None:
+    assert not _compat.saved_tensors_are_hooked()
+    with torch.autograd.graph.save_on_cpu():
+        assert _compat.saved_tensors_are_hooked()
+
+
+def test_tracers_have_no_constants_on_the_device() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode()
+    assert mode.may_turn_const(torch.tensor(1.0)) and not mode.may_turn_const(torch.tensor(1.0, device="xla"))
+
+
+def test_higher_order_operators_are_served_under_autocast_too() -> None:
+    operator = torch.ops.higher_order.cond
+    assert XLATensor in operator.python_key_table
+    assert not operator.non_fallthrough_keys.has(torch._C.DispatchKey.AutocastPrivateUse1)

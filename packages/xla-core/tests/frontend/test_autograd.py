@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -368,6 +369,40 @@ def test_data_set_in_inference_mode() -> None:
     assert x.tolist() == [3, 3]
     x.requires_grad_().square().sum().backward()
     assert x.grad is not None and x.grad.tolist() == [6, 6]
+
+
+def test_views_in_inference_mode_are_what_they_show() -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        normal = torch.arange(6.0, device=device).reshape(2, 3)
+        with torch.inference_mode():
+            inside = normal + 1
+            views = [view(x) for x in (normal, inside) for view in (torch.t, lambda x: x[0], lambda x: x.split(1)[1], lambda x: x.view(-1))]
+            normal.t().mul_(2)
+        found.append([(view.is_inference(), view.tolist()) for view in views])
+    assert found[0] == found[1]
+
+
+def test_functional_gradients_run_in_the_callers_thread() -> None:
+    class Cubed(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x**3
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+            threads.append(threading.get_ident())
+            return grad * 3 * ctx.saved_tensors[0] ** 2
+
+    threads: list[int] = []
+    found = torch.func.grad(lambda x: Cubed.apply(x).sum())(torch.tensor([1.0, 2.0], device="xla"))  # type: ignore[no-untyped-call]
+    assert (found.tolist(), threads) == ([3.0, 12.0], [threading.get_ident()])
 
 
 def test_functional_transforms() -> None:

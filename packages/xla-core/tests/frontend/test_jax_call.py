@@ -139,6 +139,77 @@ def test_override_hash_stands_for_the_function() -> None:
     assert len(traced) == 1
 
 
+def test_what_is_traced_again() -> None:
+    traced = []
+
+    def fn(x: jax.Array, beside: dict[str, jax.Array] | None = None, *, by: Any = 1, names: tuple[str, ...] = ()) -> Any:
+        traced.append(1)
+        return x * by if beside is None else {"sum": x * by + sum(beside.values())}
+
+    x = torch.ones(2, 3, device="xla")
+    calls: list[tuple[int, Callable[[], Any]]] = [
+        (1, lambda: call_jax(fn, (x,))),
+        (1, lambda: call_jax(fn, (x[0],))),
+        (1, lambda: call_jax(fn, (x.int(),))),
+        (1, lambda: call_jax(fn, (x,), {"by": 2})),
+        (1, lambda: call_jax(fn, (x,), {"by": 2.0})),
+        (1, lambda: call_jax(fn, (x,), {"by": 2, "names": ("a",)})),
+        (0, lambda: call_jax(fn, (x,), {"names": ("a",), "by": 2})),
+        (1, lambda: call_jax(fn, (x, {"a": x}))),
+        (1, lambda: call_jax(fn, (x, {"a": x, "b": x}))),
+        (0, lambda: call_jax(fn, (x, {"b": x, "a": x}))),
+        (1, lambda: call_jax(fn, (x,), {"beside": {"a": x}})),
+    ]
+    for expected in (True, False):
+        for times, call in calls:
+            traced.clear()
+            call()
+            assert len(traced) == times * expected
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: jax.enable_x64(True),
+        lambda: jax.default_matmul_precision("highest"),
+        lambda: jax.numpy_dtype_promotion("strict"),
+        lambda: jax.numpy_rank_promotion("raise"),
+        lambda: jax.default_prng_impl("rbg"),
+        lambda: jax.threefry_partitionable(False),
+    ],
+    ids=["x64", "precision", "dtypes", "ranks", "random numbers", "threefry"],
+)
+def test_settings_of_jax_are_traced_by_themselves(setting: Callable[[], Any]) -> None:
+    traced = []
+
+    def fn(x: jax.Array) -> jax.Array:
+        traced.append(1)
+        return x @ x + jnp.ones((2, 2), np.float32)
+
+    x = torch.ones(2, 2, device="xla", requires_grad=True)
+    for _ in range(2):
+        plain = call_jax(fn, (x,))
+        with setting():
+            other = call_jax(fn, (x,))
+    assert len(traced) == 2
+    torch.testing.assert_close(plain.detach().cpu(), other.detach().cpu().float())
+
+
+def test_gradients_are_traced_once() -> None:
+    traced = []
+
+    def fn(x: jax.Array, by: int) -> jax.Array:
+        traced.append(1)
+        return jnp.sin(x) * by
+
+    x = torch.ones(2, device="xla", requires_grad=True)
+    counts = []
+    for by in (2, 2, 3):
+        call_jax(fn, (x, by)).sum().backward()
+        counts.append(len(traced))
+    assert counts == [2, 2, 4]  # the function, and again for its gradient
+
+
 def test_constants_are_told_apart_by_type(inputs: list[torch.Tensor]) -> None:
     x = torch.tensor([3], device="xla")
     results = [call_jax(lambda x, by: x * by, (x, by)) for by in (2, 2.0, True)]
