@@ -74,8 +74,14 @@ def test_regions_name_the_function_and_show_the_difference() -> None:
     def grows(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.exp()
 
+    class Reads(torch.nn.Module):
+        def forward(self, tensor: torch.Tensor) -> float:
+            return float((tensor + 1).sum())
+
     with pytest.raises(RuntimeError, match="'reads'"):
         reads(torch.ones(2, device="xla"))
+    with pytest.raises(RuntimeError, match="'Reads'"):
+        torch_xla.compile(Reads(), full_graph=True)(torch.ones(2, device="xla"))
     torch_xla.sync()
     grows(torch.ones(2, device="xla"))
     with pytest.raises(RuntimeError, match=r"'grows' makes more than max_different_graphs=1(.|\n)*f32\[3\]"):

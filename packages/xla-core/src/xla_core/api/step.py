@@ -90,6 +90,11 @@ class _Stack(threading.local):
 _stack = _Stack()
 
 
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, or the type of another callable, such as a module."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 class Region:
     """A part of the program that is traced lazily, with a sync before and after; a context manager and a decorator.
 
@@ -108,8 +113,7 @@ class Region:
 
     def named(self, function: Callable[..., Any]) -> Region:
         """A region like this one with the name of a function, if it has no name of its own."""
-        name = getattr(function, "__name__", None)
-        return self if self._name or not name else Region(self._full_graph, name, self._most)
+        return self if self._name else Region(self._full_graph, _name_of(function), self._most)
 
     def __enter__(self) -> Region:
         entered = _Entered(eager.is_eager_mode(), None, None)
@@ -161,7 +165,7 @@ class Region:
 
 
 def _captured(function: Callable[P, R], region: Region, fallback: bool, verify_every: int) -> Callable[P, R]:
-    named = getattr(function, "__name__", type(function).__name__)
+    named = _name_of(function)
     region = region.named(function)
     captured = CapturedFunction(function, Policy(named, fallback, verify_every), lambda: region, region.clear_pending)
 
@@ -211,7 +215,7 @@ def compile(
     they belong: see docs/fast-steps.md; only a decorator. What keeps a function from being captured raises CaptureError; fallback: record
     it at each call instead, with a warning. verify_every: each so-many-th call is recorded again and compared; 1 for all, to find errors.
     """
-    region = Region(full_graph, name or getattr(f, "__name__", None), max_different_graphs)
+    region = Region(full_graph, name or (_name_of(f) if f is not None else None), max_different_graphs)
     if not capture:
         if fallback:
             raise ValueError("torch_xla.compile(fallback=True) says what to do where nothing can be captured: give capture=True, too")

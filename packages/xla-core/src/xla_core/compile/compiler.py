@@ -29,7 +29,7 @@ def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
     """
     if isinstance(line, NamedLine):
         where = "<".join(each.rpartition("/")[2] for each in (line, *line.callers))
-        return jax.named_scope(f"{line.prefix}{name}[{where}]")
+        return jax.named_scope("/".join((*line.scopes, f"{line.prefix}{name}[{where}]")))
     where = "unknown" if line is None else line.rpartition("/")[2]
     return jax.named_scope(f"{name}[{where}]")
 

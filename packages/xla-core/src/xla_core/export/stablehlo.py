@@ -24,7 +24,6 @@ from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.cut import cut
 from xla_core.ir.graph import Graph, Inputs, live_values
-from xla_core.ir.pending_graph import NamedLine
 from xla_core.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
 from xla_core.runtime.recorder import Recorder
 
@@ -130,11 +129,10 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
 def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     """HLO text of the pending program, before XLA's own passes: with the shardings of SPMD mode, as it would run.
 
-    With metadata (names of operations, lines) under `XLA_HLO_DEBUG`, and where operations were given names.
+    With metadata (names of operations, lines) under `XLA_HLO_DEBUG`, and where operations keep their lines or were given names.
     """
     found = pending_program(tensors)
-    named = any(isinstance(line, NamedLine) for line in found.graph.lines.values())
-    return str(lower_as_run(found).as_text(dialect="hlo", debug_info=named or config.HLO_DEBUG.get()))
+    return str(lower_as_run(found).as_text(dialect="hlo", debug_info=bool(found.graph.lines) or config.HLO_DEBUG.get()))
 
 
 def lower_as_run(found: Program) -> Any:

@@ -16,9 +16,10 @@ from xla_core.frontend.plain import plainly
 from xla_core.frontend.recorded import on_cpu, recording_handler
 from xla_core.frontend.schema import Convention, Handler, calling, full_name, short_name
 from xla_core.frontend.tensor import set_dispatch
+from xla_core.ir.pending_graph import NamedLine
 from xla_core.ops.table import TABLE, OpSpec, register
 from xla_core.runtime.client import current_recorder
-from xla_core.runtime.source_location import user_line
+from xla_core.runtime.source_location import open_scopes, user_line
 
 _CUSTOM: dict[str, Handler] = {
     name: handler
@@ -112,7 +113,7 @@ def captures_lines() -> bool:
 
 
 def with_lines(handler: Handler) -> Handler:
-    """A handler that keeps the user's `file:line` of each operation that it records."""
+    """A handler that keeps the user's `file:line` of each operation that it records, with the scopes of the profiler around it."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = recorder_among((args, tuple(kwargs.values()))) or current_recorder()
@@ -121,6 +122,9 @@ def with_lines(handler: Handler) -> Handler:
         pending_graph = recorder.pending_graph
         line = user_line()
         if line is not None and pending_graph is before[0]:
+            if scopes := open_scopes():
+                line = NamedLine(line)
+                line.scopes = scopes
             for slot in range(before[1], len(pending_graph.entries)):
                 if type(pending_graph.entries[slot]) is tuple:
                     pending_graph.lines[slot] = line

@@ -20,7 +20,7 @@ import torch
 
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, aval_at, operation_at, result_slots
-from xla_core.ir.pending_graph import ScalarInput, ScalarKind
+from xla_core.ir.pending_graph import NamedLine, ScalarInput, ScalarKind
 from xla_core.ir.signature import PLACEHOLDER, Signature
 
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
@@ -79,6 +79,7 @@ def node_text(graph: Graph, device: str, numbers: Mapping[int, Any] | None = Non
             call, attributes = _input(entry, device, (numbers or {}).get(slot), (shardings or {}).get(slot))
         line = graph.line(slot)
         attributes += [f"location={line}"] if line else []
+        attributes += [f"scope={'.'.join(line.scopes)}"] if isinstance(line, NamedLine) and line.scopes else []
         attributes += [f"ROOT={roots[at]}" for at in slots if at in roots]
         rows.append(f"  {node} = {', '.join([f'{shape} {call}', f'xla_shape={shape}', *attributes])}")
     return "\n".join(["IR {", *rows, "}", ""])

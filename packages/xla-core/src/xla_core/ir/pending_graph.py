@@ -66,11 +66,13 @@ SEED = ScalarInput(ScalarKind.SEED, False)
 class NamedLine(str):
     """The user's line of an operation, and what compiled programs show beside it.
 
-    prefix: before the operation's name. callers: lines from which that one was called, the innermost first.
+    scopes: of the profiler, outermost first, and then prefix: before the operation's name. callers: lines from which that one was called,
+    the innermost first.
     """
 
-    prefix: str
-    callers: tuple[str, ...]
+    scopes: tuple[str, ...] = ()
+    prefix: str = ""
+    callers: tuple[str, ...] = ()
 
 
 class Value:

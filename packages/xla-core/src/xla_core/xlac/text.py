@@ -75,7 +75,9 @@ def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, prefix: str, max_call_s
         if type(entry) is not tuple:
             return False
         lines = user_lines(max_call_stack_depth) or [entry[0].line or "unknown"]
+        before = pending_graph.lines.get(slot)
         named = pending_graph.lines[slot] = NamedLine(lines[0])
+        named.scopes = before.scopes if isinstance(before, NamedLine) else ()
         named.prefix, named.callers = prefix, tuple(lines[1:])
     return True
 
