@@ -63,7 +63,7 @@ def _adopt(name: str, cluster: Any) -> Hosts | None:
         wait = max(1, round(settings.COLLECTIVE_TIMEOUT_SECONDS.get()))
         address = str(cluster.get_coordinator_address(timeout_secs=wait, override_coordinator_port=None))
         host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
-    except (RuntimeError, ValueError, KeyError, TypeError, OSError) as error:
+    except (RuntimeError, ValueError, KeyError, TypeError, OSError, ImportError) as error:
         raise JobError(
             f"{name} has started this process, but does not say as which of how many ({type(error).__name__}: {error}): "
             "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or WORLD_SIZE=1 for a process on its own"
