@@ -1,4 +1,4 @@
-"""Hosts of TPU slices, under GKE, Cloud TPU VMs and Ray, without a TPU: real processes with devices of the CPU, or their environment alone."""
+"""Hosts of TPU slices, under GKE, on Cloud TPU VMs and under Ray: real processes on the CPU, or what the environment says alone."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, Work  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroup, ReduceOp, Work
 
 import torch_xla
 import torch_xla.core.xla_model as xm
