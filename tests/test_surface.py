@@ -13,7 +13,6 @@ NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.jso
 MOST_GONE = 40
 # Modules that are not complete yet.
 OPEN = (
-    "torch_xla._internal",
     "torch_xla.distributed",
     "torch_xla.experimental.distributed_checkpoint",
 )

@@ -19,6 +19,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _flag(text: str) -> bool:
+    known = {"1": True, "true": True, "0": False, "false": False}.get(text.strip().lower())
+    if known is None:
+        raise ValueError(text)
+    return known
+
+
 def _number(name: str, doc: str) -> Setting[int | None]:
     return Setting(name, None, doc, _count, "an integer of at least 0")
 
@@ -44,6 +51,14 @@ BUCKET_SIZE_MB = Setting(
     "Above 0, gradients are reduced in buckets of this many MiB, the last gradient first.",
     _count,
     "an integer of at least 0",
+)
+
+USE_DUMMY_STORE = Setting(
+    "XLA_USE_DUMMY_STORE",
+    False,
+    "Init method `xla://` gives torch a store that keeps nothing: groups of backend `xla` need none.",
+    _flag,
+    "0, 1, true or false",
 )
 
 # The place of a process in its job, as torchrun sets it; `spawn` sets the same for its children.

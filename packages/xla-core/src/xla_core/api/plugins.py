@@ -31,6 +31,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "torch_xla.experimental.xla_sharding": SPMD,
         "torch_xla.experimental.xla_sharded_tensor": SPMD,
         "torch_xla._internal.pjrt": DISTRIBUTED,
+        "torch_xla._internal.rendezvous": DISTRIBUTED,
         "torch_xla.experimental.pjrt": DISTRIBUTED,
         "torch_xla.experimental.pjrt_backend": DISTRIBUTED,
     }

@@ -31,9 +31,9 @@ def host_index() -> int:
 
 
 def get_master_ip() -> str:
-    """Address of the host of process 0: discovered on TPU, else `MASTER_ADDR`, else 127.0.0.1."""
+    """Address of the host of process 0: on TPUs of several hosts that of host 0, else `MASTER_ADDR`, else 127.0.0.1."""
     if hardware.device_type() == "TPU":
-        hosts = tpu.worker_hostnames()
-        if hosts:
+        hosts = tpu.get_worker_ips()
+        if len(hosts) > 1:
             return socket.gethostbyname(hosts[0])
     return config.MASTER_ADDR.get() or "127.0.0.1"

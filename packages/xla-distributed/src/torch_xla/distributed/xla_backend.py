@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from xla_distributed.process_groups import functional_collectives as _functional_collectives
-from xla_distributed.process_groups.process_group import ProcessGroupXla, create, rendezvous
+from xla_distributed.process_groups.process_group import ProcessGroupXla, create
+from xla_distributed.process_groups.rendezvous import rendezvous
 
 __all__ = ["ProcessGroupXla", "create", "rendezvous"]
 

@@ -5,6 +5,7 @@ What the manager says is put into torchrun's variables, which everything else re
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,17 +15,30 @@ from xla_distributed._compat import clusters
 from xla_distributed.errors import JobError
 
 
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of a TPU slice whose manager starts one process on each, and which of them this is."""
+
+    index: int
+    count: int
+
+
 @cache
-def adopt() -> None:
+def adopt() -> Hosts | None:
     """If nothing says yet which job this process belongs to, and a manager has started it as one of several, say so; looks once.
 
+    The hosts of a TPU slice are given back, since each is to have a replica for each chip.
     Raises JobError if a manager is there but does not say enough.
     """
     if settings.WORLD_SIZE.get() is not None or settings.RANK.get() is not None:
-        return
+        return None
     found = next((name for name in clusters() if _is_there(name)), None)
-    if found is not None:
-        _adopt(found, clusters()[found])
+    return None if found is None else _adopt(found, clusters()[found])
+
+
+def hosts() -> Hosts | None:
+    """The hosts of the TPU slice on which this process is to start replicas; None if there is no other host, or it is a replica itself."""
+    return adopt() if settings.LOCAL_WORLD_SIZE.get() is None else None
 
 
 def _is_there(name: str) -> bool:
@@ -33,20 +47,23 @@ def _is_there(name: str) -> bool:
         return False
     if name == "Kubernetes" and settings.JOB_COMPLETION_INDEX.get() is None:  # a pod that is no part of a job with numbers
         return False
-    return bool(clusters()[name].is_env_present()) and (not name.startswith("Cloud TPU") or xr.device_type() == "TPU")
+    return bool(clusters()[name].is_env_present()) and (not name.startswith(_TPU) or xr.device_type() == "TPU")
 
 
-def _adopt(name: str, cluster: Any) -> None:
+_TPU = "Cloud TPU"
+
+
+def _adopt(name: str, cluster: Any) -> Hosts | None:
     """Put what a manager says into torchrun's variables, unless this process is its only one."""
     try:
         size = int(cluster.get_process_count())
         if size == 1:
-            return
+            return None
         rank, local_rank = int(cluster.get_process_id()), int(cluster.get_local_process_id() or 0)
         wait = max(1, round(settings.COLLECTIVE_TIMEOUT_SECONDS.get()))
         address = str(cluster.get_coordinator_address(timeout_secs=wait, override_coordinator_port=None))
         host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
-    except (RuntimeError, ValueError, KeyError, TypeError, OSError) as error:
+    except (RuntimeError, ValueError, KeyError, TypeError, OSError, ImportError) as error:
         raise JobError(
             f"{name} has started this process, but does not say as which of how many ({type(error).__name__}: {error}): "
             "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or WORLD_SIZE=1 for a process on its own"
@@ -56,3 +73,4 @@ def _adopt(name: str, cluster: Any) -> None:
     settings.LOCAL_RANK.set(local_rank)
     settings.MASTER_ADDR.set(settings.MASTER_ADDR.get() or host)
     settings.MASTER_PORT.set(settings.MASTER_PORT.get() or port)
+    return Hosts(rank, size) if name.startswith(_TPU) else None

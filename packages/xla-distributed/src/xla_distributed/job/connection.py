@@ -61,6 +61,8 @@ def _connect() -> None:
         watchdog.start(joined)
         try:
             local_size = _exchange_hosts(job, joined)
+            if not xr.is_spmd():
+                hardware.restrict(job.local_rank, local_size)
             _start_jax(job, joined.runtime)
         except Exception as error:
             joined.leave("" if joined.failed() else describe_error(error), 0)

@@ -18,7 +18,7 @@ import torch_xla.runtime as xr
 from xla_core.abi import process as process_abi
 from xla_distributed import settings
 from xla_distributed.errors import JobError
-from xla_distributed.job import bootstrap, connection, hardware
+from xla_distributed.job import bootstrap, cluster, connection, hardware
 from xla_distributed.job.coordinator import Coordinator
 from xla_distributed.job.exit_status import describe_error
 
@@ -30,7 +30,7 @@ Target = Callable[..., Any]
 class Launched:
     """Replicas that were started: `processes`, and `join` as `torch.multiprocessing` has it."""
 
-    def __init__(self, context: Any, coordinator: Coordinator) -> None:
+    def __init__(self, context: Any, coordinator: Coordinator | None) -> None:
         self._context = context
         self._coordinator = coordinator
         self.processes: list[multiprocessing.process.BaseProcess] = context.processes
@@ -51,7 +51,7 @@ class Launched:
             self._end()
             raise
         if ended:
-            self._coordinator.close()
+            self._close()
         return ended
 
     def _end(self) -> None:
@@ -66,7 +66,11 @@ class Launched:
             if process.is_alive():
                 process.kill()
                 process.join()
-        self._coordinator.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.close()
 
 
 def spawn(
@@ -77,8 +81,9 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> Launched | None:
-    """Run `fn(index, *args)` in one process for each device of this host, `index` being its ordinal.
+    """Run `fn(index, *args)` in one process for each device of this host, `index` being its ordinal there.
 
+    On TPU slices of several hosts, a process on each calls this, and all that they start are one job.
     nprocs: how many, at most the devices; None: all devices; 1: call in this process.
     join: wait for them; without it, what was started is returned.
     Raises ValueError for an impossible `nprocs`, RuntimeError if this process already used its devices (but on the
@@ -104,7 +109,7 @@ def replica_count(nprocs: int | None = None) -> int:
     """How many replicas this process may start: `nprocs`, or one for each device of this host. Raises as `spawn`."""
     if xr.is_spmd():
         raise RuntimeError("SPMD mode has one process for all devices: call the function directly instead of spawning replicas")
-    if bootstrap.is_one_of_several():
+    if _is_replica():
         raise RuntimeError(
             "this process is already one of a job's (says WORLD_SIZE, or a cluster's manager): use torch_xla.launch, which runs there too"
         )
@@ -122,16 +127,26 @@ def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = 
             "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"
             " (on the CPU, start_method='spawn' works)"
         )
+    slice_hosts = cluster.hosts()
+    if slice_hosts is not None:
+        return Launched(_start(_replica_of_slice, (fn, args, size, slice_hosts), size, daemon, start_method), None)
     key = secrets.token_bytes(32)
     coordinator = bootstrap.start_coordinator([_HOST], size, key)
     try:
-        context = start_processes(
-            _replica, (fn, args, size, coordinator.address, key), nprocs=size, join=False, daemon=daemon, start_method=start_method
-        )
+        context = _start(_replica, (fn, args, size, coordinator.address, key), size, daemon, start_method)
     except BaseException:
         coordinator.close()
         raise
     return Launched(context, coordinator)
+
+
+def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Any:
+    return start_processes(fn, args, nprocs=size, join=False, daemon=daemon, start_method=start_method)
+
+
+def _is_replica() -> bool:
+    """Whether this process is a replica already: one of a job's processes, and not the one of a host that is to start its replicas."""
+    return bootstrap.is_one_of_several() and cluster.hosts() is None
 
 
 def wait_for_all(started: Launched) -> None:
@@ -143,14 +158,24 @@ def wait_for_all(started: Launched) -> None:
 
 def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
     """Run a replica in a child process."""
-    _end_with_parent()
     settings.RANK.set(index)
     settings.WORLD_SIZE.set(size)
-    _take_place(index, size)
     settings.MASTER_ADDR.set(address[0])
     bootstrap.set_job(bootstrap.Job(index, size, index, size, address, key))
-    # Before `job_client`, which starts the devices.
-    hardware.restrict(index, size)
+    _run(index, fn, args, size)
+
+
+def _replica_of_slice(index: int, fn: Target, args: tuple[Any, ...], size: int, hosts: cluster.Hosts) -> None:
+    """Run a replica of a host of several in a child process; they find each other at host 0, whose address this process has inherited."""
+    settings.RANK.set(hosts.index * size + index)
+    settings.WORLD_SIZE.set(hosts.count * size)
+    _run(index, fn, args, size)
+
+
+def _run(index: int, fn: Target, args: tuple[Any, ...], size: int) -> None:
+    """Take this process's place among the replicas of its host, connect it, and call `fn`."""
+    _end_with_parent()
+    _take_place(index, size)
     connection.job_client()
     try:
         fn(index, *args)
@@ -178,7 +203,6 @@ def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
         settings.RANK.set(local_rank)
         settings.WORLD_SIZE.set(local_world_size)
     _take_place(local_rank, local_world_size)
-    hardware.restrict(local_rank, local_world_size)
     if settings.WORLD_SIZE.get() != 1:
         connection.job_client()
 
@@ -221,7 +245,7 @@ def launch(fn: Target, args: tuple[Any, ...] = (), start_method: str = "spawn", 
     """
     if xr.is_spmd():
         raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
-    if bootstrap.is_one_of_several():
+    if _is_replica():
         fn(settings.LOCAL_RANK.get() or 0, *args)
         return
     spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)

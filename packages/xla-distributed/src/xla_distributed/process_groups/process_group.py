@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import HashStore, ProcessGroup, ReduceOp, Store, Work  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroup, ReduceOp, Work
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -314,12 +313,3 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     if groups is not None:
         groups_of(groups)
     return ProcessGroupXla(options.group_rank, options.group_size, groups)
-
-
-def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Torch's `init_method="xla://"`, also under its old name `pjrt://`: rank, size and a store from the job of this process."""
-    rank, size = int(xr.global_ordinal()), int(xr.world_size())
-    if size == 1:
-        yield HashStore(), 0, 1
-        return
-    yield connection.torch_store(timeout), rank, size

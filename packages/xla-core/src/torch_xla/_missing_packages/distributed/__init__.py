@@ -15,6 +15,7 @@ _SUBMODULES = (
     "parallel_loader",
     "spmd",
     "xla_backend",
+    "xla_dist",
     "xla_multiprocessing",
     "zero_redundancy_optimizer",
 )

@@ -1,0 +1,8 @@
+"""The init methods `xla://` and `pjrt://` of `torch.distributed`."""
+
+from __future__ import annotations
+
+from xla_distributed.process_groups.rendezvous import DummyStore
+from xla_distributed.process_groups.rendezvous import rendezvous as pjrt_rendezvous_handler
+
+__all__ = ["DummyStore", "pjrt_rendezvous_handler"]
