@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.export.bundle import (
-    InputLocation,
-    StableHLOFunc,
-    StableHLOFunctionMeta,
-    StableHLOGraphModule,
-    StableHLOJSONSerializer,
-    StableHLOModelBundle,
-    VariableSignature,
-    VariableType,
-    stablehlo_obj_hook,
-)
+from xla_core.export.bundle import StableHLOFunc, StableHLOGraphModule, StableHLOModelBundle
 from xla_core.export.exporter import (
     StableHLOExportOptions,
     XLAExportInterpreter,
@@ -20,6 +10,14 @@ from xla_core.export.exporter import (
     exported_programs_to_stablehlo,
     save_as_stablehlo,
     save_torch_model_as_stablehlo,
+)
+from xla_core.export.meta import (
+    InputLocation,
+    StableHLOFunctionMeta,
+    StableHLOJSONSerializer,
+    VariableSignature,
+    VariableType,
+    stablehlo_obj_hook,
 )
 
 __all__ = [

@@ -394,7 +394,7 @@ def adam_by(update: Callable[..., bool]) -> None:
 
 def _watched() -> bool:
     """Whether this thread is in a mode that is told of each operation; that of the default device changes those only that make tensors."""
-    if torch._C._len_torch_dispatch_stack():
+    if has_dispatch_modes():
         return True
     modes = torch.overrides._get_current_function_mode_stack() if torch._C._len_torch_function_stack() else ()
     return any(type(mode) is not _device.DeviceContext for mode in modes)
@@ -527,6 +527,10 @@ def show_layouts_to_aliases(module: Any, layout: Callable[[torch.Tensor], torch.
 
 
 ALIASES_MADE_IN = ("torch._functorch._aot_autograd.functional_utils", "torch._functorch._aot_autograd.runtime_wrappers")
+
+
+# Whether this thread is in modes that see each operation.
+has_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 @contextmanager

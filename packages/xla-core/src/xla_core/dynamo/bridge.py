@@ -19,7 +19,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from xla_core import config, metrics
-from xla_core._compat import HigherOrderOperator, OpOverload, hidden_from_modes, run_higher_order_on, tree_map
+from xla_core._compat import HigherOrderOperator, OpOverload, has_dispatch_modes, hidden_from_modes, run_higher_order_on, tree_map
 from xla_core.compat.utils import check_env_flag
 from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
 from xla_core.dynamo.program import Captured
@@ -72,7 +72,7 @@ class CompiledGraph(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """The graph's results."""
-        if torch._C._len_torch_dispatch_stack():
+        if has_dispatch_modes():
             with hidden_from_modes():
                 return self._run(args)
         return self._run(args)

@@ -15,16 +15,9 @@ from torch.export.graph_signature import InputKind, InputSpec
 from xla_core._compat import OpOverload, tree_flatten, tree_leaves, tree_map
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import UnsupportedOperationError
-from xla_core.export.bundle import (
-    InputLocation,
-    StableHLOFunc,
-    StableHLOFunctionMeta,
-    StableHLOGraphModule,
-    StableHLOModelBundle,
-    VariableSignature,
-    spec_text,
-)
+from xla_core.export.bundle import StableHLOFunc, StableHLOGraphModule, StableHLOModelBundle
 from xla_core.export.custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
+from xla_core.export.meta import InputLocation, StableHLOFunctionMeta, VariableSignature, spec_text
 from xla_core.export.open_method import OpenMethod, open_function, open_method
 from xla_core.export.programs import check_methods, refuse_data_dependent, without_autocast
 from xla_core.export.stablehlo import bytes_of, lower, stablehlo_version, text_of
