@@ -566,7 +566,8 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
     operator.py_impl(kind)(function)
     operator.py_impl(keys.PrivateUse1)(function)
     operator.py_impl(keys.AutogradPrivateUse1)(run)
-    operator.fallthrough(keys.AutocastPrivateUse1)  # as for the devices that torch brings: what is inside is cast
+    # As for the devices that torch brings: what is inside is cast.
+    operator.fallthrough(keys.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
 
 def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:
