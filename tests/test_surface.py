@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from xla_core.api.lookup import OWNERS
+from xla_core.api.plugins import implementations
+from xla_core.api.single_replica import COLLECTIVES
+
 ROOT = Path(__file__).resolve().parents[1]
 NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.json").read_text(encoding="utf-8"))
 MOST_GONE = 40
@@ -40,6 +44,11 @@ def unresolved() -> set[str]:
 def test_every_name_resolves_or_is_listed_with_a_reason() -> None:
     assert unresolved() == gone()
     assert len(gone()) <= MOST_GONE
+
+
+def test_what_other_packages_are_said_to_offer_they_offer() -> None:
+    own = {(row.module, row.name) for row in COLLECTIVES if row.single is not None}
+    assert {f"{module}.{name}" for module, name in OWNERS if (module, name) not in own} <= set(implementations())
 
 
 def test_the_page_has_every_module() -> None:

@@ -233,6 +233,16 @@ def test_custom_operations_become_custom_calls() -> None:
         assert 'stablehlo.custom_call @"export_test::halved"' in text or "stablehlo.custom_call @export_test::halved" in text
 
 
+def test_the_interpreter_runs_an_exported_graph_on_the_device() -> None:
+    model, inputs = small_model()
+    program = torch.export.export(model, (inputs,))
+    placed = [tensor.to("xla") for tensor in (*program.state_dict.values(), inputs)]
+    interpreter = stablehlo.XLAExportInterpreter(program.graph_module, torch_xla.device(), set(), None)
+    (result,) = interpreter.run(*placed, enable_io_processing=False)
+    assert result.device == torch_xla.device()
+    torch.testing.assert_close(result.cpu(), model(inputs).detach())
+
+
 def test_metas_are_json() -> None:
     location = stablehlo.InputLocation.parameter("weight")
     text = json.dumps([location, stablehlo.VariableSignature([2, 3], "float32")], cls=stablehlo.StableHLOJSONSerializer)

@@ -118,7 +118,7 @@ def test_wrong_use() -> None:
 
 
 def test_in_eager_mode_operations_take_nothing() -> None:
-    with eager_mode_context(True):
+    with eager_mode_context(True), alias_with_buffer_donor_config():
         given = torch.ones(4).to("xla")
         xlac._set_buffer_donation(given, True)
         assert (given * 3).tolist() == [3.0] * 4 and given.tolist() == [1.0] * 4 and xlac._get_buffer_donation(given)

@@ -9,12 +9,12 @@ from typing import Any
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function."""
     from xla_distributed import training
-    from xla_distributed.collectives import buckets, differentiable, ops, recording, rendezvous
+    from xla_distributed.collectives import buckets, differentiable, low_level, ops, recording, rendezvous
     from xla_distributed.job import cluster, connection, launch
 
     del connection  # importing it is enough: it connects the process before its devices start
     cluster.adopt()
     functions = ops.offered()
-    for module in (buckets, differentiable, launch, recording, rendezvous, training):
+    for module in (buckets, differentiable, launch, low_level, recording, rendezvous, training):
         functions |= module.OFFERED
     return functions

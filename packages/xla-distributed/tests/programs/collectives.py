@@ -12,6 +12,7 @@ import torch
 
 import harness
 import torch_xla
+import torch_xla._XLAC as lib
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 
@@ -184,6 +185,49 @@ def variants(rank: int, count: int) -> Iterator[Check]:
     )
 
 
+def low_level(rank: int, count: int) -> Iterator[Check]:
+    """The names of the extension module, in the order of arguments of those who call them."""
+    mine = given(rank, torch.float32, (4, 8)).to("xla")
+    parts = [array(given(other, torch.float32, (4, 8))) for other in range(count)]
+    total, rows, here = reduced("sum", parts), np.concatenate(parts, 0), slice(rank * (4 // count), (rank + 1) * (4 // count))
+    device = str(mine.device)
+    token = lib._get_all_reduce_token(device)
+    yield "_xla_all_reduce", lib._xla_all_reduce("sum", mine, 0.5, [], True), total * 0.5
+    both = [mine.clone(), mine + 1]
+    lib._xla_all_reduce_inplace("sum", both, 1.0, [list(range(count))], True)
+    yield "_xla_all_reduce_inplace", both[0] + both[1], 2 * total + count
+    yield "_xla_all_gather", lib._xla_all_gather(mine, 0, count, [], True), rows
+    output, outputs = torch.empty(4 * count, 8, device="xla"), [torch.empty(4 * count, 8, device="xla") for _ in both]
+    token = lib._xla_all_gather_out(output, mine, token, 0, count, [], True)
+    yield "_xla_all_gather_out", output, rows
+    first, second, token = lib._xla_all_gather_coalesced([mine, mine + 1], token, 0, count, [], True)
+    yield "_xla_all_gather_coalesced", second - first, np.ones_like(rows)
+    token = lib._xla_all_gather_coalesced_out(outputs, [mine, mine * 2], token, 0, count, [], True)
+    yield "_xla_all_gather_coalesced_out", outputs[0] + outputs[1], 3 * rows
+    lib._set_all_reduce_token(device, token)
+    result, token = lib._xla_reduce_scatter("sum", mine, token, 2.0, 0, count, [], True)
+    yield "_xla_reduce_scatter", result, 2 * total[here]
+    shard, shards = torch.empty(4 // count, 8, device="xla"), [torch.empty(4 // count, 8, device="xla") for _ in both]
+    token = lib._xla_reduce_scatter_out("max", shard, mine, token, 1.0, 0, count, [], True)
+    yield "_xla_reduce_scatter_out", shard, reduced("max", parts)[here]
+    first, second, token = lib._xla_reduce_scatter_coalesced("sum", [mine, mine * 2], token, 1.0, 0, count, [], True)
+    yield "_xla_reduce_scatter_coalesced", first + second, 3 * total[here]
+    token = lib._xla_reduce_scatter_coalesced_out("sum", shards, [mine, mine * 2], token, 1.0, 0, count, [], True)
+    yield "_xla_reduce_scatter_coalesced_out", shards[1] - shards[0], total[here]
+    exchanged, token = lib._xla_all_to_all(mine, token, 1, 0, count, [], True)
+    yield "_xla_all_to_all", exchanged, np.concatenate([np.split(part, count, 1)[rank] for part in parts], 0)
+    sent, token = lib._xla_collective_permute(mine, token, [[other, (other + 1) % count] for other in range(count)])
+    yield "_xla_collective_permute", sent, parts[rank - 1]
+    text = lib._get_xla_tensors_text([sent, result])
+    assert "xla::collective_permute(" in text and "xla::reduce_scatter(" in text, text
+    for wrong in (lambda: lib._xla_all_gather(mine, 0, count + 1, [], True), lambda: lib._xla_send(mine, token, 0)):
+        try:
+            wrong()
+        except (ValueError, NotImplementedError):
+            continue
+        raise AssertionError("a wrong call was taken")
+
+
 def work(rank: int, folder: str, which: str) -> dict[str, Any]:
     count = xr.world_size()
     dtypes = DTYPES if which == "all" else FEW
@@ -194,6 +238,7 @@ def work(rank: int, folder: str, which: str) -> dict[str, Any]:
         *special(rank, count),
         *moves(rank, count, dtypes),
         *variants(rank, count),
+        *low_level(rank, count),
     ]
     torch_xla.sync()  # all as one program
     wrong = []

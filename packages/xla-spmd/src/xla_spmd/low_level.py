@@ -9,6 +9,7 @@ from types import EllipsisType
 
 import torch
 
+import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client
@@ -153,3 +154,17 @@ def spmd_shard_to_full_shape(
     whole = whole if dtype is None else whole.to(dtype)
     annotate(whole, wanted)
     return whole
+
+
+def xla_spmd_all_reduce(reduce_type: str, input: torch.Tensor, scale: float, replica_groups: Sequence[Sequence[int]]) -> torch.Tensor:
+    """`xm.all_reduce` of a local shard over groups of devices, in a manual region. Raises as it does."""
+    result: torch.Tensor = xm.all_reduce(reduce_type, input, scale, replica_groups)
+    return result
+
+
+def xla_spmd_reduce_scatter(
+    reduce_type: str, input: torch.Tensor, scale: float, scatter_dim: int, shard_count: int, replica_groups: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """`xm.reduce_scatter` of a local shard over groups of devices, in a manual region. Raises as it does."""
+    result: torch.Tensor = xm.reduce_scatter(reduce_type, input, scale, scatter_dim, shard_count, replica_groups)
+    return result

@@ -29,4 +29,6 @@ def offered() -> Mapping[str, Callable[..., Any]]:
         f"{lib}_xla_annotate_custom_sharding": low_level.xla_mark_sharding,
         f"{lib}_xla_clear_sharding": low_level.xla_clear_sharding,
         f"{lib}_xla_mark_sharding": low_level.xla_mark_sharding,
+        f"{lib}_xla_spmd_all_reduce": low_level.xla_spmd_all_reduce,
+        f"{lib}_xla_spmd_reduce_scatter": low_level.xla_spmd_reduce_scatter,
     }

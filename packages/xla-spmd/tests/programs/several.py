@@ -9,6 +9,7 @@ import warnings
 import torch
 
 import torch_xla
+import torch_xla._XLAC as lib
 import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
@@ -31,9 +32,13 @@ def manual(mesh: xs.Mesh) -> dict[str, float]:
     product.sum().backward()
     columns = xs.enable_manual_sharding(on_devices.detach(), ("x", "y"), mesh=mesh)
     gathered = xs.disable_manual_sharding(xm.all_gather(columns, 1, groups=GROUPS), ("x", None), (8, 16), mesh=mesh)
+    halves = xs.disable_manual_sharding(lib._xla_spmd_reduce_scatter("sum", columns, 1.0, 1, 2, GROUPS), ("x", "y"), (8, 8), mesh=mesh)
+    sums = xs.disable_manual_sharding(lib._xla_spmd_all_reduce("sum", columns, 0.5, GROUPS), ("x", None), (8, 8), mesh=mesh)
+    total = x[:, :8] + x[:, 8:]  # of the two columns of devices
     return {
         "product": (product.cpu() - x @ weight).abs().max().item(),
         "gathered": (gathered.cpu() - x).abs().max().item(),
+        "low level": max((halves.cpu() - total).abs().max().item(), (sums.cpu() - total * 0.5).abs().max().item()),
         "gradient": (on_devices.grad.cpu() - torch.ones(8, 4) @ weight.t()).abs().max().item(),
     }
 

@@ -293,8 +293,8 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
     slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
     # No leaves are dead here: what stays pending may read them, so nothing is donated that the user has not marked.
-    donate = donation.any_marked() and donation.enabled(recorder.index)
-    dead = donation.spare_leaves(pending_graph, list(renamed), slots) if donate else ()
+    gives = donation.any_marked() and donation.enabled(recorder.index) and not recorder.eager and recorder.tape is None
+    dead = donation.spare_leaves(pending_graph, list(renamed), slots) if gives else ()
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
         # The turns have run most of it: what is left is another, short program.

@@ -15,9 +15,9 @@ from xla_distributed.errors import ModeError
 from xla_distributed.job import connection, thread_replicas
 
 
-def get_all_reduce_token() -> tuple[torch.Tensor, Any]:
-    """The token that orders the next collective after those before it, and the device's context, which keeps it."""
-    context = device_context()
+def get_all_reduce_token(device: str | None = None) -> tuple[torch.Tensor, Any]:
+    """The token that orders a device's (None: the current one's) next collective after those before it, and the context that keeps it."""
+    context = device_context(device)
     if context.all_reduce_token is None:
         with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
             context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
