@@ -10,7 +10,8 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `process`: the devices and settings of this process, and its place in a job;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `files`: replace files atomically;
-* `metrics`: counters and metrics, to read and to add to; what is on the devices now.
+* `metrics`: counters and metrics, to read and to add to; what is on the devices now;
+* `views`: what a tensor shows of data that it shares.
 
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
 
@@ -23,10 +24,23 @@ methods, changes with a new `ABI_VERSION` only: additions with a minor, all else
 
 from __future__ import annotations
 
-from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors
+from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, views
 from xla_core.activation import activate
 from xla_core.runtime.abi_version import ABI_VERSION, require
 
-__all__ = ["ABI_VERSION", "collectives", "events", "files", "graph", "metrics", "operators", "process", "require", "sharding", "tensors"]
+__all__ = [
+    "ABI_VERSION",
+    "collectives",
+    "events",
+    "files",
+    "graph",
+    "metrics",
+    "operators",
+    "process",
+    "require",
+    "sharding",
+    "tensors",
+    "views",
+]
 
 activate()
