@@ -170,7 +170,8 @@ class XlaFlattenParamsWrapper(nn.Module):
         finally:
             with torch.no_grad():
                 for owner, name, view in placed:
-                    view.copy_(owner._parameters.pop(name))
+                    view.copy_(getattr(owner, name))
+                    del owner._parameters[name]
             self._parameters.update(flats)
             self.show_views()
 
@@ -228,9 +229,7 @@ def _flatten_state(wrapper: XlaFlattenParamsWrapper, state: StateDict, prefix: s
 def _lists(module: nn.Module, given: Sequence[Any] | None) -> list[list[nn.Parameter]]:
     if given is None:
         given = [list(module.parameters())]
-    lists = [[each] if isinstance(each, torch.Tensor) else list(each) for each in given]
-    if given and isinstance(given[0], torch.Tensor):
-        lists = [list(given)]
+    lists: list[list[nn.Parameter]] = [list(given)] if given and isinstance(given[0], torch.Tensor) else [list(each) for each in given]
     known = set(module.parameters())
     for params in lists:
         if not params:

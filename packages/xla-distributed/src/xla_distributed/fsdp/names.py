@@ -33,8 +33,8 @@ def hide_inside(wrapper: nn.Module, attribute: str) -> None:
             state[inside + name.removeprefix(prefix)] = state.pop(name)
         _rename_metadata(state, prefix, lambda path: path if path.startswith(inside) else inside + path.removeprefix(prefix))
 
-    wrapper.register_state_dict_post_hook(without)  # type: ignore[no-untyped-call]
-    wrapper.register_load_state_dict_pre_hook(within)  # type: ignore[no-untyped-call]
+    wrapper.register_state_dict_post_hook(without)
+    wrapper.register_load_state_dict_pre_hook(within)
 
 
 def _rename_metadata(state: State, prefix: str, renamed: Callable[[str], str]) -> None:

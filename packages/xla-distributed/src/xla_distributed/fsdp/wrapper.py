@@ -266,11 +266,11 @@ class XlaFullyShardedDataParallel(nn.Module):
         # Without gradients the norm is a zero on the CPU, and this replica still takes part.
         norm = norm.to(torch_xla.device(), torch.promote_types(norm.dtype, torch.float32))
         if norm_type == float("inf"):
-            norm = xm.all_reduce("max", norm, groups=listed)
+            total: torch.Tensor = xm.all_reduce("max", norm, groups=listed)
         else:
-            norm = xm.all_reduce("sum", norm**norm_type, groups=listed) ** (1.0 / norm_type)
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-        return norm
+            total = xm.all_reduce("sum", norm**norm_type, groups=listed) ** (1.0 / norm_type)
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+        return total
 
     def get_shard_metadata(self) -> dict[str, Any]:
         """What `consolidate_sharded_state_dicts` needs to put state dicts of all replicas together: plain values, as checkpoints take them.
