@@ -1,4 +1,4 @@
-"""transformers.Trainer with FSDP for XLA on replicas of the CPU: a tiny GPT-2 with checkpointed layers; reports losses and saved weights."""
+"""transformers.Trainer with FSDP for XLA on replicas of the CPU: a tiny GPT-2, layers checkpointed; reports losses and saved weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import torch_xla
@@ -39,17 +40,20 @@ def train(index: int, report: str, sharded: bool) -> None:
     config = {"xla": True, "xla_fsdp_grad_ckpt": True, "xla_fsdp_settings": {}, "transformer_layer_cls_to_wrap": ["GPT2Block"]}
     arguments = TrainingArguments(
         output_dir=str(output), max_steps=STEPS, report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True,
-        learning_rate=1e-2, per_device_train_batch_size=2, fsdp=sharded, fsdp_config=config if sharded else None, use_cpu=not sharded,
+        learning_rate=1e-2, per_device_train_batch_size=2, max_grad_norm=0.0, fsdp=sharded, fsdp_config=config if sharded else None,
+        use_cpu=not sharded,
     )  # fmt: skip
     trainer = Trainer(model=model(), args=arguments, train_dataset=samples(32))
     trainer.create_optimizer()  # transformers 5.23 forgets it when it wraps for XLA; parameters stay the same objects
     trainer.train()
     trainer.save_model(str(output))
     if index == 0:
+        weights = load_file(output / "model.safetensors")
         found = {
             "size": xr.world_size() if sharded else 1,
             "wrapper": type(trainer.model_wrapped).__name__,
             "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+            "weights": {name: value.tolist() for name, value in weights.items()},
         }
         Path(report).write_text(json.dumps(found), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Lightning Fabric's XLAFSDPStrategy on replicas of the CPU beside plain training; reports the differences of the checkpoint that it makes."""
+"""Lightning Fabric's XLAFSDPStrategy on replicas of the CPU beside plain training; reports how far the checkpoint that it makes is off."""
 
 from __future__ import annotations
 

@@ -21,10 +21,11 @@ SIZE = 3
 def metadata(rank: int) -> dict[str, Any]:
     return {
         "shard_info": {
-            "flat": {"shape": [2, 5], "on_dim_0": False},
-            "rows": {"shape": [5, 3], "on_dim_0": True},
-            "number": {"shape": [], "on_dim_0": True},
-            "in.flat_param_0": {"shape": [7], "on_dim_0": False},
+            "flat": {"shape": [2, 5], "on_dim_0": False, "same_as": "flat"},
+            "tied": {"shape": [2, 5], "on_dim_0": False, "same_as": "flat"},
+            "rows": {"shape": [5, 3], "on_dim_0": True, "same_as": "rows"},
+            "number": {"shape": [], "on_dim_0": True, "same_as": "number"},
+            "in.flat_param_0": {"shape": [7], "on_dim_0": False, "same_as": "in.flat_param_0"},
         },
         "flatten_info": {"in.flat_param_0": {"names": ["w", "a.b"], "shapes": [[2, 2], [3]], "shared": {"tied": "w"}}},
         "buffer_info": {"mean": "torch.float64"},
@@ -41,6 +42,7 @@ def cut(array: np.ndarray, rank: int) -> torch.Tensor:
 def state(rank: int) -> dict[str, Any]:
     return {
         "flat": cut(FLAT.reshape(-1), rank),
+        "tied": cut(FLAT.reshape(-1), rank),
         "rows": cut(ROWS, rank),
         "number": cut(np.array([4.0], np.float32), rank),
         "in.flat_param_0": cut(np.arange(7.0, dtype=np.float32), rank),
@@ -53,7 +55,8 @@ def check(whole: dict[str, Any]) -> None:
     assert whole["number"].shape == () and whole["number"] == 4
     assert whole["in.w"].tolist() == whole["in.tied"].tolist() == [[0, 1], [2, 3]] and whole["in.a.b"].tolist() == [4, 5, 6]
     assert whole["mean"].dtype == torch.float64 and whole["mean"] == 0
-    assert whole.keys() == {"flat", "rows", "number", "in.w", "in.a.b", "in.tied", "mean"}
+    assert whole["tied"].data_ptr() == whole["flat"].data_ptr()
+    assert whole.keys() == {"flat", "tied", "rows", "number", "in.w", "in.a.b", "in.tied", "mean"}
 
 
 def save(folder: Path, ranks: range = range(SIZE)) -> str:
@@ -83,7 +86,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     arguments = ["--ckpt_prefix", prefix, "--ckpt_suffix", "_*.pth", "--save_path", str(target)]
     monkeypatch.setattr(sys, "argv", ["consolidate_sharded_ckpts", *arguments])
     runpy.run_module("torch_xla.distributed.fsdp.consolidate_sharded_ckpts", run_name="__main__")
-    assert capsys.readouterr().out == f"7 entries in {target}\n"
+    assert capsys.readouterr().out == f"8 entries in {target}\n"
     check(torch.load(target, weights_only=True)["model"])
 
 

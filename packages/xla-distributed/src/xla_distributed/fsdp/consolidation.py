@@ -31,6 +31,9 @@ def consolidate_sharded_state_dicts(state_dict_list: Sequence[Mapping[str, Any]]
         if info is None:
             whole[name] = _as_before(value, shard_metadata["buffer_info"].get(name))
             continue
+        if info["same_as"] in whole:  # tied: shows the same data
+            whole[name] = whole[info["same_as"]]
+            continue
         joined = _joined(name, [state[name] for state in state_dict_list], ParameterSharding(tuple(info["shape"]), size, info["on_dim_0"]))
         flat = shard_metadata["flatten_info"].get(name)
         whole.update({name: joined} if flat is None else _parts(name, joined, flat))

@@ -51,9 +51,9 @@ class XlaFullyShardedDataParallel(nn.Module):
     """`module`, of whose parameters each replica of a group holds a shard; they are whole while the module runs, forward and backward.
 
     Parameters stay the objects that they are and are moved to the device as shards: 1/N of the elements, flat and padded with zeros. Make
-    the optimizer of the wrapper's parameters, and call its `step()`, not `xm.optimizer_step`: gradients are the mean over the group, as
-    shards. Replicas shard what they have, so they must start from equal parameters. Wrap large submodules by themselves, or by
-    `auto_wrap_policy`: a wrapper gathers the parameters that no inner one has, all at once.
+    the optimizer of the wrapper's parameters and call its `step()`: gradients are the mean over the group, as shards, and
+    `xm.optimizer_step` leaves them alone. Replicas shard what they have, so they must start from equal parameters. Wrap large submodules
+    by themselves, or by `auto_wrap_policy`: a wrapper gathers the parameters that no inner one has, all at once.
 
     reshard_after_forward: give whole parameters up after forward and gather them again in backward. disable_reshard_on_root: not those of
         the outermost wrapper, whose backward begins at once.
@@ -275,8 +275,8 @@ class XlaFullyShardedDataParallel(nn.Module):
     def get_shard_metadata(self) -> dict[str, Any]:
         """What `consolidate_sharded_state_dicts` needs to put state dicts of all replicas together: plain values, as checkpoints take them.
 
-        shard_info: shape and sharding of each parameter; flatten_info: what flat ones hold; buffer_info: dtypes of buffers before they were
-        converted; world_size, rank: of the sharding group.
+        shard_info: shape and sharding of each parameter, and the first of its names; flatten_info: what flat ones hold; buffer_info: dtypes
+        of buffers before they were converted; world_size, rank: of the sharding group.
         """
         group = self._unit.collectives.group
         found: dict[str, Any] = {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": group.size, "rank": group.place}
@@ -289,10 +289,12 @@ class XlaFullyShardedDataParallel(nn.Module):
                     shapes = [list(shape) for shape in layout.param_shapes]
                     shared = {".".join(filter(None, (path, name))): first for path, name, first in layout.shared_param_infos}
                     found["flatten_info"][prefix + name] = {"names": layout.names, "shapes": shapes, "shared": shared}
+        firsts: dict[nn.Parameter, str] = {}
         for name, parameter in self.named_parameters(remove_duplicate=False):
             sharding = sharding_of(parameter)
             if sharding is not None:
-                found["shard_info"][_plain(name)] = {"shape": list(sharding.shape), "on_dim_0": sharding.on_dim_0}
+                first = firsts.setdefault(parameter, _plain(name))
+                found["shard_info"][_plain(name)] = {"shape": list(sharding.shape), "on_dim_0": sharding.on_dim_0, "same_as": first}
         return found
 
     def __getattr__(self, name: str) -> Any:
