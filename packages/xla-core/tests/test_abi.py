@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from xla_core import abi, errors
-from xla_core.abi import tensors
+from xla_core.abi import tensors, views
 from xla_core.abi.graph import Graph, graph_of, register_build_scope
 from xla_core.abi.metrics import counter, snapshot
 from xla_core.abi.operators import Context, OpSpec, register_op, scalar
@@ -52,6 +52,37 @@ def test_require_names_the_wheel_to_change() -> None:
         abi.require((major, minor + 1), "xla-spmd")
     with pytest.raises(ImportError, match="upgrade xla-spmd"):
         abi.require((major - 1, 0), "xla-spmd")
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "itself": lambda t: t,
+    "permuted": lambda t: t.permute(2, 0, 1),
+    "transposed and back": lambda t: t.transpose(0, 2).transpose(0, 2),
+    "a part": lambda t: t[1],
+    "columns": lambda t: t[:, 1:],
+    "every other": lambda t: t[:, :, ::2],
+    "repeated": lambda t: t.unsqueeze(1).expand(2, 5, 3, 4),
+    "transposed part": lambda t: t.view(-1)[4:10].view(3, 2).t(),
+    "one element": lambda t: t[1, 1, 1],
+    "nothing": lambda t: t[:, 3:],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_can_be_shown_of_other_data(name: str) -> None:
+    whole, other = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    again = views.view_function(VIEWS[name](whole.to("xla")))(other.to("xla").detach())
+    assert torch.equal(again.cpu(), VIEWS[name](other))
+    parameter = torch.nn.Parameter(other.to("xla"))
+    again = views.view_function(VIEWS[name](whole.to("xla")))(parameter)
+    assert torch.equal(again.cpu(), VIEWS[name](other)) and views.storage_key(again) == views.storage_key(parameter)
+
+
+def test_a_view_is_one_of_data_of_the_same_kind() -> None:
+    rows = views.view_function(torch.ones(2, 3, device="xla")[:1])
+    for other in (torch.ones(3, 2, device="xla"), torch.ones(2, 3, device="xla", dtype=torch.float16)):
+        with pytest.raises(ValueError, match="the view is one of data"):
+            rows(other)
 
 
 def test_buffers_come_and_go_without_a_copy_and_stay_valid() -> None:

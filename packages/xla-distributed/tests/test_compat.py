@@ -1,15 +1,19 @@
-"""Every private name of jax that this package uses still does what it is used for: after an upgrade, look here first."""
+"""Every private name of jax and torch that this package uses still does what it is used for: after an upgrade, look here first."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 
 import xla_distributed
-from xla_distributed._compat import clusters
+from xla_distributed._compat import after_backward, clusters, in_backward, recursive_wrap
 
 OPEN_MPI = {
     "OMPI_MCA_orte_hnp_uri": "8192.0;tcp://10.0.0.1,10.1.0.1:34911",
@@ -83,3 +87,33 @@ def test_the_coordinator_of_a_job_loads_neither_torch_nor_jax() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program, folder], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert not {"torch", "jax", "xla_core"} & set(done.stdout.split()) and "xla_distributed.job.server" in done.stdout
+
+
+def test_torch_wraps_as_a_policy_says() -> None:
+    made: list[nn.Module] = []
+
+    def wrap(module: nn.Module) -> nn.Module:
+        made.append(module)
+        return nn.Sequential(module)
+
+    module = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    policy = lambda_auto_wrap_policy
+    wrapped, count = recursive_wrap(module, partial(policy, lambda_fn=lambda each: isinstance(each, nn.Linear)), wrap, set(), set(), True)
+    assert wrapped is module and count == 6 and len(made) == 1 and module[0][0] is made[0]
+
+
+def test_backward_is_known_and_says_when_it_is_over() -> None:
+    """Also what is asked for at the end is done."""
+    said: list[str] = []
+
+    def hook(gradient: torch.Tensor) -> None:
+        said.append(f"inside {in_backward()}")
+        after_backward(lambda: (said.append("end"), after_backward(lambda: said.append("very end"))))  # type: ignore[arg-type, return-value]
+
+    weight = torch.ones(2, requires_grad=True)
+    result = weight * 2
+    result.register_hook(hook)
+    assert not in_backward()
+    weight.register_post_accumulate_grad_hook(lambda _: said.append("weight"))
+    result.sum().backward()
+    assert said == ["inside True", "weight", "end", "very end"] and not in_backward()

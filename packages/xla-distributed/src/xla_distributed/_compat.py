@@ -1,4 +1,4 @@
-"""The private names of jax that this package cannot do without, each behind a name that says what it is for.
+"""The private names of jax and torch that this package cannot do without, each behind a name that says what it is for.
 
 A test uses every one, so that an upgrade that takes one away fails there first. Each is imported where it is used: the coordinator
 of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
@@ -6,7 +6,7 @@ of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -65,3 +65,24 @@ def join_runtime(address: str, size: int, rank: int, timeout: int) -> None:
     client.connect()
     state = distributed.global_state
     state.coordinator_address, state.num_processes, state.process_id, state.client = address, size, rank, client
+
+
+def recursive_wrap(*args: Any, **kwargs: Any) -> Any:
+    """Wrap submodules as a policy says: what torch's own FSDP does with `auto_wrap_policy`."""
+    from torch.distributed.fsdp import wrap
+
+    return wrap._recursive_wrap(*args, **kwargs)
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a backward pass in this thread."""
+    import torch
+
+    return torch._C._current_graph_task_id() != -1
+
+
+def after_backward(action: Callable[[], None]) -> None:
+    """Let autograd call `action` when the backward pass that now runs is over, of several the innermost."""
+    import torch
+
+    torch.autograd.Variable._execution_engine.queue_callback(action)

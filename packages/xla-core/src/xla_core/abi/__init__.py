@@ -11,7 +11,8 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
-* `tpu_host`: the chips of a TPU host, and how processes share them.
+* `tpu_host`: the chips of a TPU host, and how processes share them;
+* `views`: what a tensor shows of data that it shares.
 
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
 
@@ -24,7 +25,7 @@ methods, changes with a new `ABI_VERSION` only: additions with a minor, all else
 
 from __future__ import annotations
 
-from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, tpu_host
+from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, tpu_host, views
 from xla_core.activation import activate
 from xla_core.runtime.abi_version import ABI_VERSION, require
 
@@ -41,6 +42,7 @@ __all__ = [
     "sharding",
     "tensors",
     "tpu_host",
+    "views",
 ]
 
 activate()

@@ -195,9 +195,9 @@ def all_reduce_bucketized_gradients(
 
 
 def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients' data in the order of the parameter groups."""
+    """The gradients' data in the order of the parameter groups, but for those of shards (FSDP), which are reduced already."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return [parameter.grad.data for parameter in parameters if parameter.grad is not None]
+    return [parameter.grad.data for parameter in parameters if parameter.grad is not None and not getattr(parameter, "_is_sharded", False)]
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:

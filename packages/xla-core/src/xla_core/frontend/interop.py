@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import torch
 from xla_core.dtypes import device_dtype, torch_dtype
 from xla_core.errors import DeviceMismatchError, UnsupportedDtypeError
 from xla_core.frontend.plain import ours
-from xla_core.frontend.tensor import wrap
+from xla_core.frontend.tensor import view_of, wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.cut import cut
@@ -144,6 +144,23 @@ def alias_key(tensor: torch.Tensor) -> Hashable:
     """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
     found = ours(tensor)
     return id(found._storage), found._view
+
+
+def view_function(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What `tensor` shows of its data, as a function that gives the same view of another tensor's data; it keeps no data alive.
+
+    That function raises ValueError unless the other data has the same shape and dtype as a whole. Views that it gives have no history.
+    """
+    found = ours(tensor)
+    spec, aval = found._view, found._storage.value.aval
+
+    def view(other: torch.Tensor) -> torch.Tensor:
+        storage = ours(other)._storage
+        if storage.value.aval != aval:
+            raise ValueError(f"the view is one of data {aval}, the other tensor has data {storage.value.aval}")
+        return view_of(storage, spec)
+
+    return view
 
 
 def materialize(tensors: Iterable[torch.Tensor]) -> None:

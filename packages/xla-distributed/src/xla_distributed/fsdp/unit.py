@@ -1,0 +1,180 @@
+"""The parameters that one wrapper shards: what each is, where it stands, how it is gathered and its gradient reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_xla.core.xla_model as xm
+from xla_distributed.collectives.groups import Groups, ReplicaGroups
+from xla_distributed.fsdp.places import hide, show
+from xla_distributed.fsdp.reduction import BucketizedReduceScatter
+from xla_distributed.fsdp.sharding import ParameterSharding
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """How values travel. listed: the group as users give it, `group` as it was found; compute_dtype: of gathered parameters, None: their
+    own; wide: gradients travel in float32."""
+
+    listed: ReplicaGroups
+    group: Groups
+    pin_layout: bool
+    compute_dtype: torch.dtype | None
+    wide: bool
+    together: bool
+
+    def gather(self, shards: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The shards of all members, in line."""
+        if self.together:
+            gathered: list[torch.Tensor] = xm.all_gather(list(shards), 0, self.listed, pin_layout=False)
+            return gathered
+        return [xm.all_gather(shard, 0, self.listed, pin_layout=self.pin_layout) for shard in shards]
+
+
+@dataclass(eq=False)
+class Sharded:
+    """A parameter, which holds a shard, and the places where modules look for it.
+
+    accumulated: the sum of gradients that were not reduced yet, whole.
+    """
+
+    parameter: nn.Parameter
+    sharding: ParameterSharding
+    places: list[tuple[nn.Module, str]] = field(default_factory=list)
+    accumulated: torch.Tensor | None = None
+
+
+def sharding_of(parameter: torch.Tensor) -> ParameterSharding | None:
+    """How a parameter is sharded; None if it is whole."""
+    found: ParameterSharding | None = getattr(parameter, "_xla_sharding", None)
+    return found
+
+
+def shard_parameter(parameter: nn.Parameter, sharding: ParameterSharding, place: int, device: torch.device) -> None:
+    """Let the parameter, which stays the object that it is, hold its shard, on `device`."""
+    with torch.no_grad():
+        parameter.data = sharding.shard(parameter.detach(), place).to(device)
+    parameter.grad = None
+    parameter._xla_sharding = sharding  # type: ignore[attr-defined]
+    parameter._is_sharded = True  # type: ignore[attr-defined]
+
+
+class Unit:
+    """The parameters of one wrapper. synchronizes: whether backward reduces gradients or adds them up whole.
+
+    buckets: reduce gradients together; None: each as soon as it is there, by itself.
+    """
+
+    def __init__(self, sharded: list[Sharded], collectives: Collectives) -> None:
+        self.sharded = sharded
+        self.collectives = collectives
+        self.synchronizes = True
+        self.buckets: BucketizedReduceScatter | None = None
+
+    def gathered(self, ties: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The whole parameters, with gradients that go to the shards. Not before `ties` are computed, if there are any."""
+        shards = [self._to_send(each.parameter) for each in self.sharded]
+        if ties and shards:
+            with torch.no_grad():
+                # Copies of the ties: the barrier orders, and what others hold stays what it is.
+                held = [shard.clone() for shard in shards]
+                xm.optimization_barrier_([*held, *(tie.detach().clone() for tie in ties)])
+                shards = held
+        parts = [list(range(len(shards)))] if self.collectives.together and shards else [[number] for number in range(len(shards))]
+        whole: list[torch.Tensor] = []
+        for part in parts:
+            records = [self.sharded[number] for number in part]
+            parameters = [record.parameter for record in records]
+            whole += _Gather.apply(self, records, [shards[number] for number in part], *parameters)  # type: ignore[no-untyped-call]
+        return whole
+
+    def _to_send(self, shard: torch.Tensor) -> torch.Tensor:
+        dtype = self.collectives.compute_dtype
+        return shard.detach().to(dtype) if dtype is not None and shard.is_floating_point() else shard.detach()
+
+    def show(self, whole: Sequence[torch.Tensor]) -> None:
+        """Let the modules find whole parameters."""
+        for each, tensor in zip(self.sharded, whole, strict=True):
+            for owner, name in each.places:
+                show(owner, name, tensor)
+
+    def hide(self) -> None:
+        """Let the modules find shards again."""
+        for each in self.sharded:
+            for owner, name in each.places:
+                hide(owner, name)
+
+    def reduce(self, record: Sharded, gradient: torch.Tensor) -> torch.Tensor | None:
+        """This replica's shard of the mean gradient; None if it goes to `.grad` later."""
+        if self.collectives.wide:
+            gradient = gradient.float()
+        if record.accumulated is not None:
+            gradient, record.accumulated = gradient + record.accumulated, None
+        if not self.synchronizes:
+            record.accumulated = gradient
+            return None
+        count = self.collectives.group.size
+        line = record.sharding.padded(gradient)
+        if self.buckets is not None:
+            self.buckets(line, lambda shard: _add_gradient(record.parameter, shard / count))
+            return None
+        shard = xm.reduce_scatter("sum", line, 1.0 / count, 0, count, self.collectives.listed, pin_layout=self.collectives.pin_layout)
+        return shard.to(record.parameter.dtype)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        """Reduce what waits in buckets."""
+        if self.buckets is not None:
+            self.buckets.flush()
+
+    def reduce_accumulated(self) -> None:
+        """Reduce the sums of gradients for which the last backward had none to add."""
+        for record in self.sharded if self.synchronizes else ():
+            if record.accumulated is not None:
+                gradient, record.accumulated = record.accumulated, None
+                shard = self.reduce(record, gradient)
+                if shard is not None:
+                    _add_gradient(record.parameter, shard)
+
+
+def _add_gradient(parameter: nn.Parameter, shard: torch.Tensor) -> None:
+    shard = shard.to(parameter.dtype)
+    parameter.grad = shard if parameter.grad is None else parameter.grad + shard
+
+
+class _Gather(torch.autograd.Function):
+    """From shards to whole parameters, and from their gradients to those of the shards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, unit: Unit, records: list[Sharded], values: list[torch.Tensor], *shards: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """values: what the shards hold, as it travels."""
+        ctx.set_materialize_grads(False)
+        ctx.unit, ctx.records = unit, records
+        lines = unit.collectives.gather(values)
+        whole = tuple(record.sharding.unsharded(line) for record, line in zip(records, lines, strict=True))
+        ctx.mark_non_differentiable(*(tensor for tensor, shard in zip(whole, shards, strict=True) if not shard.requires_grad))
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        """Reduced over the group, as the mean."""
+        with torch.no_grad():
+            found = [
+                None if gradient is None or not record.parameter.requires_grad else ctx.unit.reduce(record, gradient)
+                for record, gradient in zip(ctx.records, gradients, strict=True)
+            ]
+        return None, None, None, *found
+
+
+def owned(module: nn.Module, wrapper: type[nn.Module], path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules inside and their paths, `module` itself and those that stand in several places each time, but nothing inside wrappers."""
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None and not isinstance(child, wrapper):
+            yield from owned(child, wrapper, f"{path}.{name}" if path else name)
