@@ -400,6 +400,13 @@ def _watched() -> bool:
     return any(type(mode) is not _device.DeviceContext for mode in modes)
 
 
+# What stands in traced graphs for `with torch.autocast(...)`.
+enter_autocast: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
+exit_autocast: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
+# The module of the functions that begin and end a transform of torch.func in traced graphs.
+FUNCTION_TRANSFORMS_IN = "torch._C._functorch"
+
+
 def never_trace(code: CodeType) -> None:
     """Keep `torch.compile` from tracing frames of `code`, and all that they call."""
     skip = _eval_frame._FrameAction.SKIP

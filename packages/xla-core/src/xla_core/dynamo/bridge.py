@@ -19,7 +19,15 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from xla_core import config, metrics
-from xla_core._compat import HigherOrderOperator, OpOverload, has_dispatch_modes, hidden_from_modes, run_higher_order_on, tree_map
+from xla_core._compat import (
+    FUNCTION_TRANSFORMS_IN,
+    HigherOrderOperator,
+    OpOverload,
+    has_dispatch_modes,
+    hidden_from_modes,
+    run_higher_order_on,
+    tree_map,
+)
 from xla_core.compat.utils import check_env_flag
 from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
 from xla_core.dynamo.program import Captured
@@ -66,6 +74,7 @@ class CompiledGraph(torch.nn.Module):
         self._part = part
         self._programs: dict[Any, Captured | fx.GraphModule] = {}
         self._lock = threading.RLock()
+        self._transforms = any(getattr(node.target, "__module__", "") == FUNCTION_TRANSFORMS_IN for node in model.graph.nodes)
         _let_run(model)
         called = [model.get_submodule(node.target) for node in model.graph.nodes if node.op == "call_module"]
         self._called = [inner for module in called for inner in module.modules()]
@@ -98,6 +107,8 @@ class CompiledGraph(torch.nn.Module):
 
     def _prepare(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
         metrics.counter_add("DynamoExtractCompiledGraph")
+        if self._transforms:  # of torch.func: given up halfway, a recording would leave them begun
+            return self._model
         _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")
         try:
             captured = capture(args, lambda stand_ins: Recording(self._model, stand_ins).run(*stand_ins.args))

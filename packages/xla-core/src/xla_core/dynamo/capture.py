@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from xla_core._compat import HigherOrderOperator, OpOverload, tree_flatten
+from xla_core._compat import HigherOrderOperator, OpOverload, enter_autocast, exit_autocast, tree_flatten
 from xla_core.api.step_closures import stand_in_by
 from xla_core.dynamo.program import Argument, Captured, Computed, Constant, Origin, Shown, Source
 from xla_core.dynamo.random_states import ProgramGraph
@@ -50,6 +50,7 @@ class StandIns:
         self.leaves: list[Value] = []
         self.held: set[int] = set()  # ids of the graph's own tensors elsewhere, which live as long as it does
         self._numbers: dict[int, int] = {}
+        self._shown: list[tuple[XLATensor, Storage, Any]] = []
         self.args = [arg if tensor_behind(arg) is None else self._of(ours(arg), place) for place, arg in enumerate(args)]
 
     def of(self, tensor: XLATensor) -> XLATensor:
@@ -63,7 +64,13 @@ class StandIns:
             number = self._numbers[id(real)] = len(self.tensors)
             self.tensors.append(place)
             self._make(real, number)
-        return view_of(self.storages[number], tensor._view)
+        made = view_of(self.storages[number], tensor._view)
+        self._shown.append((made, made._storage, made._view))
+        return made
+
+    def changed(self) -> bool:
+        """Whether a stand-in was made to show something else (`set_`, `t_`), which only a run on the real tensor does to it."""
+        return any(made._storage is not storage or made._view is not view for made, storage, view in self._shown)
 
     def _make(self, real: Storage, number: int) -> None:
         pending_graph, aval = self.recorder.pending_graph, real.value.aval
@@ -86,6 +93,18 @@ class Recording(fx.Interpreter):
     def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
         super().__init__(model, garbage_collect_values=True)
         self.stand_ins = stand_ins
+        self._autocasts: list[Any] = []
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """As fx; afterwards the modes are those of before, also if the graph cannot be recorded."""
+        grad = torch.is_grad_enabled()
+        try:
+            return super().run(*args, **options)
+        except BaseException:
+            torch.set_grad_enabled(grad)
+            while self._autocasts:
+                exit_autocast(self._autocasts.pop())
+            raise
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """The graph's own attribute; for an xla tensor, a stand-in for its data."""
@@ -110,6 +129,10 @@ class Recording(fx.Interpreter):
         if isinstance(target, HigherOrderOperator) and target.name() in _WITH_EFFECTS:
             return _without_effect(target, args, kwargs)
         result = super().call_function(target, args, kwargs)
+        if target is enter_autocast:
+            self._autocasts.append(result)
+        elif target is exit_autocast:
+            self._autocasts.pop()
         copied = target in _COPIES and type(result) is XLATensor and type(args[1]) is XLATensor
         if copied and resharding.requested_sharding(result._storage) is None:
             resharding.copy_sharding(args[1]._storage, result._storage)
@@ -178,6 +201,8 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
     try:
         with with_own_pending_graph(args) as stand_ins:
             outcome = record(stand_ins)
+            if stand_ins.changed():
+                raise NotOneProgram("the graph changes what a tensor shows: its data, or its shape in place")
             captured = _Assembly(stand_ins).captured(outcome)
     except NotOneProgram:
         raise
