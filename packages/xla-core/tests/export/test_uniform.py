@@ -117,9 +117,9 @@ def test_modules_of_others() -> None:
     }}"""
     x = torch.tensor([0, 127, 130, 255], dtype=torch.uint8).to("xla")
     plain = "\n".join(line for line in text.splitlines() if "add" not in line)
-    assert run_stablehlo(plain, [x])[0].tolist() == [-65.0, -1.5, 0.0, 62.5]
+    assert run_stablehlo(plain.encode(), [x])[0].tolist() == [-65.0, -1.5, 0.0, 62.5]
     with pytest.raises(ExecutionError, match="computes with quantized types"):
-        run_stablehlo(text, [x])
+        run_stablehlo(text.encode(), [x])
 
 
 @pytest.mark.parametrize(
