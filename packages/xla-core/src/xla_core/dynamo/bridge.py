@@ -31,6 +31,7 @@ from xla_core._compat import (
 from xla_core.compat.utils import check_env_flag
 from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
 from xla_core.dynamo.program import Captured
+from xla_core.dynamo.program_graph import host_tensor
 from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.tensor import XLATensor
@@ -56,6 +57,8 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
             storage = tensor._storage
             value = storage.value
             key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
+        elif isinstance(arg, torch.Tensor) and arg.device.type == "cpu":  # its values come with each call
+            key.append((arg.dtype, arg.shape))
         elif isinstance(arg, float):
             key.append((float, struct.pack("d", arg)))
         elif isinstance(arg, _PLAIN):
@@ -183,8 +186,9 @@ class UnsupportedNodesCollector(Recording):
             return item
         if not all(isinstance(size, int) for size in item.shape):
             raise NotOneProgram("an operation without a lowering gives a tensor of no fixed shape")
-        device = self.stand_ins.recorder.device if item.device.type == "xla" else item.device
-        return torch.empty(tuple(item.shape), dtype=item.dtype, device=device)
+        if item.device.type == "cpu":
+            return host_tensor(item)
+        return torch.empty(tuple(item.shape), dtype=item.dtype, device=self.stand_ins.recorder.device)
 
 
 def _unpacks(node: fx.Node) -> bool:

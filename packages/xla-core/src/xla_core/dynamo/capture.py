@@ -16,7 +16,7 @@ from torch import fx
 from xla_core._compat import HigherOrderOperator, OpOverload, enter_autocast, exit_autocast, tree_flatten
 from xla_core.api.step_closures import stand_in_by
 from xla_core.dynamo.program import Argument, Captured, Computed, Constant, Origin, Shown, Source
-from xla_core.dynamo.random_states import ProgramGraph
+from xla_core.dynamo.program_graph import HostTensor, ProgramGraph, host_tensor
 from xla_core.errors import GraphBreakError
 from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.storage import Storage
@@ -51,7 +51,12 @@ class StandIns:
         self.held: set[int] = set()  # ids of the graph's own tensors elsewhere, which live as long as it does
         self._numbers: dict[int, int] = {}
         self._shown: list[tuple[XLATensor, Storage, Any]] = []
-        self.args = [arg if tensor_behind(arg) is None else self._of(ours(arg), place) for place, arg in enumerate(args)]
+        self.args = [self._argument(arg, place) for place, arg in enumerate(args)]
+
+    def _argument(self, arg: Any, place: int) -> Any:
+        if tensor_behind(arg) is not None:
+            return self._of(ours(arg), place)
+        return host_tensor(arg, place) if isinstance(arg, torch.Tensor) else arg
 
     def of(self, tensor: XLATensor) -> XLATensor:
         """The stand-in for a tensor that the graph holds itself."""
@@ -140,10 +145,18 @@ class Recording(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """As fx; raises NotOneProgram for what may differ from call to call without being an input."""
-        result = super().run_node(n)
+        try:
+            result = super().run_node(n)
+        except GraphBreakError:
+            raise
+        except Exception as error:
+            if any(isinstance(self.env[used], HostTensor) for used in n.all_input_nodes):
+                raise NotOneProgram(f"{n.target} takes a tensor on the CPU") from error
+            raise
         if n.op in ("call_function", "call_method"):
             for item in tree_flatten(result)[0]:
-                if isinstance(item, torch.Tensor) and type(item) is not XLATensor and not _constant(n):
+                on_host = isinstance(item, torch.Tensor) and type(item) is not XLATensor
+                if on_host and (isinstance(item, HostTensor) or not _constant(n)):
                     raise NotOneProgram(f"{n.target} computes on the CPU")
         return result
 
@@ -248,15 +261,15 @@ class _Assembly:
     def _shown(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
+        for place, arg in enumerate(self.stand_ins.args):
+            if arg is item:
+                return Argument(place)
         if item.device.type == "cpu" and not item.requires_grad and id(item) not in self.stand_ins.held:
             return Constant(item)
         if type(item) is not XLATensor or item.requires_grad:
             raise NotOneProgram(
                 f"the graph returns a tensor on {item.device} that {'needs a gradient' if item.requires_grad else 'is no result of it'}"
             )
-        for place, arg in enumerate(self.stand_ins.args):
-            if arg is item:
-                return Argument(place)
         storage = item._storage
         number = self._inputs.get(id(storage))
         if number is not None:

@@ -13,6 +13,7 @@ import torch
 from xla_core import metrics
 from xla_core._compat import TreeSpec, tree_unflatten
 from xla_core.dynamo import config
+from xla_core.dynamo.program_graph import HostNumber
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor, view_of
 from xla_core.ir.aval import Aval
@@ -96,7 +97,7 @@ class Captured:
         with self.recorder.lock:
             # All of them before any is written to: one input may take the value of another.
             before = [storage.value for storage in storages]
-            computed = self._execute(before)
+            computed = self._execute(before, args)
 
             def value(origin: Origin) -> Value:
                 if isinstance(origin, Source):
@@ -123,7 +124,7 @@ class Captured:
         alone = [(number, value) for number, value in values if value.pending_graph is None and times[id(value)] == 1]
         return tuple(number for number, value in alone if donation.is_marked(value))
 
-    def _execute(self, before: list[Value]) -> list[Value]:
+    def _execute(self, before: list[Value], args: Sequence[Any]) -> list[Value]:
         if not self.graph.outs:
             return []
         begin = time.perf_counter_ns()
@@ -133,7 +134,8 @@ class Captured:
         buffers = [before[item.number].buffer if isinstance(item, Source) else item for item in recorded.buffers]
         # Each call has random numbers of its own.
         seeds = [self.recorder.draw() for _ in recorded.seeds]
-        inputs = Inputs(buffers, recorded.floats, recorded.fixed_floats, recorded.ints, recorded.fixed_ints, seeds)
+        floats, ints = _numbers(recorded.floats, args), _numbers(recorded.ints, args)
+        inputs = Inputs(buffers, floats, recorded.fixed_floats, ints, recorded.fixed_ints, seeds)
         results: list[Any] = []
         ready = _timed("RunCachedGraphInputData", begin)
         if donation.any_marked() and donation.enabled(self.recorder.index):
@@ -146,6 +148,11 @@ class Captured:
         computed = [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
         _timed("RunCachedGraphOutputData", ran)
         return computed
+
+
+def _numbers(recorded: list[Any], args: Sequence[Any]) -> list[Any]:
+    """The numbers of this call: those in its CPU tensors, and those that were recorded."""
+    return [args[number.place].item() if type(number) is HostNumber else number for number in recorded]
 
 
 def _timed(name: str, begin: int) -> int:

@@ -6,18 +6,17 @@ result of the one program and an input of the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from xla_core import _compat
-from xla_core.errors import GraphBreakError
+from xla_core.dynamo.program_graph import ProgramGraph
 from xla_core.frontend.plain import ours, tensor_behind
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.ir.aval import aval_of
-from xla_core.ir.pending_graph import SEED, PendingGraph, ScalarInput
+from xla_core.ir.pending_graph import SEED
 from xla_core.ir.signature import Signature
 from xla_core.ops.random import key_of
 from xla_core.runtime.client import recorder_of
@@ -25,36 +24,6 @@ from xla_core.runtime.recorder import Recorder
 
 _STATE = aval_of((2,), torch.uint32)  # low and high half of a seed, as random operations take it
 _SAVE = Signature("xla.random_state", key_of, (), {}, (_STATE,), random=True)
-
-
-class ProgramGraph(PendingGraph):
-    """A pending graph that becomes one program. given: the slot of the state that the next random operation takes; None: one of its own."""
-
-    __slots__ = ("given",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: int | None = None
-
-    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
-        """As always, but the given state in the place of a new one."""
-        if kind is not SEED or self.given is None:
-            return super().add_scalar(kind, number)
-        slot, self.given = self.given, None
-        return slot
-
-    def repeat(self, state: XLATensor, run: Callable[[], Any]) -> Any:
-        """The results of `run`, which records one random operation, with `state` as its random state."""
-        before = self.entries
-        drawn = before.count(SEED)
-        self.given = self.adopt(state._storage.value)
-        try:
-            result = run()
-        finally:
-            self.given = None
-        if before.count(SEED) != drawn:
-            raise GraphBreakError("an operation of a checkpoint draws random numbers more than once")
-        return result
 
 
 def _recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorder:

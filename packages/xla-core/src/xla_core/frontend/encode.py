@@ -205,19 +205,21 @@ class _Encoder:
         if found is not None:
             self.items((found,), False)
             return
-        if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.dim():
-            raise mixed(tensor)
-        # No packed host array carries complex numbers.
-        if tensor.dtype.is_complex:
-            value = upload(tensor, self.recorder)
-            self.key.append(value.aval)
-            self.slots.append(self.pending_graph.adopt(value))
-            return
-        number = tensor.item()
         aval = aval_of((), tensor.dtype)
         kind = ScalarKind.FLOAT if tensor.dtype.is_floating_point else ScalarKind.INT
-        if kind is ScalarKind.INT and not -(1 << 63) <= number < 1 << 63:
-            raise DeviceMismatchError(f"a 0-d CPU tensor of {number} does not fit a 64-bit integer: move it with .to('xla') first")
+        number = self.pending_graph.host_number(tensor)
+        if number is None:
+            if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.dim():
+                raise mixed(tensor)
+            # No packed host array carries complex numbers.
+            if tensor.dtype.is_complex:
+                value = upload(tensor, self.recorder)
+                self.key.append(value.aval)
+                self.slots.append(self.pending_graph.adopt(value))
+                return
+            number = tensor.item()
+            if kind is ScalarKind.INT and not -(1 << 63) <= number < 1 << 63:
+                raise DeviceMismatchError(f"a 0-d CPU tensor of {number} does not fit a 64-bit integer: move it with .to('xla') first")
         self.key.append((ScalarInput, aval))
         self.slots.append(self.pending_graph.add_scalar(ScalarInput(kind, False, aval), number))
 

@@ -257,6 +257,10 @@ class PendingGraph:
         self.input_data[slot] = number
         return slot
 
+    def host_number(self, tensor: Any) -> Any:
+        """What stands for the number in a 0-d CPU tensor whose value is not known while recording; None: it is."""
+        return None
+
     def append(self, signature: Signature, slots: list[int]) -> int:
         """Record an operation whose results nobody holds yet; gives the slot of the first result."""
         entries = self.entries

@@ -43,6 +43,16 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return recorded(aten.copy_.default)((target, wrap(value)), {})
 
 
+def copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `target.copy_(source)` would make of the target, as a new tensor; across devices, too."""
+    target, source, *rest = args
+    if type(target) is not XLATensor:
+        return target.clone().copy_(cpu_copies((source,))[0])
+    if type(source) is not XLATensor and source.dim():
+        source = to_copy((source,), {"device": target.device})
+    return recorded(aten.copy.default)((target, source, *rest), kwargs)
+
+
 def _with_shape(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor; no elements for a parameter of a lazy module, which must not be asked for its shape."""
     return torch.empty(0, dtype=tensor.dtype, device="cpu") if is_lazy(tensor) else tensor
@@ -87,6 +97,7 @@ def recorded(func: OpOverload) -> Handler:
 
 
 HANDLERS: dict[str, Handler] = {
+    "copy": copy,
     "copy_": copy_,
     "_to_copy": to_copy,
     "_copy_from": copy_from,
