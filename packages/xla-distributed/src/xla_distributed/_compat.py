@@ -1,4 +1,4 @@
-"""The private names of jax that this package cannot do without, each behind a name that says what it is for.
+"""The private names of jax and torch that this package cannot do without, each behind a name that says what it is for.
 
 A test uses every one, so that an upgrade that takes one away fails there first. Each is imported where it is used: the coordinator
 of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 # How long JAX's runtime lets a process say nothing. The job's own server knows sooner, and does not end the others by a signal.
 _SILENCE_SECONDS = 86400
 _SHUTDOWN_SECONDS = 10
+
+
+def never_trace_methods(kind: type) -> None:
+    """Keep `torch.compile` from tracing the methods of a class, and all that they call."""
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    for entry in vars(kind).values():
+        if isinstance(entry, FunctionType):
+            eval_frame.set_code_exec_strategy(entry.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
 
 @cache
