@@ -524,6 +524,10 @@ def show_layouts_to_aliases(module: Any, layout: Callable[[torch.Tensor], torch.
 ALIASES_MADE_IN = ("torch._functorch._aot_autograd.functional_utils", "torch._functorch._aot_autograd.runtime_wrappers")
 
 
+# How many dispatch modes this thread is in.
+modes_entered: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
 @contextmanager
 def hidden_from_modes() -> Iterator[None]:
     """Without those dispatch modes that want to see nothing of what torch.compile has compiled, one of torch's own among them."""
@@ -622,10 +626,10 @@ def run_higher_order_on(operator: Any, kind: type) -> None:
 
 def pass_autocast_in_higher_order() -> None:
     """Let torch's higher-order operators run under autocast on the device, as under that of the CPU: what is in them sees to it."""
-    key = torch._C.DispatchKey.AutocastPrivateUse1
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # those that are defined later
-    for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(key)
+    keys: Any = torch._C.DispatchKey
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(keys.AutocastPrivateUse1)  # those that are defined later
+    for each in torch._ops._higher_order_ops.values():
+        each.fallthrough(keys.AutocastPrivateUse1)
 
 
 RANDOM_STATES_DEFINED_IN = "torch._prims.rng_prims"
@@ -638,9 +642,9 @@ def serve_random_states(module: Any, kind: type, save: Callable[..., Any], repea
     repeat: `(state, op, *args, **kwargs) -> result`.
     """
     keys = torch._C.DispatchKey
-    for operator, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
-        operator.py_impl(kind)(function)
-        operator.py_impl(keys.PrivateUse1)(function)
+    for each, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
+        each.py_impl(kind)(function)
+        each.py_impl(keys.PrivateUse1)(function)
     of_others = module.run_and_save_rng_state.py_kernels[keys.BackendSelect]
 
     def by_device(op: Any, *args: Any, **kwargs: Any) -> Any:  # no tensor among the arguments

@@ -19,13 +19,21 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from xla_core import config, metrics
-from xla_core._compat import FUNCTION_TRANSFORMS_IN, HigherOrderOperator, OpOverload, hidden_from_modes, run_higher_order_on, tree_map
+from xla_core._compat import (
+    FUNCTION_TRANSFORMS_IN,
+    HigherOrderOperator,
+    OpOverload,
+    hidden_from_modes,
+    modes_entered,
+    run_higher_order_on,
+    tree_map,
+)
 from xla_core.compat.utils import check_env_flag
 from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
 from xla_core.dynamo.program import Captured
 from xla_core.dynamo.program_graph import host_tensor
 from xla_core.errors import GraphBreakError
-from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.plain import PLAIN, tensor_behind
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.text import graph_text
 
@@ -49,7 +57,7 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
             storage = tensor._storage
             value = storage.value
             key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
-        elif isinstance(arg, torch.Tensor) and arg.device.type == "cpu":  # its values come with each call
+        elif type(arg) in PLAIN and arg.is_cpu:  # its values come with each call
             key.append((arg.dtype, arg.shape))
         elif isinstance(arg, float):
             key.append((float, struct.pack("d", arg)))
@@ -76,7 +84,7 @@ class CompiledGraph(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """The graph's results."""
-        if torch._C._len_torch_dispatch_stack():
+        if modes_entered():
             with hidden_from_modes():
                 return self._run(args)
         return self._run(args)

@@ -194,7 +194,7 @@ def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
     with recorder.lock, torch.random.fork_rng(devices=[]):
         # The random state, too: recording draws seeds that no execution uses.
         before = recorder.pending_graph, recorder.seed
-        # Without a limit, also in eager mode: nothing of it may run.
+        # Nothing of it may run.
         recorder.pending_graph = ProgramGraph()
         reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
         stand_in = stand_in_by(None)
