@@ -179,15 +179,17 @@ class UnsupportedNodesCollector(Recording):
             if inferred is None:
                 raise
             self._found.add(n)
-            return tree_map(self._like, inferred)
+            # A graph that was traced with tensors on the CPU says so of all of its results.
+            on_device = "device" not in n.kwargs and any(isinstance(self.env[used], XLATensor) for used in n.all_input_nodes)
+            return tree_map(lambda item: self._like(item, on_device), inferred)
 
-    def _like(self, item: Any) -> Any:
+    def _like(self, item: Any, on_device: bool) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
         if not all(isinstance(size, int) for size in item.shape):
             raise NotOneProgram("an operation without a lowering gives a tensor of no fixed shape")
-        if item.device.type == "cpu":
-            return host_tensor(item)
+        if item.device.type == "cpu" and not on_device:
+            return host_tensor(item, 0)  # an argument of the part that takes it
         return torch.empty(tuple(item.shape), dtype=item.dtype, device=self.stand_ins.recorder.device)
 
 

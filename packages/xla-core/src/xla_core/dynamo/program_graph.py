@@ -58,7 +58,10 @@ def _hidden(item: Any) -> Any:
 
 
 class ProgramGraph(PendingGraph):
-    """A pending graph without a limit, also in eager mode. given: the slot of the state that the next random operation takes; None: one of its own."""
+    """A pending graph without a limit, also in eager mode.
+
+    given: the slot of the state that the next random operation takes; None: one of its own.
+    """
 
     __slots__ = ("given",)
 
