@@ -326,6 +326,77 @@ def test_ahead_of_time_autograd_hands_out_both_graphs() -> None:
     assert ["cos" in code for code in seen] == [False, True]
 
 
+def test_aliases_are_made_by_the_function_that_is_wrapped() -> None:
+    import importlib
+
+    for name in _compat.ALIASES_MADE_IN:
+        assert importlib.import_module(name).gen_alias_from_base.__wrapped__.__module__ == _compat.ALIASES_MADE_IN[0]
+    base = torch.ones(3, 4, device="xla")
+    with torch._subclasses.FakeTensorMode():
+        assert base.t().stride() == (1, 4), "tracing sees torch's own strides"
+    assert base.t().stride() == (3, 1)
+
+
+def test_modes_that_ignore_compiled_graphs_do_not_see_them() -> None:
+    class Blind(_compat.DispatchMode):  # type: ignore[misc]
+        ignores = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return cls.ignores
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Seeing(Blind):
+        ignores = False
+
+    seen: list[Any] = []
+    with Seeing(), Blind(), Blind():
+        assert _compat.modes_entered() == 3
+        with _compat.hidden_from_modes():
+            assert _compat.modes_entered() == 1
+            torch.ones(2)
+        assert len(seen) == 1 and _compat.modes_entered() == 3
+
+
+def test_higher_order_operators_have_kernels_for_all_devices() -> None:
+    from torch._higher_order_ops.effects import with_effects
+
+    keys: Any = torch._C.DispatchKey
+    assert isinstance(with_effects, _compat.HigherOrderOperator)
+    assert keys.CompositeExplicitAutograd in with_effects.py_kernels
+    for operator in torch._ops._higher_order_ops.values():
+        assert not operator.non_fallthrough_keys.has(keys.AutocastPrivateUse1)
+    kind = type("Kind", (torch.Tensor,), {})
+    _compat.run_higher_order_on(with_effects, kind)
+    assert with_effects.python_key_table.pop(kind) is with_effects.py_kernels[keys.CompositeExplicitAutograd]
+    assert _compat.FUNCTION_TRANSFORMS_IN == torch._C._functorch._grad_increment_nesting.__module__
+
+
+def test_random_states_of_other_devices_are_torchs() -> None:
+    import importlib
+
+    operators = importlib.import_module(_compat.RANDOM_STATES_DEFINED_IN)
+    state, first = operators.run_and_save_rng_state(torch.ops.aten.rand.default, [3], device=torch.device("cpu"))
+    assert torch.equal(operators.run_with_rng_state(state, torch.ops.aten.rand.default, [3], device=torch.device("cpu")), first)
+
+
+def test_marks_of_autocast_in_graphs() -> None:
+    mode = _compat.enter_autocast("xla", torch.bfloat16, True, True)
+    assert torch.is_autocast_enabled("xla")
+    _compat.exit_autocast(mode)
+    assert not torch.is_autocast_enabled("xla")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # of torch's own imports
+def test_inductor_starts_in_the_function_that_is_wrapped() -> None:
+    import importlib
+
+    assert importlib.import_module(_compat.INDUCTOR_STARTS_IN).compile_fx.__wrapped__.__module__ == _compat.INDUCTOR_STARTS_IN
+
+
 def test_the_pass_that_moves_constructors_is_for_a_device() -> None:
     assert _compat.constructor_mover("xla").target == "xla"
 

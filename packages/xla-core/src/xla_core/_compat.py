@@ -180,6 +180,7 @@ def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> N
                 error = StopIteration()  # what the guard's loop takes for its own end
             raise error from None
 
+    never_trace(guarded_engine.__code__)  # type: ignore[attr-defined]
     graph._engine_run_backward = guarded_engine  # type: ignore[assignment]
     torch.autograd._engine_run_backward = guarded_engine  # type: ignore[assignment,attr-defined]
 

@@ -441,6 +441,27 @@ def test_copy_between_devices_and_dtypes() -> None:
         xla.copy_(torch.ones(3))
 
 
+def test_what_a_copy_would_make_of_its_target() -> None:
+    here, there = torch.zeros(2, 3), torch.arange(3)
+    for target in (here, here.to("xla")):
+        for source in (there, there.to("xla"), torch.tensor(7.0)):
+            made = torch.ops.aten.copy(target, source)
+            assert (made.device.type, made.dtype) == (target.device.type, target.dtype)
+            assert made.tolist() == torch.ops.aten.copy(here, source.cpu()).tolist() and target.count_nonzero().item() == 0
+
+
+def test_tensors_over_the_storage_of_another() -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        base = torch.arange(6.0).reshape(2, 3).to(device)
+        flat = torch.empty(0, device=device).set_(base.t().untyped_storage())
+        part = torch.empty(0, device=device).set_(base.untyped_storage(), 1, (2, 2), (3, 1))
+        part.mul_(10)
+        flat[0] = -1
+        found.append([each.tolist() for each in (base, flat, part)])
+    assert found[0] == found[1]
+
+
 def test_resize_as() -> None:
     assert torch.zeros(2, device="xla").resize_as_(torch.zeros(3, 2, device="xla")).shape == (3, 2)
 

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 # How long JAX's runtime lets a process say nothing. The job's own server knows sooner, and does not end the others by a signal.
 _SILENCE_SECONDS = 86400
 _SHUTDOWN_SECONDS = 10
+
+
+def never_trace_methods(kind: type) -> None:
+    """Keep `torch.compile` from tracing the methods of a class, and all that they call."""
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    for entry in vars(kind).values():
+        if isinstance(entry, FunctionType):
+            eval_frame.set_code_exec_strategy(entry.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
 
 @cache

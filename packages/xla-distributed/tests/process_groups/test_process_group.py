@@ -93,9 +93,10 @@ def test_distributed_data_parallel_is_one_process_with_the_whole_batch(reports: 
         net(torch.randn(8, 4, generator=generator)).square().mean().backward()
         optimizer.step()
     for report in reports:
-        for mine, parameter in zip(report["parallel"]["end"], net.parameters(), strict=True):
-            torch.testing.assert_close(torch.tensor(mine), parameter.detach(), rtol=1e-4, atol=1e-6)
-        assert report["parallel"]["late"] == 0
+        for found in (report["parallel"], *report["compiled parallel"]):
+            for mine, parameter in zip(found["end"], net.parameters(), strict=True):
+                torch.testing.assert_close(torch.tensor(mine), parameter.detach(), rtol=1e-4, atol=1e-6)
+            assert found["late"] == 0
 
 
 def brought(*shape: int) -> list[torch.Tensor]:
@@ -202,6 +203,17 @@ def test_compiled_functions_hold_collectives(reports: Reports) -> None:
             behind = torch.minimum(values[0] - call, values[1] - call)
             doubled = 2 * total + 1
             assert results == [tensor.tolist() for tensor in (behind, total, doubled, doubled, swapped, total)]
+
+
+def test_compiled_functions_call_the_collectives_of_torch(reports: Reports) -> None:
+    values = brought(4)
+    for rank, report in enumerate(reports):
+        for call, results in enumerate(report["functional"]["classic"]):
+            moved = [value + call for value in values]
+            total = 2 * sum(moved)
+            mine = sum([total, total])[2 * rank : 2 * rank + 2]  # each rank brings the whole
+            swapped = torch.cat([value[2 * rank : 2 * rank + 2] for value in moved])
+            assert results == [each.tolist() for each in (total, moved[1], moved[1] + 1, mine, swapped, moved[rank] + 2)]
 
 
 def test_compiled_backward_holds_collectives(reports: Reports) -> None:

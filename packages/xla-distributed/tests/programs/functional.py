@@ -134,6 +134,23 @@ def compiled(rank: int, group: Any) -> dict[str, Any]:
     return {"calls": calls, "steady": steady}
 
 
+def classic(rank: int) -> list[Any]:
+    """The collectives of torch.distributed inside a compiled function, those that dynamo parts it at among them."""
+
+    def step(x: torch.Tensor) -> Any:
+        total, first, mine = x * 2, x * 1, torch.zeros(2, device=x.device)
+        gathered, exchanged = [torch.zeros(4, device=x.device) for _ in range(2)], torch.zeros(4, device=x.device)
+        dist.all_reduce(total, async_op=True).wait()
+        dist.broadcast(first, 1)
+        dist.all_gather(gathered, x + 1)
+        dist.reduce_scatter_tensor(mine, total)
+        dist.all_to_all_single(exchanged, x)
+        return total, first, gathered[1], mine, exchanged, x + dist.get_world_size()
+
+    run = torch.compile(step, backend="openxla")
+    return [[item.tolist() for item in run(value(rank, 4) + call)] for call in range(2)]
+
+
 def trained(rank: int, group: Any) -> list[Any]:
     """Gradients of a compiled function, whose backward program holds a collective too; of its second call."""
     weight = torch.linspace(-1, 1, 6).reshape(2, 3).to("xla").requires_grad_()
@@ -156,6 +173,7 @@ def functional(rank: int, alone: Any) -> dict[str, Any]:
         "refused": refused(rank, group),
         "gradients": gradients(rank, group),
         "compiled": compiled(rank, group),
+        "classic": classic(rank),
         "trained": trained(rank, group),
         "alone": funcol.all_reduce(value(rank, 3), "avg", alone).tolist(),
         "by group": OPS.all_reduce(value(rank, 3), "sum", group).tolist(),

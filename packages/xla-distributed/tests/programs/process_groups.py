@@ -92,18 +92,23 @@ def groups(rank: int, alone: Any) -> dict[str, Any]:
     return {"alone": x.tolist(), "part": raised(lambda: dist.new_group([rank], use_local_synchronization=True))}
 
 
-def parallel(rank: int, folder: str) -> dict[str, Any]:
-    """DistributedDataParallel's parameters after some steps, and programs compiled after the third."""
+def parallel(rank: int, compile_first: bool | None = None) -> dict[str, Any]:
+    """DistributedDataParallel's parameters after some steps, and programs compiled after the third.
+
+    compile_first: whether torch.compile takes the module before DistributedDataParallel does; None: not at all.
+    """
     torch.manual_seed(rank)
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)).to("xla")
-    wrapped = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    inner = torch.compile(net, backend="openxla") if compile_first else net
+    wrapped = torch.nn.parallel.DistributedDataParallel(inner, gradient_as_bucket_view=True)
+    model = torch.compile(wrapped, backend="openxla") if compile_first is False else wrapped
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(3)
     compiled = []
     for _ in range(6):
         batch = torch.randn(8, 4, generator=generator)[4 * rank : 4 * rank + 4].to("xla")
         optimizer.zero_grad()
-        wrapped(batch).square().mean().backward()
+        model(batch).square().mean().backward()
         optimizer.step()
         torch_xla.sync()
         compiled.append(counter("UncachedCompile"))
@@ -117,7 +122,8 @@ def work(rank: int, folder: str) -> dict[str, Any]:
     found = {
         "collectives": collectives(rank, size),
         "groups": groups(rank, alone),
-        "parallel": parallel(rank, folder),
+        "parallel": parallel(rank),
+        "compiled parallel": [parallel(rank, compile_first=first) for first in (True, False)],
         "functional": functional(rank, alone),
     }
     dist.destroy_process_group()

@@ -33,7 +33,7 @@ from xla_core.dynamo.capture import NotOneProgram, Recording, capture, with_own_
 from xla_core.dynamo.program import Captured
 from xla_core.dynamo.program_graph import host_tensor
 from xla_core.errors import GraphBreakError
-from xla_core.frontend.plain import tensor_behind
+from xla_core.frontend.plain import PLAIN, tensor_behind
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.text import graph_text
 
@@ -57,7 +57,7 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
             storage = tensor._storage
             value = storage.value
             key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
-        elif isinstance(arg, torch.Tensor) and arg.device.type == "cpu":  # its values come with each call
+        elif type(arg) in PLAIN and arg.is_cpu:  # its values come with each call
             key.append((arg.dtype, arg.shape))
         elif isinstance(arg, float):
             key.append((float, struct.pack("d", arg)))
@@ -179,15 +179,17 @@ class UnsupportedNodesCollector(Recording):
             if inferred is None:
                 raise
             self._found.add(n)
-            return tree_map(self._like, inferred)
+            # A graph that was traced with tensors on the CPU says so of all of its results.
+            on_device = "device" not in n.kwargs and any(isinstance(self.env[used], XLATensor) for used in n.all_input_nodes)
+            return tree_map(lambda item: self._like(item, on_device), inferred)
 
-    def _like(self, item: Any) -> Any:
+    def _like(self, item: Any, on_device: bool) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
         if not all(isinstance(size, int) for size in item.shape):
             raise NotOneProgram("an operation without a lowering gives a tensor of no fixed shape")
-        if item.device.type == "cpu":
-            return host_tensor(item)
+        if item.device.type == "cpu" and not on_device:
+            return host_tensor(item, 0)  # an argument of the part that takes it
         return torch.empty(tuple(item.shape), dtype=item.dtype, device=self.stand_ins.recorder.device)
 
 

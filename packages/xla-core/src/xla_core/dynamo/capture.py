@@ -115,7 +115,9 @@ class Recording(fx.Interpreter):
         """The graph's own attribute; for an xla tensor, a stand-in for its data."""
         found = self.fetch_attr(target)
         if isinstance(found, torch.nn.Module):
-            raise NotOneProgram(f"the graph hands the module {target} to an operation")
+            if not _repeatable(found):
+                raise NotOneProgram(f"the graph hands the module {target} to an operation, which would not do the same at each call")
+            return found
         if tensor_behind(found) is None:
             self.stand_ins.held.add(id(found))
             return found
@@ -161,6 +163,23 @@ class Recording(fx.Interpreter):
         return result
 
 
+def _repeatable(module: torch.nn.Module) -> bool:
+    """Whether a module reads no tensors but its arguments, and does nothing at its calls that a program does not."""
+    inner = list(module.modules())
+    held = [*module.parameters(), *module.buffers(), *[attribute for each in inner for attribute in vars(each).values()]]
+    nodes = [node for each in inner if isinstance(each, fx.GraphModule) for node in each.graph.nodes]
+    return not any(isinstance(item, torch.Tensor) for item in held) and not any(map(_acts, nodes))
+
+
+def _acts(node: fx.Node) -> bool:
+    """Whether an operation has effects, or draws random numbers on the CPU."""
+    target, value = node.target, node.meta.get("val")
+    if isinstance(target, HigherOrderOperator):
+        return target.name() in _WITH_EFFECTS
+    seeded = isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return seeded and not (isinstance(value, torch.Tensor) and value.device.type == "xla")
+
+
 def _without_effect(target: Any, args: Any, kwargs: Any) -> Any:
     """The results of an operator with effects whose effect is part of programs: checks of data."""
     if target.name() != "with_effects" or args[1] is not torch.ops.aten._linalg_check_errors.default:
@@ -194,7 +213,7 @@ def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
     with recorder.lock, torch.random.fork_rng(devices=[]):
         # The random state, too: recording draws seeds that no execution uses.
         before = recorder.pending_graph, recorder.seed
-        # Without a limit, also in eager mode: nothing of it may run.
+        # Nothing of it may run.
         recorder.pending_graph = ProgramGraph()
         reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
         stand_in = stand_in_by(None)

@@ -22,9 +22,9 @@ class HostNumber:
 
 
 class HostTensor(torch.Tensor):
-    """Stands for a CPU tensor that may hold other values at each call. place: of the argument; None for what is computed on the CPU.
+    """Stands for a CPU tensor that may hold other values at each call: what is computed of it on the CPU is such a tensor again.
 
-    Torch's functions give such tensors for it: what is computed of it cannot be part of a program.
+    place: of the argument; None for what is computed.
     """
 
     place: int | None
@@ -50,15 +50,18 @@ def _ones(item: Any) -> Any:
 
 
 def _hidden(item: Any) -> Any:
-    if not isinstance(item, torch.Tensor) or item.device.type == "meta":  # a shape is asked for
+    if item is None or (isinstance(item, torch.Tensor) and item.device.type == "meta"):  # a shape is asked for
         return item
-    if item.device.type != "cpu":
-        raise GraphBreakError("a tensor on the CPU is moved to the device")
+    if not isinstance(item, torch.Tensor) or item.device.type != "cpu":
+        raise GraphBreakError("a tensor on the CPU is read, or moved to the device")
     return host_tensor(item)
 
 
 class ProgramGraph(PendingGraph):
-    """See above. given: the slot of the state that the next random operation takes; None: one of its own."""
+    """A pending graph without a limit, also in eager mode.
+
+    given: the slot of the state that the next random operation takes; None: one of its own.
+    """
 
     __slots__ = ("given",)
 

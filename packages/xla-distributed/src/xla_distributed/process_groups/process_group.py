@@ -16,6 +16,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import parse_torch_reduce_op
+from xla_distributed._compat import never_trace_methods
 from xla_distributed.collectives.groups import groups_of
 from xla_distributed.collectives.ops.broadcast import broadcast_from
 from xla_distributed.job import connection
@@ -289,6 +290,8 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
+
+never_trace_methods(ProcessGroupXla)  # torch's own are C++
 
 # The groups of this process by their names, as long as somebody has them.
 named: weakref.WeakValueDictionary[str, ProcessGroupXla] = weakref.WeakValueDictionary()
