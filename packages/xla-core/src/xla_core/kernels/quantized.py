@@ -53,29 +53,33 @@ def _check_channels(input: torch.Tensor, scale: Any, zero_point: Any, axis: int)
             raise ValueError(f"{what} got {count} for the {name}")
 
 
+def _quantized(input: jax.Array, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int) -> jax.Array:
+    return quantized(input, scale, zero_point, quant_min, quant_max, device_dtype(dtype), axis)
+
+
+def _dequantized(input: jax.Array, scale: Any, zero_point: Any, axis: int, **rest: Any) -> jax.Array:
+    return dequantized(input, scale, zero_point, axis)
+
+
 _OPTIONS = "int quant_min, int quant_max, ScalarType dtype"
 _quantize = define(
     f"quantize_tensor(Tensor input, float[] scale, int[] zero_point, {_OPTIONS}, int axis=-1) -> Tensor",
-    lambda input, scale, zero_point, quant_min, quant_max, dtype, axis: quantized(
-        input, scale, zero_point, quant_min, quant_max, device_dtype(dtype), axis
-    ),
+    _quantized,
     _integers,
 )
 _dequantize = define(
     f"dequantize_tensor(Tensor input, float[] scale, int[] zero_point, {_OPTIONS}, int axis=-1) -> Tensor",
-    lambda input, scale, zero_point, axis, **rest: dequantized(input, scale, zero_point, axis),
+    _dequantized,
     _floats,
 )
 _quantize_channels = define(
     f"quantize_channels(Tensor input, Tensor scale, Tensor zero_point, int axis, {_OPTIONS}) -> Tensor",
-    lambda input, scale, zero_point, quant_min, quant_max, dtype, axis: quantized(
-        input, scale, zero_point, quant_min, quant_max, device_dtype(dtype), axis
-    ),
+    _quantized,
     _integers,
 )
 _dequantize_channels = define(
     f"dequantize_channels(Tensor input, Tensor scale, Tensor zero_point, int axis, {_OPTIONS}) -> Tensor",
-    lambda input, scale, zero_point, axis, **rest: dequantized(input, scale, zero_point, axis),
+    _dequantized,
     _floats,
     ("scale",),
 )

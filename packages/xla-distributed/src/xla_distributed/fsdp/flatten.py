@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from xla_distributed.fsdp.delegating import Delegating
 from xla_distributed.fsdp.names import State as StateDict
 from xla_distributed.fsdp.names import hide_inside
 from xla_distributed.fsdp.places import hide, show
@@ -70,13 +71,15 @@ class FlatParameter(nn.Parameter):
         return self.contents.names, self.contents.param_shapes, self.contents.param_numels
 
 
-class XlaFlattenParamsWrapper(nn.Module):
+class XlaFlattenParamsWrapper(Delegating):
     """`module`, whose parameters become views of flat ones, which are the wrapper's parameters.
 
     param_list: parameters to flatten into one, or a list of such lists; None: all into one. flat_param_names: one for each list, else
     `flat_param_0` and so on. auto_unflatten_state_dict: let the state dict have the parameters by their names instead of the flat ones.
     Raises ValueError for parameters that are not the module's and for names of another number.
     """
+
+    _inside = _INSIDE
 
     def __init__(
         self,
@@ -187,19 +190,6 @@ class XlaFlattenParamsWrapper(nn.Module):
         """Call the module with views of the flat parameters."""
         self.show_views()
         return self._fpw_module(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """The wrapped module's attribute, if this has none."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == _INSIDE:  # not there yet
-                raise
-            return getattr(self._fpw_module, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        """The wrapped module's item, if it has items."""
-        return self._fpw_module[key]  # type: ignore[index]
 
 
 def _unflatten_state(wrapper: XlaFlattenParamsWrapper, state: StateDict, prefix: str, local_metadata: Any) -> None:

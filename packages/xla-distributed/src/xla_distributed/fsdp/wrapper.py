@@ -19,6 +19,7 @@ from xla_distributed.collectives.groups import Groups, ReplicaGroups, even_group
 from xla_distributed.errors import ModeError
 from xla_distributed.fsdp.call import Call
 from xla_distributed.fsdp.containers import apply_to_tensors, collect_tensors
+from xla_distributed.fsdp.delegating import Delegating
 from xla_distributed.fsdp.flatten import XlaFlattenParamsWrapper
 from xla_distributed.fsdp.materialize import materialize
 from xla_distributed.fsdp.names import hide_inside
@@ -47,7 +48,7 @@ class _Calls:
     last: Call | None = None
 
 
-class XlaFullyShardedDataParallel(nn.Module):
+class XlaFullyShardedDataParallel(Delegating):
     """`module`, of whose parameters each replica of a group holds a shard; they are whole while the module runs, forward and backward.
 
     Parameters stay the objects that they are and are moved to the device as shards: 1/N of the elements, flat and padded with zeros. Make
@@ -78,6 +79,8 @@ class XlaFullyShardedDataParallel(nn.Module):
     Raises RuntimeError for a module that is wrapped already and in SPMD mode, ValueError for groups and places that do not fit,
     AssertionError for groups of several sizes.
     """
+
+    _inside = _INSIDE
 
     def __init__(
         self,
@@ -296,19 +299,6 @@ class XlaFullyShardedDataParallel(nn.Module):
                 first = firsts.setdefault(parameter, _plain(name))
                 found["shard_info"][_plain(name)] = {"shape": list(sharding.shape), "on_dim_0": sharding.on_dim_0, "same_as": first}
         return found
-
-    def __getattr__(self, name: str) -> Any:
-        """The wrapped module's attribute, if this has none."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == _INSIDE:  # not there yet
-                raise
-            return getattr(self._fsdp_wrapped_module, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        """The wrapped module's item, if it has items."""
-        return self._fsdp_wrapped_module[key]
 
 
 def _plain(name: str) -> str:
