@@ -17,11 +17,8 @@ NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.jso
 MOST_GONE = 40
 # Modules that are not complete yet.
 OPEN = (
-    "torch_xla.distributed.data_parallel",
-    "torch_xla.distributed.parallel_loader",
     "torch_xla.distributed.spmd",
     "torch_xla.distributed.xla_backend",
-    "torch_xla.distributed.xla_multiprocessing",
     "torch_xla.experimental.distributed_checkpoint",
 )
 
