@@ -93,7 +93,7 @@ def work(place: Place, orders: Connection) -> None:
             runtimes[rank].connect()
 
     def left(rank: int) -> None:
-        clients[rank].leave("", 0)
+        clients[rank].leave("", {})
         clients[rank].wait_for_others_to_leave(TIMEOUT)
 
     phases: tuple[Callable[[int], None], ...] = (joined, met, connected, met, left)
@@ -126,9 +126,10 @@ def job(size: int, runtime: bool) -> list[Row]:
     serving = coordinator.start("127.0.0.1", size, KEY, TIMEOUT)
     context = get_context("spawn")
     orders, workers = [], []
-    for number in range(min(WORKERS, size)):
+    count = min(WORKERS, max(1, size // 8))
+    for number in range(count):
         ours, theirs = context.Pipe()
-        place = Place(serving.address, tuple(range(size))[number::WORKERS], size, runtime)
+        place = Place(serving.address, tuple(range(size))[number::count], size, runtime)
         worker = context.Process(target=work, args=(place, theirs))
         worker.start()
         orders.append(ours)

@@ -137,6 +137,16 @@ def checkpoint_table(results: Results) -> str:
     return table(headings, rows, right_from=2)
 
 
+def job_table(results: Results) -> str:
+    """Seconds of each phase of a job, and its coordinator's state after it."""
+    keys = ("seconds", "messages", "threads", "cpu")
+    rows = [
+        [str(row["processes"]), row["after"], *(number(row[key]) for key in keys), number(round(row["bytes"] / 1e6))]
+        for row in results["rows"]
+    ]
+    return table(["processes", "after", "s", "messages so far", "threads", "processor s", "memory, MB"], rows, right_from=2)
+
+
 def machine_table(all_results: list[Results]) -> str:
     """Machine, command and date of every file."""
     rows = [["kind", *(results["kind"] for results in all_results)]]
@@ -159,6 +169,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "convolutions": convolutions_table,
     "spmd": spmd_table,
     "spmd-scale": scale_table,
+    "job-start": job_table,
 }
 
 

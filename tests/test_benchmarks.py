@@ -151,6 +151,15 @@ def test_spmd_scale_builds_shardings_and_compiles_a_block(tmp_path: Path) -> Non
     assert 0 < block["held_bytes"] < 3 * block["weight_bytes"], "less than the weights and both moments whole"
 
 
+def test_a_job_starts_and_ends_with_one_thread_of_its_server(tmp_path: Path) -> None:
+    rows = results("job_start.py", tmp_path / "results.json")["rows"]
+    assert [row["after"] for row in rows] == ["start", "join", "meet", "runtime", "meet again", "leave"]
+    assert len({row["threads"] for row in rows}) == 1, "no more threads for 16 processes than for none"
+    assert rows[-1]["messages"] < 40 * rows[-1]["processes"]
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| meet again |" in done.stdout
+
+
 @pytest.mark.parametrize("extra", ["recording", pytest.param("checks", marks=pytest.mark.long)])
 def test_what_an_extra_costs_is_timed(extra: str, tmp_path: Path) -> None:
     (row,) = results("extras.py", tmp_path / "results.json", extra, "--models", "mlp")["rows"]

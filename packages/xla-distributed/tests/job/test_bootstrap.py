@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +134,19 @@ def test_strangers_get_nothing() -> None:
     from xla_distributed.job.server import Server
 
     server = Server("127.0.0.1", 2, b"k" * 32, 60.0, "")
-    stranger = Client(server.address)
-    assert len(stranger.recv_bytes()) == 32  # a number to prove the key on, nothing else
-    stranger.send_bytes(b'{"rank": 0, "size": 2}\n' + bytes(42))
-    with pytest.raises((EOFError, ConnectionError)):
-        stranger.recv_bytes()
+    with socket.create_connection(server.address, 10.0) as stranger, stranger.makefile("rb") as answers:
+        assert len(answers.read(8 + 32)) == 40  # a number to prove the key on, with its length
+        stranger.sendall((64).to_bytes(8, "big") + b'{"rank": 0, "size": 2}\n' + bytes(41))
+        assert answers.read() == b"", "nothing else, up to the end of the connection"
+    with socket.create_connection(server.address, 10.0) as greedy, greedy.makefile("rb") as answers:
+        answers.read(40)
+        greedy.sendall((1 << 40).to_bytes(8, "big"))  # no memory for what is announced
+        assert answers.read() == b""
     with pytest.raises(protocol.AuthenticationError):
         protocol.connect(server.address, b"x" * 32)
     clients = [join(server.address, b"k" * 32, rank, 2, 10.0) for rank in range(2)]
     with pytest.raises(OSError):  # all are here: nobody listens any more
-        Client(server.address)
+        socket.create_connection(server.address, 10.0)
     with ThreadPoolExecutor() as pool:
         found = [pool.submit(client.exchange, "kind", str(client.rank).encode(), 10.0) for client in clients]
         assert [future.result() for future in found] == [[b"0", b"1"]] * 2

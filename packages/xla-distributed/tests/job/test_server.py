@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def silent(server: Server, pid: int, its_host: str) -> object:
+def silent(server: Server, pid: int, its_host: str) -> socket.socket:
     """A connection as process 1, which says nothing after it has joined."""
     connection = protocol.connect(server.address, KEY)
     protocol.send(connection, {"rank": 1, "size": 2, "pid": pid, "host": its_host})
@@ -60,7 +61,7 @@ def test_silence_from_another_host_is_a_loss(server: Server) -> None:
     assert "replica 1 was lost: it sent no heartbeat for 2 s (XLA_HEARTBEAT_TIMEOUT_SECONDS)" in text
     assert HEARTBEAT / 2 < seconds < SOON
     client.leave("", {})
-    del quiet
+    quiet.close()
 
 
 def test_who_lives_on_this_host_may_be_silent(server: Server, sleeper: subprocess.Popen[bytes]) -> None:
@@ -74,7 +75,7 @@ def test_who_lives_on_this_host_may_be_silent(server: Server, sleeper: subproces
     sleeper.kill()
     assert "replica 1 was lost: its process has died" in loss(client)[0]
     client.leave("", {})
-    del quiet
+    quiet.close()
 
 
 def test_who_is_stopped_for_a_moment_is_not_lost(server: Server, sleeper: subprocess.Popen[bytes]) -> None:
@@ -93,7 +94,7 @@ def test_who_is_stopped_for_a_moment_is_not_lost(server: Server, sleeper: subpro
     sleeper.send_signal(signal.SIGSTOP)
     assert "replica 1 was lost: its process is stopped" in loss(client)[0]
     client.leave("", {})
-    del quiet
+    quiet.close()
 
 
 def test_who_leaves_says_why_and_how_far_it_came(server: Server) -> None:

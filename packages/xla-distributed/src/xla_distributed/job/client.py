@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 import os
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
@@ -35,7 +35,7 @@ class JobClient:
     left, the first first; on_inquiry: the status of a program on this process, or what it runs in its place.
     """
 
-    def __init__(self, connection: Connection, rank: int, size: int, runtime: str, heartbeat: float) -> None:
+    def __init__(self, connection: socket.socket, rank: int, size: int, runtime: str, heartbeat: float) -> None:
         self.rank = rank
         self.size = size
         self.runtime = runtime
@@ -224,6 +224,8 @@ class JobClient:
                     self._news.notify_all()
         except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
             self._lose(str(error) or "it closed the connection")
+        finally:
+            self._connection.close()
 
     def _lose(self, reason: str) -> None:
         with self._news:
@@ -236,7 +238,7 @@ class JobClient:
             # The first news of a process stay: what comes later is how it ended after that.
             self.exits.update({rank: status for rank, status in exits.items() if rank not in {self.rank, *self.exits}})
         if "ended" in header:
-            self._ended.add(int(header["ended"]))
+            self._ended.update(map(int, header["ended"]))
         # A result that comes after its exchange was given up would stay for good.
         if "exchange" in header and header["exchange"] in self._wanted:
             self._results[header["exchange"]] = protocol.unpack(header["lengths"], body) if "lengths" in header else None
@@ -289,7 +291,9 @@ def join(address: protocol.Address, key: bytes, rank: int, size: int, timeout: f
         protocol.send(connection, {"rank": rank, "size": size, "pid": os.getpid(), "host": host_id()})
         answer, _ = protocol.receive(connection)
     except (EOFError, OSError, ValueError) as error:
+        connection.close()
         raise JobError(f"the job at {address[0]}:{address[1]} closed the connection: {error}") from error
     if "refused" in answer:
+        connection.close()
         raise JobError(f"process {rank} is not let in: {answer['refused']}")
     return JobClient(connection, rank, size, str(answer["runtime"]), float(answer["heartbeat"]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -100,6 +101,8 @@ def serve() -> None:
     """Run the coordinator: print where it listens, and serve until stdin is closed and all who joined have ended."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # managers send these to all processes of a job; the replicas decide what they mean
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each process of the job has two connections to this one
     config = json.loads(sys.stdin.readline())
     runtime = _free_address(config["host"])
     service = runtime_service(runtime, config["size"])

@@ -1,19 +1,24 @@
 """The protocol between the processes of a job: messages of a JSON header and bytes, over TCP connections authenticated by the job's key.
 
-Nothing that arrives here is ever unpickled. The reader of a header checks it; bytes are handed on as they are.
+A message is its length in 8 bytes, big-endian, the header in one line, and the bytes. Nothing that arrives here is ever unpickled. The
+reader of a header checks it; bytes are handed on as they are. A process of the job has one connection and blocks on it; the server has
+many, and reads them in an event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 import os
 import socket
-from multiprocessing.connection import Client, Connection
+import struct
 from typing import Any
 
-_NONCE = 32
+_LENGTH = struct.Struct("!Q")
+_NONCE, _PROOF = 32, hashlib.sha256().digest_size
+BACKLOG = 1024  # all processes of a large job may connect at once
 _LARGEST_HEADER = 1 << 20
 _TIMEOUT_SECONDS = 20.0  # seconds that the other side has for each part of the proof
 Address = tuple[str, int]
@@ -26,14 +31,7 @@ class AuthenticationError(Exception):
 def listen(host: str) -> socket.socket:
     """A listening socket on one address of this host, on any port that is free. Raises OSError."""
     family, address = _resolved(host, 0)
-    # All processes of a large job may connect at once.
-    return socket.create_server(address, family=family, backlog=1024)
-
-
-def accept(listener: socket.socket) -> Connection:
-    """The next connection. Raises OSError when the listener was shut down."""
-    accepted, _ = listener.accept()
-    return Connection(accepted.detach())
+    return socket.create_server(address, family=family, backlog=BACKLOG)
 
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
@@ -41,18 +39,18 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
     return family, (str(address[0]), int(address[1]))
 
 
-def connect(address: Address, key: bytes) -> Connection:
+def connect(address: Address, key: bytes) -> socket.socket:
     """A connection to a listener that knows `key`, too. Raises OSError, AuthenticationError."""
-    family, found = _resolved(*address)
-    connection = Client(found, family=family.name)
+    connection = socket.create_connection(address, _TIMEOUT_SECONDS)
     try:
-        theirs = _proof_part(connection, _NONCE)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # messages are small, and others wait for them
+        theirs = _received_part(connection, _NONCE)
         ours = os.urandom(_NONCE)
-        connection.send_bytes(ours + _proof(key, b"caller", theirs, ours))
-        answer = _proof_part(connection, hashlib.sha256().digest_size)
-        if not hmac.compare_digest(answer, _proof(key, b"listener", theirs, ours)):
+        connection.sendall(_framed(ours + _proof(key, b"caller", theirs, ours)))
+        if not hmac.compare_digest(_received_part(connection, _PROOF), _proof(key, b"listener", theirs, ours)):
             raise AuthenticationError("the listener does not know the job's key")
-    except (EOFError, ConnectionError) as error:
+        connection.settimeout(None)
+    except (EOFError, ConnectionError, TimeoutError) as error:
         connection.close()
         raise AuthenticationError(f"the listener refused this process: {error or 'it closed the connection'}") from error
     except BaseException:
@@ -61,15 +59,30 @@ def connect(address: Address, key: bytes) -> Connection:
     return connection
 
 
-def authenticate(connection: Connection, key: bytes) -> None:
+def _received_part(connection: socket.socket, size: int) -> bytes:
+    return _received(connection, _checked_size(_received(connection, _LENGTH.size), size))
+
+
+def _checked_size(length: bytes, size: int) -> int:
+    # Until the proof is over anybody may be at the other end: no memory without a limit.
+    if _LENGTH.unpack(length)[0] != size:
+        raise AuthenticationError(f"a proof of {_LENGTH.unpack(length)[0]} bytes where {size} were due")
+    return size
+
+
+async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> None:
     """Authenticate a caller: check that it knows `key`, and prove the same to it. Raises AuthenticationError, OSError, EOFError."""
     ours = os.urandom(_NONCE)
-    connection.send_bytes(ours)
-    answer = _proof_part(connection, _NONCE + hashlib.sha256().digest_size)
+    writer.write(_framed(ours))
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            answer = await reader.readexactly(_checked_size(await reader.readexactly(_LENGTH.size), _NONCE + _PROOF))
+    except TimeoutError as error:
+        raise AuthenticationError(f"no proof came within {_TIMEOUT_SECONDS:.0f} s") from error
     theirs, proof = answer[:_NONCE], answer[_NONCE:]
     if not hmac.compare_digest(proof, _proof(key, b"caller", ours, theirs)):
         raise AuthenticationError("the caller does not know the job's key")
-    connection.send_bytes(_proof(key, b"listener", ours, theirs))
+    writer.write(_framed(_proof(key, b"listener", ours, theirs)))
 
 
 def _proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
@@ -77,30 +90,48 @@ def _proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
     return hmac.digest(key, side + first + second, "sha256")
 
 
-def _proof_part(connection: Connection, size: int) -> bytes:
-    # Until this is over anybody may be at the other end: neither time nor memory without a limit.
-    if not connection.poll(_TIMEOUT_SECONDS):
-        raise AuthenticationError(f"no proof came within {_TIMEOUT_SECONDS:.0f} s")
-    part = connection.recv_bytes(maxlength=size)
-    if len(part) != size:
-        raise AuthenticationError(f"a proof of {len(part)} bytes where {size} were due")
-    return part
+def message(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """A message as it is sent."""
+    return _framed(json.dumps(header, separators=(",", ":")).encode() + b"\n" + body)
 
 
-def send(connection: Connection, header: dict[str, Any], body: bytes = b"") -> None:
-    """Send one message. Not to be called by two threads at once for one connection."""
-    connection.send_bytes(json.dumps(header, separators=(",", ":")).encode() + b"\n" + body)
+def _framed(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
 
 
-def receive(connection: Connection) -> tuple[dict[str, Any], bytes]:
-    """The next message. Raises EOFError when the other side is gone, ValueError for what is no message."""
-    message = connection.recv_bytes()
+def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
+    """Send one message. Not to be called by two threads at once for one connection. Raises OSError."""
+    connection.sendall(message(header, body))
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The next message. Raises EOFError when the other side is gone, ValueError for what is no message, OSError."""
+    return _parsed(_received(connection, _LENGTH.unpack(_received(connection, _LENGTH.size))[0]))
+
+
+async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
+    """As `receive`, in an event loop."""
+    return _parsed(await reader.readexactly(_LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]))
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    found = bytearray(size)
+    rest = memoryview(found)
+    while rest:
+        count = connection.recv_into(rest)
+        if count == 0:
+            raise EOFError("it closed the connection")
+        rest = rest[count:]
+    return bytes(found)
+
+
+def _parsed(content: bytes) -> tuple[dict[str, Any], bytes]:
     # JSON of one line: the first line end is the header's, whatever the body holds.
-    end = message.find(b"\n", 0, _LARGEST_HEADER)
-    header = json.loads(message[:end]) if end >= 0 else None
+    end = content.find(b"\n", 0, _LARGEST_HEADER)
+    header = json.loads(content[:end]) if end >= 0 else None
     if not isinstance(header, dict):
         raise ValueError("a message without a header")
-    return header, message[end + 1 :]
+    return header, content[end + 1 :]
 
 
 def pack(parts: list[bytes]) -> tuple[list[int], bytes]:

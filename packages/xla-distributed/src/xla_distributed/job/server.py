@@ -1,17 +1,17 @@
 """The server of a job's processes: rendezvous of all of them, which exchange bytes, and news of those that die or disagree.
 
-It runs as threads of the job's coordinator (`coordinator.py`). Each number of the job joins once; when all have joined, nobody
-else is let in.
+It runs as one thread of the job's coordinator (`coordinator.py`), an event loop, however many processes there are. Each number of the
+job joins once; when all have joined, nobody else is let in.
 """
 
 from __future__ import annotations
 
-import os
+import asyncio
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 from xla_distributed.job import protocol
@@ -25,6 +25,8 @@ _CROSSED_SECONDS = 3.0
 _CHECK_SECONDS = 1.0
 # A process that is stopped for so long, while others run, is lost.
 _STOPPED_SECONDS = 2.0
+# News of those that leave are collected for so long: when all do at once, it is one message for each and not for each pair.
+_NEWS_SECONDS = 0.02
 # For so long a process that comes late still finds a server, from which it learns that the others have exited.
 _LINGER_SECONDS = 10.0
 
@@ -47,9 +49,8 @@ class _Peer:
     """
 
     rank: int
-    connection: Connection
+    writer: asyncio.StreamWriter
     process: LocalProcess | None
-    sending: threading.Lock = field(default_factory=threading.Lock)
     heard: float = field(default_factory=time.monotonic)
     stopped: float | None = None
     lost: str = ""
@@ -58,22 +59,17 @@ class _Peer:
     crossed: tuple[tuple[str, ...], float] = ((), 0.0)
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
-        with self.sending:
-            try:
-                protocol.send(self.connection, header, body)
-            except OSError:
-                return  # it has ended: its own thread sends the news
+        self.send_message(protocol.message(header, body))
+
+    def send_message(self, message: bytes) -> None:
+        # Of one that has ended, the reading side has the news. What is not read is kept: nobody waits here for anybody.
+        if not self.writer.is_closing():
+            self.writer.write(message)
 
     def give_up(self, reason: str) -> None:
-        """End the connection of a process that is lost, from any thread, also while another one sends to it."""
+        """End the connection of a process that is lost."""
         self.lost = reason
-        try:
-            # A shutdown wakes whoever reads or writes, where `close` would not.
-            # Without `sending`: the thread that holds it may be blocked on this very peer.
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as shared:
-                shared.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended by itself
+        self.writer.transport.abort()
 
 
 def _runs(given: Any) -> Runs:
@@ -92,116 +88,123 @@ class Server:
         self._key = key
         self._heartbeat = heartbeat
         self._runtime = runtime
-        self._lock = threading.RLock()
         self._joined: set[int] = set()
         self._peers: dict[int, _Peer] = {}  # by number, of processes that have not ended
         self._exits: dict[int, ExitStatus] = {}
-        self._ended = threading.Condition(self._lock)
+        self._untold: tuple[list[int], list[int]] = ([], [])  # who has left, and ended, since the last news
         self._exchanges: dict[str, _Exchange] = {}
-        self._listener: socket.socket | None = protocol.listen(host)
-        self.address: protocol.Address = (host, int(self._listener.getsockname()[1]))
-        threading.Thread(target=self._accept, args=(self._listener,), name="xla-job-server", daemon=True).start()
-        threading.Thread(target=self._watch_peers, name="xla-job-heartbeats", daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        self._changed = asyncio.Event()  # somebody has joined or ended
+        self._listening: asyncio.Server | None = None
+        listener = protocol.listen(host)
+        self.address: protocol.Address = (host, int(listener.getsockname()[1]))
+        threading.Thread(target=self._run, args=(listener,), name="xla-job-server", daemon=True).start()
 
     def wait_until_over(self) -> None:
         """Return when all processes of the job have ended, or some have and nobody else has come for a while."""
-        with self._ended:
-            while len(self._exits) < self._size or self._peers:
-                self._ended.wait_for(lambda: not self._peers)
-                if len(self._exits) == self._size or not self._ended.wait_for(lambda: bool(self._peers), _LINGER_SECONDS):
-                    return
+        asyncio.run_coroutine_threadsafe(self._over(), self._loop).result()
 
-    def _stop_listening(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-            listener.close()
+    async def _over(self) -> None:
+        while len(self._exits) < self._size or self._peers:
+            await self._until(lambda: not self._peers)
+            if len(self._exits) == self._size or not await self._until(lambda: bool(self._peers), _LINGER_SECONDS):
+                return
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection = protocol.accept(listener)
-            except OSError:
-                if self._listener is None:
-                    return  # closed: all are here
-                time.sleep(0.1)  # a connection that broke, or no descriptor left
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="xla-job-server", daemon=True).start()
+    async def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait for a condition on who is there; False if that takes longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
 
-    def _serve(self, connection: Connection) -> None:
+    def _run(self, listener: socket.socket) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve_all(listener))
+
+    async def _serve_all(self, listener: socket.socket) -> None:
+        self._listening = await asyncio.start_server(self._serve, sock=listener, backlog=protocol.BACKLOG)
+        await self._watch_peers()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer: _Peer | None = None
         reason = "its process has died"
         try:
-            protocol.authenticate(connection, self._key)
-            peer = self._join(connection)
+            await protocol.authenticate(reader, writer, self._key)
+            peer = await self._join(reader, writer)
             while peer is not None:
-                header, body = protocol.receive(connection)
+                header, body = await protocol.read(reader)
                 peer.heard = time.monotonic()
                 # One that has left is read on, so that its end is noticed, but takes part in nothing.
                 if header["do"] == "leave":
                     self._left(peer, ExitStatus(str(header["reason"]), _runs(header["runs"])))
                 elif peer.rank not in self._exits:
                     self._handle(peer, header, body)
-        except (EOFError, OSError, ValueError, KeyError, TypeError, protocol.AuthenticationError) as error:
+        except asyncio.IncompleteReadError:
+            pass  # it has ended; what it says of the bytes that are missing helps nobody
+        except (OSError, ValueError, KeyError, TypeError, protocol.AuthenticationError) as error:
             reason = f"{reason} ({error})" if str(error) else reason
         finally:
             if peer is not None:
                 # Without effect if it has left already: the first reason stays.
                 self._left(peer, ExitStatus(peer.lost or reason))
                 self._end(peer)
-            connection.close()
+            writer.close()
 
-    def _join(self, connection: Connection) -> _Peer | None:
-        header, _ = protocol.receive(connection)
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Peer | None:
+        header, _ = await protocol.read(reader)
         rank, size = int(header["rank"]), int(header["size"])
         process = local_process(int(header["pid"]), str(header["host"]))
-        with self._lock:
-            if size != self._size or not 0 <= rank < size:
-                protocol.send(connection, {"refused": f"this job has {self._size} processes, the caller is {rank} of {size}"})
-            elif rank in self._joined:
-                protocol.send(connection, {"refused": f"process {rank} has already joined this job"})
-            else:
-                peer = self._peers[rank] = _Peer(rank, connection, process)
-                self._joined.add(rank)
-                if len(self._joined) == self._size:
-                    self._stop_listening()  # before the last one knows that it has joined
-                peer.send({"joined": rank, "heartbeat": self._heartbeat, "runtime": self._runtime})
-                self._ended.notify_all()
-                return peer
-        return None
+        if size != self._size or not 0 <= rank < size:
+            writer.write(protocol.message({"refused": f"this job has {self._size} processes, the caller is {rank} of {size}"}))
+            return None
+        if rank in self._joined:
+            writer.write(protocol.message({"refused": f"process {rank} has already joined this job"}))
+            return None
+        peer = self._peers[rank] = _Peer(rank, writer, process)
+        self._joined.add(rank)
+        if len(self._joined) == self._size and self._listening is not None:
+            self._listening.close()  # before the last one knows that it has joined
+        peer.send({"joined": rank, "heartbeat": self._heartbeat, "runtime": self._runtime})
+        if self._exits:
+            peer.send({**self._news(), "ended": sorted(self._exits.keys() - self._peers.keys())})
+        self._changed.set()
+        return peer
 
     def _handle(self, peer: _Peer, header: dict[str, Any], body: bytes) -> None:
-        with self._lock:
-            if header["do"] == "heartbeat":
-                peer.send({"heartbeat": True})
-                return
-            name = str(header["name"])
-            if header["do"] == "exchange":
-                self._exchange(peer, name, str(header["what"]), self._members(header), body)
-            elif header["do"] == "withdraw":
-                peer.waits.pop(name, None)
-                if name in self._exchanges:
-                    self._exchanges[name].parts.pop(peer.rank, None)
-            elif header["do"] == "stuck":  # the others know whether they run the same
-                peer.stuck = name, str(header["text"])
-                question = {"inquiry": name, "rank": peer.rank, "digest": header["digest"], "text": header["text"]}
-                for rank in self._members(header) & self._peers.keys() - {peer.rank}:
-                    self._peers[rank].send(question)
-            elif header["do"] == "differ":
-                asking = self._peers.get(int(header["rank"]))
-                if asking is not None:
-                    asking.send({"disagree": name, "rank": peer.rank, "text": header["text"]})
-            elif header["do"] == "not reached":
-                self._not_reached(peer, name, int(header["rank"]))
-            elif header["do"] == "message":
-                receiver = self._peers.get(int(header["to"]))
-                if receiver is not None:
-                    receiver.send({"message": name}, body)
-            elif header["do"] == "status":
-                arrived = sorted(self._exchanges[name].parts) if name in self._exchanges else []
-                absent = [rank for rank in range(self._size) if rank not in self._joined]
-                stuck = [other.rank for other in self._peers.values() if other.stuck[0] == name]
-                peer.send({"status": name, "arrived": arrived, "never_joined": absent, "stuck": stuck})
+        if header["do"] == "heartbeat":
+            peer.send({"heartbeat": True})
+            return
+        name = str(header["name"])
+        if header["do"] == "exchange":
+            self._exchange(peer, name, str(header["what"]), self._members(header), body)
+        elif header["do"] == "withdraw":
+            peer.waits.pop(name, None)
+            if name in self._exchanges:
+                self._exchanges[name].parts.pop(peer.rank, None)
+        elif header["do"] == "stuck":  # the others know whether they run the same
+            peer.stuck = name, str(header["text"])
+            question = {"inquiry": name, "rank": peer.rank, "digest": header["digest"], "text": header["text"]}
+            for rank in self._members(header) & self._peers.keys() - {peer.rank}:
+                self._peers[rank].send(question)
+        elif header["do"] == "differ":
+            asking = self._peers.get(int(header["rank"]))
+            if asking is not None:
+                asking.send({"disagree": name, "rank": peer.rank, "text": header["text"]})
+        elif header["do"] == "not reached":
+            self._not_reached(peer, name, int(header["rank"]))
+        elif header["do"] == "message":
+            receiver = self._peers.get(int(header["to"]))
+            if receiver is not None:
+                receiver.send({"message": name}, body)
+        elif header["do"] == "status":
+            arrived = sorted(self._exchanges[name].parts) if name in self._exchanges else []
+            absent = [rank for rank in range(self._size) if rank not in self._joined]
+            stuck = [other.rank for other in self._peers.values() if other.stuck[0] == name]
+            peer.send({"status": name, "arrived": arrived, "never_joined": absent, "stuck": stuck})
 
     def _members(self, header: dict[str, Any]) -> frozenset[int]:
         """The processes that a message concerns."""
@@ -218,27 +221,26 @@ class Server:
         elif len(parts) == len(members):
             lengths, joined = protocol.pack([parts[rank] for rank in sorted(members)])
             del self._exchanges[name]
+            result = protocol.message({"exchange": name, "lengths": lengths}, joined)
             for rank in members & self._peers.keys():
-                other = self._peers[rank]
-                other.waits.pop(name, None)
-                other.send({"exchange": name, "lengths": lengths}, joined)
+                self._peers[rank].waits.pop(name, None)
+                self._peers[rank].send_message(result)
         elif all(other.waits for other in self._peers.values()) and len(self._peers) == self._size:
             # Not at once: a process has several threads, and another one of them may yet come.
-            threading.Timer(_SETTLED_SECONDS, self._fail_if_all_wait, (self._waits(),)).start()
+            self._loop.call_later(_SETTLED_SECONDS, self._fail_if_all_wait, self._waits())
 
     def _waits(self) -> dict[int, dict[str, str]]:
         return {rank: dict(peer.waits) for rank, peer in self._peers.items()}
 
     def _fail_if_all_wait(self, before: dict[int, dict[str, str]]) -> None:
         """Send all processes the mismatch, if each waits for the others at another place, as a while ago: none would ever come."""
-        with self._lock:
-            if self._waits() != before:
-                return
-            for peer in self._peers.values():
-                for name in peer.waits:
-                    for rank, waits in before.items():
-                        if rank in self._exchanges[name].members and name not in waits:
-                            peer.send({"disagree": name, "rank": rank, "text": "; ".join(waits.values())})
+        if self._waits() != before:
+            return
+        for peer in self._peers.values():
+            for name in peer.waits:
+                for rank, waits in before.items():
+                    if rank in self._exchanges[name].members and name not in waits:
+                        peer.send({"disagree": name, "rank": rank, "text": "; ".join(waits.values())})
 
     def _not_reached(self, peer: _Peer, name: str, rank: int) -> None:
         """A process has not reached a program in which another hangs: send both the mismatch, if it waits for that one elsewhere."""
@@ -259,11 +261,11 @@ class Server:
             for place in elsewhere:
                 peer.send({"disagree": place, "rank": rank, "text": other.stuck[1]})
 
-    def _watch_peers(self) -> None:
+    async def _watch_peers(self) -> None:
         """Give up processes that cannot go on while others can, in a loop."""
         last = time.monotonic()
         while True:
-            time.sleep(_CHECK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
             now = time.monotonic()
             late, last = now - last > 3 * _CHECK_SECONDS, now
             peers = [peer for peer in tuple(self._peers.values()) if not peer.lost]
@@ -291,25 +293,40 @@ class Server:
 
     def _news(self) -> dict[str, Any]:
         """The exits so far, for a message."""
-        return {"exits": {rank: [status.reason, status.runs] for rank, status in self._exits.items()}}
+        return self._exits_of(self._exits)
+
+    def _exits_of(self, ranks: Iterable[int]) -> dict[str, Any]:
+        return {"exits": {rank: [self._exits[rank].reason, self._exits[rank].runs] for rank in ranks}}
 
     def _left(self, peer: _Peer, status: ExitStatus) -> None:
         """A process takes part no more, though it may still be ending."""
-        with self._lock:
-            if peer.rank in self._exits:
-                return
-            self._exits[peer.rank] = status
-            for other in self._peers.values():
-                other.send(self._news())
-                # Exchanges in which others wait for it.
-                for name, exchange in self._exchanges.items():
-                    if other.rank in exchange.parts and peer.rank in exchange.members and other is not peer:
-                        other.send({"exchange": name, **self._news()})
+        if peer.rank in self._exits:
+            return
+        self._exits[peer.rank] = status
+        self._tell_soon()
+        self._untold[0].append(peer.rank)
+        # Exchanges in which others wait for it.
+        for name, exchange in self._exchanges.items():
+            if peer.rank in exchange.members and exchange.parts:
+                failure = protocol.message({"exchange": name, **self._news()})
+                for rank in exchange.parts.keys() & self._peers.keys() - {peer.rank}:
+                    self._peers[rank].send_message(failure)
+                exchange.parts.clear()  # whoever comes later is told at once
 
     def _end(self, peer: _Peer) -> None:
         """A process has ended."""
-        with self._lock:
-            del self._peers[peer.rank]
-            for other in self._peers.values():
-                other.send({"ended": peer.rank})
-            self._ended.notify_all()
+        del self._peers[peer.rank]
+        self._tell_soon()
+        self._untold[1].append(peer.rank)
+        self._changed.set()
+
+    def _tell_soon(self) -> None:
+        if not any(self._untold):
+            self._loop.call_later(_NEWS_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        """Send all processes the news of who has left and who has ended since the last ones."""
+        (left, ended), self._untold = self._untold, ([], [])
+        news = protocol.message({**self._exits_of(left), "ended": ended})
+        for peer in self._peers.values():
+            peer.send_message(news)
