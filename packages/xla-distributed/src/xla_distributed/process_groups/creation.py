@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import torch_xla.runtime as xr
 from xla_distributed.collectives.groups import groups_of
+from xla_distributed.job import connection
 from xla_distributed.process_groups import meshes
 from xla_distributed.process_groups.process_group import ProcessGroupXla
 
@@ -30,8 +31,10 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     in one program; `{"xla_pg_options": {"spmd": True}}` to infer the mesh. Without them only the members issue them.
     Raises RuntimeError for a default group whose ranks are not those of the job.
     """
-    world, ordinal = int(xr.world_size()), int(xr.global_ordinal())
     ranks = list(options.global_ranks_in_group)
+    if not ranks and options.group_size > 1 and xr.world_size() == 1:
+        connection.join_by_store(options.store, options.group_rank, options.group_size)
+    world, ordinal = int(xr.world_size()), int(xr.global_ordinal())
     if not ranks:
         if (options.group_rank, options.group_size) != (ordinal, world):
             raise RuntimeError(

@@ -68,6 +68,35 @@ def parts_of(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[tor
     return list(tensor.split(given))
 
 
+class SplittingBackend:
+    """What torch takes for the backend of one device of a group, when it splits the group.
+
+    options: of the group that is split, for those that come of it: none.
+    """
+
+    supports_splitting = True
+    supports_coalescing = False
+    supports_time_estimate = False
+    options = None
+
+    def __init__(self, group: ProcessGroupXla) -> None:
+        self._group = group
+
+    def name(self) -> str:
+        """`xla`."""
+        return "xla"
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """Bind the group to its device: nothing is connected before the first collective."""
+        self._group.bound_device_id = device
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Nothing: those that are in no part take no part in a split."""
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing: the flight recorder counts."""
+
+
 class ProcessGroupXla(_Base):  # type: ignore[misc]
     """All replicas of this process's job, or some of them; or one of several groups that all issue their collectives together.
 
@@ -91,6 +120,8 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
             raise AssertionError("the torch.distributed backend xla is for replicas, SPMD mode has one program over all devices")
         self.groups = groups
         self._store = prefix_store
+        self._timeout = timeout
+        self._generation = generation
         self._name = self._description = ""
         mine = int(xr.global_ordinal())
         self.members = list(range(size)) if groups is None else list(next(group for group in groups if mine in group))
@@ -121,6 +152,38 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     def getGroupDesc(self) -> str:
         """As `setGroupDesc` said."""
         return self._description
+
+    def _get_backend(self, device: torch.device) -> SplittingBackend:
+        """What torch asks about splitting. Raises RuntimeError for other devices than xla."""
+        if torch.device(device).type != "xla":
+            raise RuntimeError(f"no backend for {device} in a process group of backend xla")
+        return SplittingBackend(self)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> ProcessGroupXla | None:
+        """The group of some ranks of this one, which only its members use; None for those that are not in it."""
+        if self.rank() not in ranks:
+            return None
+        members = tuple(self.members[rank] for rank in ranks)
+        groups = None if members == tuple(range(int(xr.world_size()))) else Members([members])
+        made = ProcessGroupXla(
+            self._store,
+            list(ranks).index(self.rank()),
+            len(ranks),
+            timeout or self._timeout,
+            groups=groups,
+            generation=self._generation,
+        )
+        made.setGroupName(group_name or f"{self._name}:split:{','.join(map(str, members))}")
+        made.setGroupDesc(group_desc or "undefined")
+        return made
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Nothing: what is recorded runs together anyway."""
