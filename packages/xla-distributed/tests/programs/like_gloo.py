@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+import torch.distributed.nn.functional as nnf
 
 import harness
 import torch_xla
 
-GROUPS = ([0, 2], [1, 3], [0, 1, 3], [3, 1], [2], [0, 1, 2, 3], [1, 2, 3])
+GROUPS = ([0, 2], [0, 1, 3], [3, 1], [2], [0, 1, 2, 3])
 
 
 class Member:
@@ -223,7 +225,35 @@ def messages(me: Member) -> dict[str, Any]:
     return found
 
 
-PARTS: tuple[Callable[[Member], Any], ...] = (of_groups, in_between, grid, pipeline, collectives, messages)
+def gradients(me: Member) -> dict[str, Any]:
+    """Of a weighted sum of each result of a collective with a gradient, in a group while the others do nothing."""
+    ranks = [0, 1]  # others confuse torch.distributed.nn with gloo
+    group = dist.new_group(ranks)
+    if me.rank not in ranks:
+        return {}
+    place = ranks.index(me.rank)
+    uneven = [[1, 3], [3, 1]][place]
+    functions: dict[str, Callable[[torch.Tensor], Any]] = {
+        "gather": lambda x: funcol.all_gather_tensor_autograd(x, 0, group),
+        "gather dim 1": lambda x: funcol.all_gather_tensor_autograd(x, 1, group),
+        "scatter": lambda x: funcol.reduce_scatter_tensor_autograd(x, "sum", 0, group),
+        "all_to_all": lambda x: funcol.all_to_all_single_autograd(x, uneven, uneven, group),
+        "reduce": lambda x: funcol.all_reduce(x, "sum", group),
+        "nn all_reduce": lambda x: nnf.all_reduce(x, group=group),
+        "nn all_gather": lambda x: torch.stack(nnf.all_gather(x, group=group)),
+        "nn broadcast": lambda x: nnf.broadcast(x, 1, group=group),
+        "nn all_to_all_single": lambda x: nnf.all_to_all_single(torch.zeros_like(x), x, group=group),
+    }
+    found: dict[str, Any] = {}
+    for name, function in functions.items():
+        x = me.value(4, 2).requires_grad_()
+        result = function(x * 2)
+        (result * (torch.arange(float(result.numel()), device=me.device).reshape(result.shape) + me.rank)).sum().backward()
+        found[name] = [result.tolist(), None if x.grad is None else x.grad.tolist()]
+    return found
+
+
+PARTS: tuple[Callable[[Member], Any], ...] = (of_groups, in_between, grid, pipeline, collectives, messages, gradients)
 
 
 def work(rank: int, folder: str) -> dict[str, Any]:
