@@ -22,7 +22,6 @@ OPEN = (
     "torch_xla.distributed.spmd",
     "torch_xla.distributed.xla_backend",
     "torch_xla.distributed.xla_multiprocessing",
-    "torch_xla.experimental.distributed_checkpoint",
 )
 
 

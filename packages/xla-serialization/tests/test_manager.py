@@ -77,6 +77,22 @@ def fail_in_background(found: xc.CheckpointManager, step: int) -> None:
             assert pending.exception(60) is not None
 
 
+def test_names_are_where_programs_of_2_9_import_them_from() -> None:
+    from torch_xla.experimental.distributed_checkpoint import manager as managers
+    from torch_xla.experimental.distributed_checkpoint import planners, util
+
+    assert managers.CheckpointManager is xc.CheckpointManager and util.prime_optimizer is xc.prime_optimizer
+    assert (planners.SPMDLoadPlanner, planners.SPMDSavePlanner) == (xc.SPMDLoadPlanner, xc.SPMDSavePlanner)
+
+
+def test_numbers_that_are_none_have_their_defaults(make: Make) -> None:
+    found = make(max_to_keep=None, max_pending_async=None, num_of_threads=None)
+    for step in (0, 1, 2):
+        assert found.save_async(step, {"step": step})
+    found.join()
+    assert found.all_steps() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("save", ["save", "save_async"])
 def test_every_interval_is_saved(make: Make, save: str) -> None:
     found = make(3, max_pending_async=9)
@@ -235,7 +251,7 @@ def test_priming_makes_the_state_exist() -> None:
     model.bias.requires_grad_(False)
     before = model.weight.detach().cpu().clone()
     optimizer = torch.optim.Adam(model.parameters())
-    xc.prime_optimizer(optimizer)
+    assert xc.prime_optimizer(optimizer) is optimizer
     assert set(optimizer.state_dict()["state"]) == {0} and model.weight.grad is None
     assert torch.equal(model.weight.detach().cpu(), before), "without weight decay"
     assert not optimizer.state[model.weight]["exp_avg"].cpu().any()

@@ -41,9 +41,9 @@ class CheckpointManager:
         self,
         path: str | os.PathLike[str],
         save_interval: int,
-        max_to_keep: int = 0,
-        max_pending_async: int = 1,
-        num_of_threads: int = 1,
+        max_to_keep: int | None = 0,
+        max_pending_async: int | None = 1,
+        num_of_threads: int | None = 1,
         process_group: dist.ProcessGroup | None = None,
         chkpt_on_preemption: bool = True,
     ) -> None:
@@ -51,9 +51,13 @@ class CheckpointManager:
 
         max_to_keep: checkpoints; those saved longest ago go when a new one is whole (0: none goes). max_pending_async: copies of the state
         that wait to be written, at most. num_of_threads: write so many steps at a time. process_group: a CPU group of those that save
-        together; None: all of torch.distributed if it is initialised. chkpt_on_preemption: watch for SIGTERM.
+        together; None: all of torch.distributed if it is initialised. chkpt_on_preemption: watch for SIGTERM. A number that is None has its
+        default.
         Raises ValueError for numbers out of range, another kind of group, paths that differ, and SIGTERM outside the main thread.
         """
+        max_to_keep = 0 if max_to_keep is None else max_to_keep
+        max_pending_async = 1 if max_pending_async is None else max_pending_async
+        num_of_threads = 1 if num_of_threads is None else num_of_threads
         for name, value, least in (
             ("save_interval", save_interval, 1),
             ("max_to_keep", max_to_keep, 0),
