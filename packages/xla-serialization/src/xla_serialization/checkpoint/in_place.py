@@ -7,14 +7,17 @@ from typing import Any
 
 import torch
 
+from xla_serialization.checkpoint.dtensors import is_dtensor, local_block
 from xla_serialization.checkpoint.loading import Checkpoint
 from xla_serialization.checkpoint.local_shards import local_spans, write_local_shards
-from xla_serialization.checkpoint.saving import flatten, unwrapped
+from xla_serialization.checkpoint.participants import Participants, spmd_participants
+from xla_serialization.checkpoint.state import flatten, unwrapped
 from xla_serialization.core import sharding
 from xla_serialization.errors import MismatchError
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX
-from xla_serialization.format.matching import matched
+from xla_serialization.format.matching import matched, own_part
+from xla_serialization.format.per_process import with_holders_filled
 from xla_serialization.format.tree import decode
 from xla_serialization.progress import Meter, Progress, no_progress
 
@@ -23,13 +26,22 @@ def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, 
     """Write a checkpoint's tensors into the tensors of `state`, in the same nesting; gives what was saved, with those tensors in it.
 
     Of sharded tensors, what each device of this process holds is read from the files: the mesh, and the number of devices
-    and processes, may be others than when saving. verify: compare checksums of what is read whole. progress: called after each tensor.
+    and processes, may be others than when saving. In the place of a `PerProcess` stands this process's own value.
+    verify: compare checksums of what is read whole. progress: called after each tensor.
     Raises MismatchError, which says where, for other keys, shapes or dtypes, before anything is written; else as `load`.
     """
+    return load_part(state, path, spmd_participants(), verify, progress)
+
+
+def load_part(
+    state: Any, path: str | os.PathLike[str], participants: Participants, verify: bool = True, progress: Progress = no_progress
+) -> Any:
+    """`load_into` of one of several processes that load together."""
     checkpoint = Checkpoint(path, verify)
-    flat = flatten(state)
+    flat = flatten(state, participants.index)
+    tree = own_part(flat.tree, checkpoint.manifest.tree, participants.index, participants.count) if flat.own else checkpoint.manifest.tree
     names: dict[str, str] = {}
-    for mine, theirs in matched(flat.tree, checkpoint.manifest.tree):
+    for mine, theirs in matched(with_holders_filled(flat.tree, lambda number: flat.own[number]), tree):
         if names.setdefault(mine, theirs) != theirs:
             raise MismatchError(f"{mine}: one tensor, which stands where the checkpoint has two, {names[mine]} and {theirs}")
         _check(mine, flat.tensors[mine], checkpoint, theirs)
@@ -38,7 +50,7 @@ def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, 
         fill(flat.tensors[mine], checkpoint, theirs)
         meter.add(checkpoint.manifest.tensors[theirs].nbytes)
     there = {theirs: flat.tensors[mine] for mine, theirs in names.items()}
-    return decode(checkpoint.manifest.tree, lambda name: there[name] if name in there else checkpoint[name], str(checkpoint.path / INDEX))
+    return decode(tree, lambda name: there[name] if name in there else checkpoint[name], str(checkpoint.path / INDEX))
 
 
 def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str) -> None:
@@ -51,6 +63,13 @@ def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str)
 def fill(tensor: torch.Tensor, checkpoint: Checkpoint, name: str) -> None:
     """Write a checkpoint's tensor into `tensor`, of its shape and dtype."""
     inner = unwrapped(tensor)
+    if is_dtensor(inner):
+        block = local_block(inner)
+        if block is not None:
+            index = tuple(slice(start, start + size) for start, size in zip(block.offset, block.data.shape, strict=True))
+            with torch.no_grad():
+                block.data.copy_(checkpoint.part(name, index))
+        return
     if inner.device.type == "xla" and sharding.sharding_of(inner) is not None:
         wanted = set(local_spans(inner))
         write_local_shards(inner, {spans: checkpoint.part(name, tuple(slice(*span) for span in spans)) for spans in wanted})

@@ -83,7 +83,7 @@ def dump(manifest: Manifest) -> bytes:
         "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
         "tree": manifest.tree,
     }
-    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": checksum(_canonical(plain))}}
+    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": checksum(canonical(plain))}}
     return json.dumps(whole, indent=1, allow_nan=False).encode()
 
 
@@ -93,7 +93,8 @@ def _for_others(manifest: Manifest) -> dict[str, Any]:
     return {"metadata": {"total_size": manifest.nbytes}, "weight_map": weights}
 
 
-def _canonical(plain: dict[str, Any]) -> bytes:
+def canonical(plain: Any) -> bytes:
+    """JSON that is the same for equal values, whatever the order of keys in them."""
     # Of the values, not of the file's text, in which the checksum itself stands.
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -150,7 +151,7 @@ def _each(found: Any, kind: Any) -> dict[str, Any]:
 
 def _safe_checksum(found: dict[str, Any]) -> str | None:
     try:
-        return checksum(_canonical(found))
+        return checksum(canonical(found))
     except (ValueError, RecursionError):  # a number beyond floats, which no index of ours has; or nested without end
         return None
 

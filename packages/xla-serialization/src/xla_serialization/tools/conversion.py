@@ -12,8 +12,10 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
+from xla_serialization.checkpoint.chunks import Chunk
 from xla_serialization.checkpoint.participants import Participants
-from xla_serialization.checkpoint.saving import Chunk, FlatState, write_chunks
+from xla_serialization.checkpoint.saving import write_chunks
+from xla_serialization.checkpoint.state import FlatState
 from xla_serialization.errors import UnsavableError
 from xla_serialization.format.leaves import Leaf
 from xla_serialization.format.locked_write import locked_atomic_write

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from xla_serialization.checkpoint import saving
 from xla_serialization.checkpoint.loading import Checkpoint
+from xla_serialization.checkpoint.state import flatten
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.files import open_file
@@ -161,7 +161,7 @@ def _torch(path: Path) -> Source:
         data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError):
         data = _xser_or_refused(path)
-    state = saving.flatten(data)
+    state = flatten(data)
     tensors = {
         name: SourceTensor(tensor.dtype, tuple(tensor.shape), (path.name,), 1, tensor.nbytes, partial(_given, tensor))
         for name, tensor in state.tensors.items()

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, T
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from xla_serialization.checkpoint.local_shards import Spans, local_spans, write_local_shards
-from xla_serialization.checkpoint.saving import unwrapped
+from xla_serialization.checkpoint.state import unwrapped
 from xla_serialization.core import sharding
 
 

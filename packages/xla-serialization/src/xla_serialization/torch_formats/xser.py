@@ -22,7 +22,7 @@ import xxhash
 import torch_xla.core.xla_model as xm
 from xla_serialization.checkpoint import loading
 from xla_serialization.checkpoint.participants import is_writer
-from xla_serialization.checkpoint.saving import unwrapped
+from xla_serialization.checkpoint.state import unwrapped
 from xla_serialization.core import files
 from xla_serialization.core import tensors as tensors_abi
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError
