@@ -1,4 +1,4 @@
-"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas|forever FOLDER
+"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas|whole|forever FOLDER
 
 The last line of each is a report as JSON.
 """
@@ -19,12 +19,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.distributed.xla_backend
 import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.runtime as xr
+import torch_xla.utils.serialization as xser
 import xla_serialization
 from xla_serialization import Checkpoint, PerProcess
+from xla_serialization.torch_formats import whole_tensors
 from xla_serialization.training import preemption
 
 
@@ -145,6 +148,22 @@ def replicas(folder: str) -> dict[str, Any]:
     }
 
 
+def whole(folder: str) -> dict[str, Any]:
+    """`xm.save` of tensors that are divided among the processes, sent in parts of a few bytes."""
+    whole_tensors._EXCHANGED_BYTES = 48
+    weight = sharded(3.0) + torch.arange(32.0).reshape(8, 4).to("xla")
+    low = sharded(0.5).to(torch.bfloat16)
+    state = {"weight": weight, "tied": weight, "low": low, "plain": torch.arange(3, device="xla"), "here": torch.ones(2)}
+    kept = {**state, "empty": torch.ones(0, 4, device="xla"), "parameter": torch.nn.Parameter(sharded(2.0)), "step": 7}
+    path = f"{folder}/whole.pt"
+    xm.save(kept, path, global_master=True, sync=True)
+    xm.save(kept, f"{path}.{xr.process_index()}", master_only=False)
+    different = error_of(lambda: xm.save({"weight": torch.ones(2 + xr.process_index(), device="xla")}, path, global_master=True))
+    parted = error_of(lambda: xser.save({"weight": weight}, path))
+    nowhere = error_of(lambda: xm.save({"weight": weight}, f"{folder}/none{xr.process_index() or ''}/x.pt", master_only=False))
+    return {"different": different, "nowhere": nowhere, "parted": parted, "device": weight.device.type}
+
+
 def forever(folder: str) -> None:
     """Saves on and on, from the step on that is there."""
     path = Path(folder) / "saved"
@@ -166,7 +185,8 @@ def main() -> None:
         dist.init_process_group("cpu:gloo,xla:xla", init_method="xla://")
     else:
         dist.init_process_group("gloo")
-    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse, "replicas": replicas, "forever": forever}[action](folder)
+    actions = (preempt, steps, fail, refuse, replicas, whole, forever)
+    report = {one.__name__: one for one in actions}[action](folder)
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(report))
