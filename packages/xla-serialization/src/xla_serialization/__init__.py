@@ -19,6 +19,7 @@ from xla_serialization.errors import (
 )
 from xla_serialization.format.per_process import PerProcess
 from xla_serialization.progress import progress_bar
+from xla_serialization.torch_formats.dcp_staging import SnapshotStager
 
 del _abi  # imported before all that needs `torch_xla`: it checks that this core fits, and that `torch_xla` is ours
 
@@ -32,6 +33,7 @@ __all__ = [
     "NewerCheckpointError",
     "PerProcess",
     "ReplicasDifferError",
+    "SnapshotStager",
     "UnsavableError",
     "__version__",
     "load",

@@ -21,7 +21,7 @@ _REMEDY = (
     "as xm.broadcast_master_param(model) does"
 )
 Digests = Mapping[str, str]
-"""Checksums by the names of blocks."""
+"""Checksums by the keys of chunks."""
 
 
 def divide(state: FlatState, chunks: Chunks, participants: Participants) -> tuple[Chunks, Chunks]:
@@ -34,7 +34,7 @@ def divide(state: FlatState, chunks: Chunks, participants: Participants) -> tupl
     shared = {name: _text(state, name) for name in state.tensors if name not in state.own_tensors}
     gathered = participants.all_gather([shared, sorted(state.own_tensors), list(chunks)])
     _check_names([names for names, _, _ in gathered], [own for _, own, _ in gathered])
-    # A block is its first holder's.
+    # A chunk is its first holder's.
     elsewhere = {name for _, _, blocks in gathered[: participants.index] for name in blocks}
     written = {name: chunk for name, chunk in chunks.items() if name not in elsewhere}
     return written, {name: chunk for name, chunk in chunks.items() if name in elsewhere}
@@ -62,10 +62,10 @@ def _check_names(shared: Sequence[dict[str, str]], own: Sequence[list[str]]) -> 
         taken.update(names_of_one)
 
 
-def check_equal(written: Sequence[Digests], compared: Sequence[Digests], tensors: Mapping[str, str]) -> None:
+def check_equal(written: Sequence[Digests], compared: Sequence[Digests]) -> None:
     """Raise ReplicasDifferError, which names tensors and processes, unless the copies of all processes are what was written.
 
-    written, compared: by process. tensors: the tensor of each block.
+    written, compared: by process.
     """
     writers = {block: (process, digest) for process, found in enumerate(written) for block, digest in found.items()}
     different: dict[str, set[int]] = {}
@@ -77,9 +77,9 @@ def check_equal(written: Sequence[Digests], compared: Sequence[Digests], tensors
         block, processes = next(iter(different.items()))
         writer = writers[block][0]
         others = ", ".join(str(process) for process in sorted(processes - {writer}))
-        names = list(dict.fromkeys(tensors[name] for name in different))
+        names = list(dict.fromkeys(one.rpartition("@")[0] for one in different))
         raise ReplicasDifferError(
-            f"nothing was saved: replicas save one state together, and {shown(tensors[block])}{_more(names)} of process {writer} differs "
+            f"nothing was saved: replicas save one state together, and {shown(names[0])}{_more(names)} of process {writer} differs "
             f"from that of process {others}. {_REMEDY}"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,16 +19,20 @@ from xla_serialization.format.shards import Block
 
 @dataclass(frozen=True)
 class Chunk:
-    """The block of a tensor at `offset`, as it will be stored. read: copies it to the CPU."""
+    """The block of a tensor at `offset`, as it will be stored, under the tensor's name. read: copies it to the CPU."""
 
-    tensor: str
     block: Block
     offset: Shape
     read: Callable[[], torch.Tensor]
 
 
 Chunks = dict[str, Chunk]
-"""By the names of their blocks."""
+"""By the tensor's name and the offset, as `key_of` gives it."""
+
+
+def key_of(tensor: str, offset: Sequence[int]) -> str:
+    """The text that stands for a block of a tensor. No tensor has such a name (FORMAT.md §3)."""
+    return f"{tensor}@{','.join(map(str, offset))}"
 
 
 def local_chunks(state: FlatState, participants: Participants) -> Chunks:
@@ -39,7 +43,7 @@ def local_chunks(state: FlatState, participants: Participants) -> Chunks:
     local = [local_part(unwrapped(tensor)) for tensor in state.tensors.values()]
     tensors_abi.materialize([tensor for tensor in local if tensor.device.type == "xla"])
     found = [chunk for name, tensor in state.tensors.items() for chunk in _chunks_of(name, tensor, state, participants)]
-    return {chunk.block.name: chunk for chunk in found}
+    return {key_of(chunk.block.name, chunk.offset): chunk for chunk in found}
 
 
 def _chunks_of(name: str, tensor: torch.Tensor, state: FlatState, participants: Participants) -> list[Chunk]:
@@ -54,7 +58,7 @@ def _chunks_of(name: str, tensor: torch.Tensor, state: FlatState, participants: 
     # Of what is on the host of several processes of one program, the first one's.
     if participants.index and spans_processes() and not own:
         return []
-    return [Chunk(name, Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
+    return [Chunk(Block(name, inner.dtype, tuple(inner.shape)), (0,) * inner.dim(), lambda: inner.detach().cpu())]
 
 
 def _block_chunks(name: str, tensor: torch.Tensor, participants: Participants) -> list[Chunk]:
@@ -68,16 +72,9 @@ def _block_chunks(name: str, tensor: torch.Tensor, participants: Participants) -
     if block is None:
         return []
     data = block.data
-    stored = Block(_name_of(name, tensor, block.offset, tuple(data.shape)), tensor.dtype, tuple(data.shape))
-    return [Chunk(name, stored, block.offset, lambda: data.detach().cpu())]
+    return [Chunk(Block(name, tensor.dtype, tuple(data.shape)), block.offset, lambda: data.detach().cpu())]
 
 
 def _shard_chunk(name: str, tensor: torch.Tensor, part: sharding.OwnedShard) -> Chunk:
-    offset = tuple(one.start for one in part.index)
     shape = tuple(one.stop - one.start for one in part.index)
-    return Chunk(name, Block(_name_of(name, tensor, offset, shape), tensor.dtype, shape), offset, part.read)
-
-
-def _name_of(name: str, tensor: torch.Tensor, offset: Shape, shape: Shape) -> str:
-    """The name under which a block of a tensor is stored."""
-    return name if shape == tuple(tensor.shape) else f"{name}@{','.join(map(str, offset))}"
+    return Chunk(Block(name, tensor.dtype, shape), tuple(one.start for one in part.index), part.read)

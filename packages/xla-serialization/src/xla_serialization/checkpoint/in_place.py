@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from xla_serialization.checkpoint.dtensors import is_dtensor, local_block
 from xla_serialization.checkpoint.loading import Checkpoint
 from xla_serialization.checkpoint.local_shards import local_spans, write_local_shards
 from xla_serialization.checkpoint.participants import Participants, spmd_participants
-from xla_serialization.checkpoint.state import flatten, unwrapped
+from xla_serialization.checkpoint.state import FlatState, flatten, unwrapped
 from xla_serialization.core import sharding
 from xla_serialization.errors import MismatchError
 from xla_serialization.format.dtypes import DTYPES
@@ -21,12 +23,15 @@ from xla_serialization.format.per_process import with_holders_filled
 from xla_serialization.format.tree import decode
 from xla_serialization.progress import Meter, Progress, no_progress
 
+_SHOWN = 5
+
 
 def load_into(state: Any, path: str | os.PathLike[str], *, verify: bool = True, progress: Progress = no_progress) -> Any:
     """Write a checkpoint's tensors into the tensors of `state`, in the same nesting; gives what was saved, with those tensors in it.
 
     Of sharded tensors, what each device of this process holds is read from the files: the mesh, and the number of devices
     and processes, may be others than when saving. In the place of a `PerProcess` stands this process's own value.
+    Of a folder that another program wrote, tensors are found by their names.
     verify: compare checksums of what is read whole. progress: called after each tensor.
     Raises MismatchError, which says where, for other keys, shapes or dtypes, before anything is written; else as `load`.
     """
@@ -39,9 +44,14 @@ def load_part(
     """`load_into` of one of several processes that load together."""
     checkpoint = Checkpoint(path, verify)
     flat = flatten(state, participants.index)
-    tree = own_part(flat.tree, checkpoint.manifest.tree, participants.index, participants.count) if flat.own else checkpoint.manifest.tree
+    mine_whole, tree = with_holders_filled(flat.tree, lambda number: flat.own[number]), checkpoint.manifest.tree
+    if checkpoint.manifest.id:
+        tree = own_part(flat.tree, tree, participants.index, participants.count) if flat.own else tree
+        pairs = matched(mine_whole, tree)
+    else:
+        tree, pairs = mine_whole, _named_alike(flat, checkpoint)
     names: dict[str, str] = {}
-    for mine, theirs in matched(with_holders_filled(flat.tree, lambda number: flat.own[number]), tree):
+    for mine, theirs in pairs:
         if names.setdefault(mine, theirs) != theirs:
             raise MismatchError(f"{mine}: one tensor, which stands where the checkpoint has two, {names[mine]} and {theirs}")
         _check(mine, flat.tensors[mine], checkpoint, theirs)
@@ -51,6 +61,14 @@ def load_part(
         meter.add(checkpoint.manifest.tensors[theirs].nbytes)
     there = {theirs: flat.tensors[mine] for mine, theirs in names.items()}
     return decode(tree, lambda name: there[name] if name in there else checkpoint[name], str(checkpoint.path / INDEX))
+
+
+def _named_alike(flat: FlatState, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Names of tensors, twice: other programs save no nesting, and name tensors by the keys on the way, as we do."""
+    for name in flat.tensors:
+        if name not in checkpoint:
+            raise MismatchError(f"{name}: not in {checkpoint.path}, which has {', '.join(islice(checkpoint, _SHOWN))}, …")
+        yield name, name
 
 
 def _check(mine: str, tensor: torch.Tensor, checkpoint: Checkpoint, theirs: str) -> None:

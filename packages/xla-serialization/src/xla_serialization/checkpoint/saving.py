@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -12,13 +13,13 @@ from typing import Any
 import torch
 
 from xla_serialization.checkpoint.agreement import check_equal, divide, warn_of_values
-from xla_serialization.checkpoint.chunks import Chunk, Chunks, local_chunks
+from xla_serialization.checkpoint.chunks import Chunk, Chunks, key_of, local_chunks
 from xla_serialization.checkpoint.participants import Participants, is_writer, spmd_participants
 from xla_serialization.checkpoint.state import FlatState, flatten
 from xla_serialization.format import folder as folders
 from xla_serialization.format.manifest import Manifest, Piece, TensorEntry, Tree, canonical, checksum
 from xla_serialization.format.per_process import of_all
-from xla_serialization.format.shards import Block, ShardWriter, bytes_of, ordered
+from xla_serialization.format.shards import ShardWriter, bytes_of
 from xla_serialization.progress import Meter, Progress, no_progress
 
 SHARD_BYTES = 5_000_000_000
@@ -51,7 +52,7 @@ def save(
 
 @dataclass
 class _Written:
-    """What a process has done of a save: its files and their sizes, pieces by tensor, and checksums of copies by block."""
+    """What a process has done of a save: its files and their sizes, pieces by tensor, and checksums of copies."""
 
     files: dict[str, int] = field(default_factory=dict)
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -73,7 +74,7 @@ def write_chunks(
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes is {shard_bytes}, must be positive")
     chunks, copies = divide(state, chunks, participants)
-    shards = split_into_files([chunk.block for chunk in chunks.values()], shard_bytes)
+    shards = split_into_files(list(chunks.values()), shard_bytes)
     counts, save_id = _numbered(len(shards), participants)
     first = 1 + sum(counts[: participants.index])
     names = [folders.shard_name(first + number, sum(counts), save_id) for number in range(len(shards))]
@@ -90,7 +91,7 @@ def write_chunks(
             # Only now: a program that had locked the folder before removes, at its end, what it does not know.
             with participants.raise_together():
                 for file, shard in zip(names, shards, strict=True):
-                    _write_shard(folder / file, [chunks[block.name] for block in shard], written, meter)
+                    _write_shard(folder / file, shard, written, meter, divided=participants.count > 1)
                 for name, chunk in copies.items():
                     written.copies[name] = checksum(bytes_of(chunk.read()))
                     meter.add(chunk.block.nbytes)
@@ -109,11 +110,12 @@ def _numbered(shards: int, participants: Participants) -> tuple[list[int], str]:
     return [count for count, _ in gathered], gathered[0][1]
 
 
-def _write_shard(path: Path, chunks: Sequence[Chunk], written: _Written, meter: Meter) -> None:
-    with ShardWriter(path, [chunk.block for chunk in chunks]) as writer:
+def _write_shard(path: Path, chunks: Sequence[Chunk], written: _Written, meter: Meter, divided: bool) -> None:
+    offsets = {chunk.block.name: chunk.offset for chunk in chunks} if divided else None
+    with ShardWriter(path, [chunk.block for chunk in chunks], offsets=offsets) as writer:
         for chunk in chunks:
             piece = Piece(path.name, chunk.block.name, chunk.offset, chunk.block.shape, writer.write(chunk.read()))
-            written.pieces.setdefault(chunk.tensor, []).append(piece)
+            written.pieces.setdefault(chunk.block.name, []).append(piece)
             meter.add(chunk.block.nbytes)
     written.files[path.name] = writer.nbytes
 
@@ -122,8 +124,7 @@ def _publish(state: FlatState, folder: Path, save_id: str, written: _Written, pa
     mine = {name: _kind(state.tensors[name]) for name in state.own_tensors}
     digest = checksum(canonical(state.tree)) if participants.count > 1 else ""
     gathered = [_Part(*part) for part in participants.all_gather([asdict(written), mine, state.own, digest])]
-    blocks = {piece["name"]: name for part in gathered for name, pieces in part.written["pieces"].items() for piece in pieces}
-    check_equal([part.checksums() for part in gathered], [part.written["copies"] for part in gathered], blocks)
+    check_equal([part.checksums() for part in gathered], [part.written["copies"] for part in gathered])
     warn_of_values(state.tree, [part.digest for part in gathered], participants)
     with participants.raise_together():
         if participants.index == 0:
@@ -153,22 +154,35 @@ class _Part:
         return [Piece(**piece) for piece in self.written["pieces"].get(name, ())]
 
     def checksums(self) -> dict[str, str]:
-        """Of the blocks that it has written."""
-        return {piece["name"]: piece["checksum"] for pieces in self.written["pieces"].values() for piece in pieces}
+        """Of the chunks that it has written."""
+        found = ((name, piece) for name, pieces in self.written["pieces"].items() for piece in pieces)
+        return {key_of(name, piece["offset"]): piece["checksum"] for name, piece in found}
 
 
 def _kind(tensor: torch.Tensor) -> list[Any]:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
 
-def split_into_files(blocks: Sequence[Block], shard_bytes: int) -> list[list[Block]]:
-    """The blocks of each shard file."""
-    shards: list[list[Block]] = []
+def split_into_files(chunks: Sequence[Chunk], shard_bytes: int) -> list[list[Chunk]]:
+    """The chunks of each shard file, where each tensor has one at most."""
+    layers: list[list[Chunk]] = []
+    count: Counter[str] = Counter()
+    for chunk in chunks:
+        if count[chunk.block.name] == len(layers):
+            layers.append([])
+        layers[count[chunk.block.name]].append(chunk)
+        count[chunk.block.name] += 1
+    return [shard for layer in layers for shard in _split(layer, shard_bytes)]
+
+
+def _split(chunks: Sequence[Chunk], shard_bytes: int) -> list[list[Chunk]]:
+    shards: list[list[Chunk]] = []
     size = 0
-    for block in blocks:
-        if not shards or size + block.nbytes > shard_bytes and size:
+    for chunk in chunks:
+        if not shards or size + chunk.block.nbytes > shard_bytes and size:
             shards.append([])
             size = 0
-        shards[-1].append(block)
-        size += block.nbytes
-    return [ordered(shard) for shard in shards]
+        shards[-1].append(chunk)
+        size += chunk.block.nbytes
+    # The widest elements first, so that all are aligned.
+    return [sorted(shard, key=lambda chunk: -chunk.block.dtype.itemsize) for shard in shards]
