@@ -19,7 +19,6 @@ MOST_GONE = 40
 OPEN = (
     "torch_xla.distributed.spmd",
     "torch_xla.distributed.xla_backend",
-    "torch_xla.experimental.distributed_checkpoint",
 )
 
 

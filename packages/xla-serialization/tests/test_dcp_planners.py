@@ -11,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import torch_xla.experimental.distributed_checkpoint as xc
+import xla_serialization
 
 pytest.importorskip("xla_spmd")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is.*unavailable")
@@ -56,6 +57,21 @@ def test_two_processes_save_together_and_load(tmp_path: Path, run: Run) -> None:
     assert chunks(tmp_path)["both"] == 8
     for report in run("dcp", "load", tmp_path, 2, 4, processes=2, devices=4):
         assert report["equal"] == dict.fromkeys(NAMES, True) and report["step"] == 7
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(1, 4), (2, 2)])
+def test_torchs_safetensors_are_written_read_and_consolidated(tmp_path: Path, run: Run, processes: int, devices: int) -> None:
+    for report in run("dcp", "hf", tmp_path, 2, 2, processes=processes, devices=devices):
+        assert report["divided"] == report["consolidated"] == [], "by torch's reader and by ours"
+        assert ("HuggingFaceStorageWriter(path, save_distributed=True)" in report.get("refused", "")) == (processes > 1)
+    found = xla_serialization.load(tmp_path / "divided")
+    assert torch.equal(found["both"], torch.arange(128.0).reshape(16, 8) + 4), "without devices"
+
+
+def test_an_asynchronous_save_has_the_state_of_its_call(tmp_path: Path, run: Run) -> None:
+    for report in run("dcp", "later", tmp_path, 2, 2, processes=2, devices=2):
+        assert report["equal"] == dict.fromkeys(NAMES, True) and report["here"] and report["step"] == 7
+    assert chunks(tmp_path)["both"] == 4, "copies are divided as what they are copies of"
 
 
 def test_torch_reads_it_without_us(saved: tuple[Path, dict[str, Any]]) -> None:

@@ -19,7 +19,16 @@ import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental.distributed_checkpoint as xc
-from xla_serialization import FailedSaveError, MismatchError, MissingCheckpointError, UnsavableError, load
+from xla_serialization import (
+    Checkpoint,
+    FailedSaveError,
+    MismatchError,
+    MissingCheckpointError,
+    PerProcess,
+    UnsavableError,
+    load,
+    load_into,
+)
 from xla_serialization.training import manager
 
 Make = Callable[..., xc.CheckpointManager]
@@ -75,6 +84,22 @@ def fail_in_background(found: xc.CheckpointManager, step: int) -> None:
         assert found.save_async(step, {"weight": weight()})
         for pending in found._pending.values():
             assert pending.exception(60) is not None
+
+
+def test_names_are_where_programs_of_2_9_import_them_from() -> None:
+    from torch_xla.experimental.distributed_checkpoint import manager as managers
+    from torch_xla.experimental.distributed_checkpoint import planners, util
+
+    assert managers.CheckpointManager is xc.CheckpointManager and util.prime_optimizer is xc.prime_optimizer
+    assert (planners.SPMDLoadPlanner, planners.SPMDSavePlanner) == (xc.SPMDLoadPlanner, xc.SPMDSavePlanner)
+
+
+def test_numbers_that_are_none_have_their_defaults(make: Make) -> None:
+    found = make(max_to_keep=None, max_pending_async=None, num_of_threads=None)
+    for step in (0, 1, 2):
+        assert found.save_async(step, {"step": step})
+    found.join()
+    assert found.all_steps() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("save", ["save", "save_async"])
@@ -235,7 +260,7 @@ def test_priming_makes_the_state_exist() -> None:
     model.bias.requires_grad_(False)
     before = model.weight.detach().cpu().clone()
     optimizer = torch.optim.Adam(model.parameters())
-    xc.prime_optimizer(optimizer)
+    assert xc.prime_optimizer(optimizer) is optimizer
     assert set(optimizer.state_dict()["state"]) == {0} and model.weight.grad is None
     assert torch.equal(model.weight.detach().cpu(), before), "without weight decay"
     assert not optimizer.state[model.weight]["exp_avg"].cpu().any()
@@ -292,8 +317,48 @@ def test_killed_while_it_writes_the_last_good_one_stays(start: Callable[..., lis
     assert torch.equal(state["weight"], torch.ones(1000))
 
 
-def test_of_replicas_that_save_together_the_first_ones_state_is_saved(run: Callable[..., list[Any]], tmp_path: Path) -> None:
-    assert run("together", "replicas", tmp_path, processes=2) == [{"weight": [0.0, 0.0, 0.0], "process": 0}] * 2
+def test_replicas_save_one_state_of_which_marked_parts_are_each_ones_own(run: Callable[..., list[Any]], tmp_path: Path) -> None:
+    pytest.importorskip("xla_distributed")
+    pytest.importorskip("xla_spmd")
+    one, two = run("together", "replicas", tmp_path, processes=2)
+    for report in (one, two):
+        assert report["weight"] == [1.0, 1.0, 1.0] and report["process"] == 0, "plain values are the first one's"
+        assert report["all"] == [0]
+        for name, words in (
+            ("differ", "'weight' of process 0 differs from that of process 1"),
+            ("names", "of 'weight 0' (and 1 more: 'weight 1') process 0 has float32[2], process 1 has none"),
+            ("shapes", "of 'weight' process 0 has float32[2], process 1 has float32[3]"),
+        ):
+            kind, text, _ = report["errors"][name]
+            assert kind == "ReplicasDifferError" and words in text and "PerProcess" in text
+        assert report["errors"]["alone"][0] == "UnsavableError" and "over 2 processes, and 1 save together" in report["errors"]["alone"][1]
+        assert report["later"][0] == "FailedSaveError" and report["later"][2] == "ReplicasDifferError"
+    assert one["own"] == [[0.0, 0.0], 0.0, [1.0], 0.0] and two["own"] == [[1.0, 1.0, 1.0], 1.0, [2.0], 1.0]
+    assert one["blocks"] == [[[0.0, 1.0], [2.0, 3.0]], [1.0, 1.0], [0.0, 1.0]]
+    assert two["blocks"] == [[[10.0, 11.0], [12.0, 13.0]], [1.0, 1.0], [2.0]]
+    whole = load(tmp_path / "0")
+    assert torch.equal(whole["divided"], torch.tensor([[0.0, 1.0], [2.0, 3.0], [10.0, 11.0], [12.0, 13.0]]))
+    assert whole["uneven"].tolist() == [0.0, 1.0, 2.0] and [own["rank"] for own in whole["own"]] == [0.0, 1.0]
+    (file,) = {piece.file for piece in Checkpoint(tmp_path / "0").manifest.tensors["weight"].pieces}
+    assert file.startswith("model-00001-"), "what all have is written once"
+    with pytest.raises(MismatchError, match="own: the checkpoint has the values of 2 processes, and 1 load"):
+        load_into({**whole, "own": PerProcess(whole["own"][0])}, tmp_path / "0")
+
+
+def test_a_mark_is_a_list_of_one_for_a_process_on_its_own(make: Make, tmp_path: Path) -> None:
+    found = make()
+    shared = torch.ones(2)
+    found.save(0, {"own": PerProcess({"random": torch.arange(3), "tied": shared}), "shared": shared})
+    saved = load(tmp_path / "0")
+    assert saved["own"][0]["tied"] is saved["shared"] and saved["own"][0]["random"].tolist() == [0, 1, 2]
+    state = {"own": PerProcess({"random": torch.zeros(3, dtype=torch.int64), "tied": shared}), "shared": shared}
+    inside = state["own"].value["random"]  # type: ignore[attr-defined]
+    found.restore(0, state)
+    assert state["own"].value["random"] is inside and inside.tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+    with pytest.raises(UnsavableError, match="a PerProcess in a PerProcess"):
+        found.save(1, {"own": PerProcess([PerProcess(1)])})
+    with pytest.raises(MismatchError, match="one value for all processes there"):
+        found.restore(0, {"own": state["own"], "shared": PerProcess(shared)})
 
 
 def test_a_group_that_is_not_of_the_cpu_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
+from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files
 
 import xla_serialization
 
 pytest.importorskip("xla_spmd")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is.*unavailable")
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
 Reports = list[dict[str, Any]]
 Start = Callable[..., list[subprocess.Popen[str]]]
@@ -75,10 +78,10 @@ def test_one_process_writes_whole_tensors_that_other_tools_read(eight: tuple[Pat
 
 def test_each_process_writes_what_it_holds_once(two: tuple[Path, Reports]) -> None:
     path, reports = two
-    assert [report["files"] for report in reports] == [2, 2]
+    assert [report["files"] for report in reports] == [8, 8], "each file has one piece of a tensor, for each of four devices"
     pieces = xla_serialization.Checkpoint(path).manifest.tensors["state.both"].pieces
-    assert len(pieces) == 8 and len({piece.file for piece in pieces}) == 2
-    assert {piece.shape for piece in pieces} == {(16, 16)} and {piece.name.partition("@")[2] for piece in pieces} >= {"0,0", "48,16"}
+    assert len(pieces) == 8 and len({piece.file for piece in pieces}) == 8
+    assert {piece.shape for piece in pieces} == {(16, 16)} and {piece.offset for piece in pieces} >= {(0, 0), (48, 16)}
 
 
 def test_what_several_processes_wrote_is_read_without_devices(two: tuple[Path, Reports]) -> None:
@@ -87,6 +90,23 @@ def test_what_several_processes_wrote_is_read_without_devices(two: tuple[Path, R
     assert torch.equal(nesting["state"]["both"], torch.arange(64 * 32.0).reshape(64, 32) + 4)
     assert torch.equal(nesting["pending"]["twice"], 2 * nesting["state"]["both"]) and nesting["step"] == 7
     assert nesting["here"].tolist() == [1.0, 1.0] and nesting["state"]["empty"].shape == (0, 4)
+
+
+def test_torch_reads_and_consolidates_what_several_processes_wrote(two: tuple[Path, Reports], tmp_path: Path) -> None:
+    path, _ = two
+    whole = xla_serialization.load(path)["state"]
+    state = {"state": {name: torch.zeros_like(tensor) for name, tensor in whole.items()}}
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(path)), no_dist=True)
+    for name, tensor in whole.items():
+        assert torch.equal(state["state"][name], tensor), name
+    # Its consolidation knows no others.
+    floats = {f"state.{name}": 1 for name, tensor in whole.items() if tensor.is_floating_point()}
+    consolidate_safetensors_files(str(path), str(tmp_path), floats)
+    (file,) = tmp_path.glob("*.safetensors")
+    for name, tensor in load_file(file).items():
+        assert torch.equal(tensor, whole[name.removeprefix("state.")]), name
+    found = xla_serialization.load(tmp_path)
+    assert found.keys() == floats.keys() and torch.equal(found["state.both"], whole["both"])
 
 
 @pytest.fixture(scope="module")

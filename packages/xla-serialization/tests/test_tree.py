@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import xla_serialization as checkpoint
-from xla_serialization.checkpoint.saving import flatten
+from xla_serialization.checkpoint.state import flatten
 from xla_serialization.errors import DamagedCheckpointError, MismatchError, UnsavableError
 from xla_serialization.format.manifest import TensorEntry
 from xla_serialization.format.matching import matched

@@ -113,3 +113,25 @@ def test_each_hosts_master_writes(run: Callable[..., list[Any]], tmp_path: Path)
         own = [ordinal, *[ordinal + 1.0] * 3]
         assert report["values"] == {name: [[0, 1.0, 1.0, 1.0], own] for name in ("xm", "xser", "checkpoint")}
         assert report["together"] == 0
+
+
+def test_divided_tensors_of_several_processes_are_written_whole(run: Callable[..., list[Any]], tmp_path: Path) -> None:
+    pytest.importorskip("xla_spmd")
+    reports = run("together", "whole", tmp_path, processes=2, devices=2)
+    weight = torch.arange(32.0).reshape(8, 4) + 3
+    for name in ("whole.pt", "whole.pt.0", "whole.pt.1"):
+        found = torch.load(tmp_path / name, weights_only=True)
+        assert torch.equal(found["weight"], weight) and found["tied"].data_ptr() == found["weight"].data_ptr()
+        assert found["low"].dtype is torch.bfloat16 and torch.equal(found["low"], torch.full((8, 4), 0.5, dtype=torch.bfloat16))
+        assert found["plain"].tolist() == [0, 1, 2] and found["here"].tolist() == [1.0, 1.0] and found["step"] == 7
+        assert found["empty"].shape == (0, 4) and torch.equal(found["parameter"], torch.full((8, 4), 2.0))
+    for process, report in enumerate(reports):
+        assert report["device"] == "xla", "what was saved stays where it was"
+        assert report["different"][:2] == [
+            "MismatchError",
+            "processes of one SPMD program save the same tensors together: process 0 has ('torch.float32', [2]), "
+            "process 1 ('torch.float32', [3])",
+        ]
+        assert report["parted"][0] == "UnsavableError" and "xla_serialization.save" in report["parted"][1], "of xser, which has no such way"
+        assert report["nowhere"][0] == "FileNotFoundError" and f"none{process or ''}/" in report["nowhere"][1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["whole.pt", "whole.pt.0", "whole.pt.1"]

@@ -14,9 +14,12 @@ from xla_serialization.errors import (
     MismatchError,
     MissingCheckpointError,
     NewerCheckpointError,
+    ReplicasDifferError,
     UnsavableError,
 )
+from xla_serialization.format.per_process import PerProcess
 from xla_serialization.progress import progress_bar
+from xla_serialization.torch_formats.dcp_staging import SnapshotStager
 
 del _abi  # imported before all that needs `torch_xla`: it checks that this core fits, and that `torch_xla` is ours
 
@@ -28,6 +31,9 @@ __all__ = [
     "MismatchError",
     "MissingCheckpointError",
     "NewerCheckpointError",
+    "PerProcess",
+    "ReplicasDifferError",
+    "SnapshotStager",
     "UnsavableError",
     "__version__",
     "load",

@@ -6,6 +6,7 @@ CheckpointError (Exception)
 ├── NewerCheckpointError (RuntimeError)         of a version that this package does not know
 ├── UnsavableError (TypeError)                  a value that a checkpoint cannot hold; names its place in the nesting
 ├── MismatchError (RuntimeError)                the checkpoint does not fit what it is loaded into
+├── ReplicasDifferError (RuntimeError)          of replicas, which should have the same, one has other tensors; names them
 └── FailedSaveError (RuntimeError)              a save in the background did not succeed; said at the next call
 """
 
@@ -34,6 +35,10 @@ class UnsavableError(CheckpointError, TypeError):
 
 class MismatchError(CheckpointError, RuntimeError):
     """The checkpoint does not fit what it is loaded into."""
+
+
+class ReplicasDifferError(CheckpointError, RuntimeError):
+    """Replicas save one state together, and a tensor of it is not the same in all."""
 
 
 class FailedSaveError(CheckpointError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Saves or loads a sharded state with torch.distributed.checkpoint; reports as JSON. usage: dcp.py save|load FOLDER ROWS COLUMNS"""
+"""A sharded state with torch.distributed.checkpoint; reports as JSON. usage: dcp.py save|load|hf|later FOLDER ROWS COLUMNS"""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.runtime as xr
+import xla_serialization
 from xla_core.abi.metrics import snapshot
 from xla_core.abi.sharding import sharding_of
 
@@ -72,6 +74,43 @@ def load(folder: str, mesh: xs.Mesh, alone: bool) -> dict[str, Any]:
     return {"sharded": still_sharded, "equal": equal, "here": torch.equal(state["here"], values("plain")), "step": state["step"]}
 
 
+def flat(mesh: xs.Mesh, zeros: bool) -> dict[str, Any]:
+    return sharded(mesh, zeros)["nested"]["on"]
+
+
+def hf(folder: str, mesh: xs.Mesh, alone: bool) -> dict[str, Any]:
+    """Torch's safetensors, divided, consolidated and read again; then a write of whole tensors."""
+    report: dict[str, Any] = {}
+    floats = {name: value for name, value in flat(mesh, zeros=False).items() if value.is_floating_point() and value.dim()}
+    for name, state, consolidated in (("divided", flat(mesh, zeros=False), False), ("consolidated", floats, True)):
+        writer = dcp.HuggingFaceStorageWriter(f"{folder}/{name}", save_distributed=True, enable_consolidation=consolidated)
+        dcp.save(state, storage_writer=writer, planner=xc.SPMDSavePlanner(), no_dist=alone)
+        into = {key: tensor for key, tensor in flat(mesh, zeros=True).items() if key in state}
+        dcp.load(into, storage_reader=dcp.HuggingFaceStorageReader(f"{folder}/{name}"), planner=xc.SPMDLoadPlanner(), no_dist=alone)
+        ours = {key: tensor for key, tensor in flat(mesh, zeros=True).items() if key in state}
+        xla_serialization.load_into(ours, f"{folder}/{name}")
+        report[name] = [key for key in state for one in (into, ours) if not torch.equal(one[key].cpu(), values(key))]
+    try:
+        writer = dcp.HuggingFaceStorageWriter(f"{folder}/whole")
+        dcp.save(floats, storage_writer=writer, planner=xc.SPMDSavePlanner(), no_dist=alone)
+    except dcp.api.CheckpointException as error:
+        report["refused"] = str(error)
+    return report
+
+
+def later(folder: str, mesh: xs.Mesh, alone: bool) -> dict[str, Any]:
+    """`async_save`, beside which the state changes."""
+    state = sharded(mesh, zeros=False)
+    writer = dcp.FileSystemWriter(folder)
+    options: dict[str, Any] = {"planner": xc.SPMDSavePlanner(), "async_stager": xla_serialization.SnapshotStager(), "no_dist": alone}
+    saving = dcp.async_save(state, storage_writer=writer, **options)
+    for tensor in state["nested"]["on"].values():
+        tensor.zero_()
+    torch_xla.sync()
+    saving.result()
+    return load(folder, mesh, alone)
+
+
 def main() -> None:
     action, folder, rows, columns = sys.argv[1:]
     xr.use_spmd()
@@ -79,7 +118,7 @@ def main() -> None:
     alone = xr.process_count() == 1
     if not alone:
         dist.init_process_group("gloo")
-    found = {"save": save, "load": load}[action](folder, mesh, alone)
+    found = {"save": save, "load": load, "hf": hf, "later": later}[action](folder, mesh, alone)
     if not alone:
         dist.destroy_process_group()
     print(json.dumps(found))

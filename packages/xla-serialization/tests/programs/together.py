@@ -1,4 +1,4 @@
-"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas|forever FOLDER
+"""Two processes of one SPMD program save their steps together. usage: together.py preempt|steps|fail|refuse|replicas|whole|forever FOLDER
 
 The last line of each is a report as JSON.
 """
@@ -15,13 +15,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
+import torch_xla.distributed.xla_backend
 import torch_xla.experimental.distributed_checkpoint as xc
 import torch_xla.runtime as xr
+import torch_xla.utils.serialization as xser
 import xla_serialization
-from xla_serialization import Checkpoint
+from xla_serialization import Checkpoint, PerProcess
+from xla_serialization.torch_formats import whole_tensors
 from xla_serialization.training import preemption
 
 
@@ -109,12 +115,53 @@ def refuse(folder: str) -> dict[str, Any]:
 
 
 def replicas(folder: str) -> dict[str, Any]:
-    """Each has tensors of its own."""
+    """One state of all, but for what is marked, and for DTensors, of which each has a block; then states that differ."""
+    mine, device_mesh = xr.process_index(), init_device_mesh("cpu", (2,))
     manager = xc.CheckpointManager(folder, save_interval=1)
-    state = {"weight": torch.full((3,), float(xr.process_index()), device="xla"), "process": xr.process_index()}
-    manager.save_async(0, state)
-    manager.restore(0, state)
-    return {"weight": state["weight"].tolist(), "process": state["process"]}
+
+    def state(value: float) -> dict[str, Any]:
+        divided = DTensor.from_local(torch.arange(4.0).reshape(2, 2) * value + 10 * mine, device_mesh, [Shard(0)])
+        copied = DTensor.from_local(torch.full((2,), value), device_mesh, [Replicate()])
+        uneven = distribute_tensor(torch.arange(3.0) * value, device_mesh, [Shard(0)])
+        own = PerProcess({"shard": torch.full((2 + mine,), value * mine, device="xla"), "rank": mine * value, "losses": [value + mine]})
+        plain = {"weight": torch.full((3,), value, device="xla"), "process": mine}
+        return {**plain, "own": own, "divided": divided, "copied": copied, "uneven": uneven, "one": PerProcess(mine * value)}
+
+    manager.save_async(0, state(1.0))
+    found = state(0.0)
+    manager.restore(0, found)
+    errors = {
+        "differ": error_of(lambda: manager.save(1, {"same": torch.ones(2), "weight": torch.full((3,), float(mine), device="xla")})),
+        "names": error_of(lambda: manager.save(1, {f"weight {mine}": torch.ones(2)})),
+        "shapes": error_of(lambda: manager.save(1, {"weight": torch.ones(2 + mine)})),
+        "alone": error_of(lambda: xla_serialization.save({"divided": found["divided"]}, f"{folder}/alone", master_only=False)),
+    }
+    manager.save_async(1, {"weight": torch.full((3,), float(mine))})
+    return {
+        "weight": found["weight"].tolist(),
+        "own": [found["own"].value["shard"].tolist(), found["own"].value["rank"], found["own"].value["losses"], found["one"].value],
+        "process": found["process"],
+        "blocks": [found[name].to_local().tolist() for name in ("divided", "copied", "uneven")],
+        "errors": errors,
+        "later": error_of(manager.join),
+        "all": manager.all_steps(),
+    }
+
+
+def whole(folder: str) -> dict[str, Any]:
+    """`xm.save` of tensors that are divided among the processes, sent in parts of a few bytes."""
+    whole_tensors._EXCHANGED_BYTES = 48
+    weight = sharded(3.0) + torch.arange(32.0).reshape(8, 4).to("xla")
+    low = sharded(0.5).to(torch.bfloat16)
+    state = {"weight": weight, "tied": weight, "low": low, "plain": torch.arange(3, device="xla"), "here": torch.ones(2)}
+    kept = {**state, "empty": torch.ones(0, 4, device="xla"), "parameter": torch.nn.Parameter(sharded(2.0)), "step": 7}
+    path = f"{folder}/whole.pt"
+    xm.save(kept, path, global_master=True, sync=True)
+    xm.save(kept, f"{path}.{xr.process_index()}", master_only=False)
+    different = error_of(lambda: xm.save({"weight": torch.ones(2 + xr.process_index(), device="xla")}, path, global_master=True))
+    parted = error_of(lambda: xser.save({"weight": weight}, path))
+    nowhere = error_of(lambda: xm.save({"weight": weight}, f"{folder}/none{xr.process_index() or ''}/x.pt", master_only=False))
+    return {"different": different, "nowhere": nowhere, "parted": parted, "device": weight.device.type}
 
 
 def forever(folder: str) -> None:
@@ -134,8 +181,12 @@ def main() -> None:
     if action != "replicas":
         xr.use_spmd()
     ALONE.extend(error_of(lambda: xc.CheckpointManager(folder, 1)))
-    dist.init_process_group("gloo")
-    report = {"preempt": preempt, "steps": steps, "fail": fail, "refuse": refuse, "replicas": replicas, "forever": forever}[action](folder)
+    if action == "replicas":
+        dist.init_process_group("cpu:gloo,xla:xla", init_method="xla://")
+    else:
+        dist.init_process_group("gloo")
+    actions = (preempt, steps, fail, refuse, replicas, whole, forever)
+    report = {one.__name__: one for one in actions}[action](folder)
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(report))

@@ -11,16 +11,19 @@ import torch
 
 import torch_xla.core.xla_model as xm
 from xla_serialization.core import tensors
+from xla_serialization.errors import MissingCheckpointError
 from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import DTYPES
-from xla_serialization.format.manifest import INDEX, Piece, Shape, TensorEntry
+from xla_serialization.format.foreign import open_foreign
+from xla_serialization.format.manifest import INDEX, ForeignIndexError, Piece, Shape, TensorEntry
 from xla_serialization.format.shards import Block, ShardReader, new
 from xla_serialization.format.tree import decode
 from xla_serialization.progress import Meter, Progress, no_progress
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
-    """An open checkpoint: a mapping from names to CPU tensors, each read when it is asked for.
+    """An open checkpoint: a mapping from names to CPU tensors, each read when it is asked for. Of this package, or of another program: a
+    folder of safetensors files, also those that torch.distributed.checkpoint divides among processes; these have no checksums.
 
     Later saves to the same folder do not change it. manifest: what it holds.
     """
@@ -31,7 +34,13 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError.
         """
         self.path = Path(path)
-        self.manifest, self._shards = folders.open_shards(self.path)
+        try:
+            self.manifest, self._shards = folders.open_shards(self.path)
+        except (MissingCheckpointError, ForeignIndexError) as error:
+            found = open_foreign(self.path)
+            if found is None:
+                raise error from None
+            self.manifest, self._shards = found
         self._verify = verify
         # All headers now: what does not fit is found before half of a model is on the device.
         for entry in self.manifest.tensors.values():
@@ -101,7 +110,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return new(DTYPES[entry.dtype], shape) if found is None else found
 
     def _wanted(self, piece: Piece) -> str | None:
-        return piece.checksum if self._verify else None
+        return piece.checksum if self._verify and self.manifest.id else None
 
     def _entry(self, name: str) -> TensorEntry:
         return self.manifest.tensors[name]

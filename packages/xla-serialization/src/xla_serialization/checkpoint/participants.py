@@ -62,14 +62,18 @@ def spans_processes() -> bool:
 
 
 def _on_devices(text: str) -> list[str]:
-    process.client()  # jax, which is asked below, knows the job once the core has started it
     mine = np.frombuffer(text.encode(), np.uint8)
     # Devices gather equal shapes only: lengths first, then texts as long as the longest.
-    lengths = np.ravel(multihost_utils.process_allgather(np.array([mine.size], np.int32)))
+    lengths = gather_bytes(np.frombuffer(np.int64(mine.size).tobytes(), np.uint8)).copy().view(np.int64).ravel()
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: mine.size] = mine
-    rows = multihost_utils.process_allgather(padded)
-    return [row[:length].tobytes().decode() for row, length in zip(np.reshape(rows, (len(lengths), -1)), lengths, strict=True)]
+    return [row[:length].tobytes().decode() for row, length in zip(gather_bytes(padded), lengths, strict=True)]
+
+
+def gather_bytes(data: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of all processes of an SPMD program, equally many, a row for each. Runs on its devices: all must call."""
+    process.client()  # jax, which is asked below, knows the job once the core has started it
+    return np.reshape(multihost_utils.process_allgather(data), (xr.process_count(), -1))
 
 
 def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Participants]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
-from xla_serialization.checkpoint.saving import FlatState, unwrapped
+from xla_serialization.checkpoint.dtensors import local_part
+from xla_serialization.checkpoint.state import FlatState, unwrapped
 from xla_serialization.core import tensors as tensors_abi
 
 
@@ -14,8 +17,8 @@ def snapshot(state: FlatState) -> FlatState:
     tensors_abi.materialize(_on_devices(tensors))  # first, so that the program that copies is the same each time
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
     tensors_abi.materialize(_on_devices(copies))
-    return FlatState(state.tree, copies)
+    return dataclasses.replace(state, tensors=copies)
 
 
 def _on_devices(tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor for tensor in tensors.values() if tensor.device.type == "xla"]
+    return [local_part(tensor) for tensor in tensors.values() if tensor.device.type == "xla"]

@@ -33,6 +33,11 @@ def shard_name(number: int, count: int, save_id: str) -> str:
     return f"model-{number:05d}-of-{count:05d}-{save_id}.safetensors"
 
 
+def is_own_shard(name: str) -> bool:
+    """Whether a file has the name of a shard, or of an index that was not published, which a save of ours has written."""
+    return _OURS.fullmatch(name) is not None
+
+
 def prepare(folder: Path) -> None:
     """Make the folder, if there is none, to last. Raises OSError, NotADirectoryError if a file is there."""
     made = _missing(folder)
@@ -105,7 +110,7 @@ def remove(folder: Path, names: Iterable[str]) -> None:
 def clean(folder: Path, kept: set[str]) -> None:
     """Remove shards and indices of ours that are not to be kept. Warns where that fails: what was saved is safe."""
     for path in folder.iterdir():
-        if path.name not in kept and _OURS.fullmatch(path.name):
+        if path.name not in kept and is_own_shard(path.name):
             remove_leftover(path)
 
 

@@ -22,6 +22,11 @@ MANIFEST_KEY = "xla_checkpoint"
 _BYTES_LIMIT = 1 << 63
 _LENIENT = ConfigDict(extra="ignore")
 
+
+class ForeignIndexError(DamagedCheckpointError):
+    """An index that another program wrote."""
+
+
 # FailFast: a damaged index of a million numbers makes one error, not a million.
 Shape = Annotated[tuple[int, ...], FailFast()]
 Tree = Any
@@ -55,7 +60,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The index of a checkpoint. files: name → bytes."""
+    """The index of a checkpoint. files: name → bytes. id: "" of a folder that another program wrote."""
 
     id: str
     files: dict[str, int]
@@ -83,7 +88,7 @@ def dump(manifest: Manifest) -> bytes:
         "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
         "tree": manifest.tree,
     }
-    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": checksum(_canonical(plain))}}
+    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": checksum(canonical(plain))}}
     return json.dumps(whole, indent=1, allow_nan=False).encode()
 
 
@@ -93,7 +98,8 @@ def _for_others(manifest: Manifest) -> dict[str, Any]:
     return {"metadata": {"total_size": manifest.nbytes}, "weight_map": weights}
 
 
-def _canonical(plain: dict[str, Any]) -> bytes:
+def canonical(plain: Any) -> bytes:
+    """JSON that is the same for equal values, whatever the order of keys in them."""
     # Of the values, not of the file's text, in which the checksum itself stands.
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -105,7 +111,7 @@ def parse(data: bytes, path: str) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: not JSON within our limits, or cut off after {len(data)} bytes ({error})") from error
     if not isinstance(whole, dict) or not isinstance(whole.get(MANIFEST_KEY), dict):
-        raise DamagedCheckpointError(f"{path}: the index of another program's checkpoint: it has no {MANIFEST_KEY!r}")
+        raise ForeignIndexError(f"{path}: the index of another program's checkpoint: it has no {MANIFEST_KEY!r}")
     found: dict[str, Any] = whole[MANIFEST_KEY]
     version = found.get("version")
     if type(version) is not int or version < 1:
@@ -126,7 +132,7 @@ def parse(data: bytes, path: str) -> Manifest:
     except ValueError as error:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {error}") from error
     manifest = Manifest(name, files, tensors, found.get("tree"), version)
-    _check(manifest, path)
+    check_sense(manifest, path)
     for key, value in _for_others(manifest).items():
         if whole.get(key) != value:
             raise DamagedCheckpointError(f"{path}: {key!r}, which other programs read, does not say what the manifest says")
@@ -150,7 +156,7 @@ def _each(found: Any, kind: Any) -> dict[str, Any]:
 
 def _safe_checksum(found: dict[str, Any]) -> str | None:
     try:
-        return checksum(_canonical(found))
+        return checksum(canonical(found))
     except (ValueError, RecursionError):  # a number beyond floats, which no index of ours has; or nested without end
         return None
 
@@ -160,14 +166,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _check(manifest: Manifest, path: str) -> None:
+def check_sense(manifest: Manifest, path: str) -> None:
     """Raise DamagedCheckpointError for names that are no plain file names, unknown dtypes, and pieces that do not make up their tensor."""
     for file, size in manifest.files.items():
         if not is_file_name(file):
             raise DamagedCheckpointError(f"{path}: {shown(file)}, of {len(file)} characters, is no plain file name")
         if size < 0:
             raise DamagedCheckpointError(f"{path}: {file} has {size} bytes")
-    stored: set[str] = set()
+    stored: set[tuple[str, str]] = set()
     for name, entry in manifest.tensors.items():
         tensor = f"tensor {shown(name)}"
         if entry.dtype not in DTYPES:
@@ -177,9 +183,9 @@ def _check(manifest: Manifest, path: str) -> None:
             raise DamagedCheckpointError(f"{path}: {tensor} has {what}: {str(list(entry.shape[:8]))[:80]}")
         _check_pieces(tensor, entry, manifest, path)
         for piece in entry.pieces:
-            if piece.name in stored:  # so that a small file cannot fill a large memory
+            if (piece.file, piece.name) in stored:  # so that a small file cannot fill a large memory
                 raise DamagedCheckpointError(f"{path}: the piece {shown(piece.name)} of {tensor} is part of two")
-            stored.add(piece.name)
+            stored.add((piece.file, piece.name))
 
 
 def _possible(shape: Shape, itemsize: int) -> bool:

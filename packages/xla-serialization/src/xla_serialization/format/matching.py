@@ -1,4 +1,4 @@
-"""Which tensors of two nestings stand in the same places."""
+"""Two nestings beside each other: which tensors stand in the same places, and where they differ."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 
 from xla_serialization.errors import MismatchError
 from xla_serialization.format.manifest import Tree
+from xla_serialization.format.per_process import HOLDER
 from xla_serialization.format.tree import LEAVES, where
 
 _SEQUENCES = frozenset({"list", "tuple", "deque"})
@@ -40,6 +41,67 @@ def _matched(mine: Tree, theirs: Tree, keys: tuple[str, ...]) -> Iterator[tuple[
             raise MismatchError(f"{where(keys)}: {len(their_inside)} items in the checkpoint, {len(my_inside)} in what it is loaded into")
         for number, pair in enumerate(zip(my_inside, their_inside, strict=True)):
             yield from _matched(*pair, (*keys, str(number)))
+
+
+def own_part(mine: Tree, theirs: Tree, process: int, count: int) -> Tree:
+    """The tree of a checkpoint with the value of this process, one of `count`, wherever `mine` has a `PerProcess`.
+
+    Raises MismatchError where the checkpoint has none, or those of another number of processes.
+    """
+    return _own_part(mine, theirs, process, count, ())
+
+
+def _own_part(mine: Tree, theirs: Tree, process: int, count: int, keys: tuple[str, ...]) -> Tree:
+    if isinstance(mine, dict) and HOLDER in mine:
+        values = theirs.get("list") if isinstance(theirs, dict) else None
+        if values is None:
+            raise MismatchError(f"{where(keys)}: a PerProcess, and the checkpoint has one value for all processes there")
+        if len(values) != count:
+            raise MismatchError(
+                f"{where(keys)}: the checkpoint has the values of {len(values)} processes, and {count} load: load it with "
+                "xla_serialization.load, which gives a list of all"
+            )
+        return values[process]
+    (my_kind, my_inside), (their_kind, their_inside) = _opened(mine), _opened(theirs)
+    # Else `matched` says what does not fit.
+    if my_kind == their_kind == "a mapping":
+        here = {json.dumps(key): value for key, value in my_inside}
+        texts = [json.dumps(key) for key, _ in their_inside]
+        return _closed(
+            theirs,
+            [
+                [key, _own_part(here[text], value, process, count, (*keys, text.strip('"'))) if text in here else value]
+                for text, (key, value) in zip(texts, their_inside, strict=True)
+            ],
+        )
+    if my_kind == their_kind == "a sequence" and len(my_inside) == len(their_inside):
+        pairs = enumerate(zip(my_inside, their_inside, strict=True))
+        return _closed(theirs, [_own_part(*pair, process, count, (*keys, str(number))) for number, pair in pairs])
+    return theirs
+
+
+def _closed(tree: Tree, inside: Tree) -> Tree:
+    """The container of a tree with other things in it."""
+    ((kind, before),) = tree.items()
+    return {kind: {**before, "items": inside} if isinstance(before, dict) else inside}
+
+
+def first_difference(one: Tree, other: Tree) -> str:
+    """The place of the first value, in order, in which two trees differ."""
+    return where(_differing(one, other, ()))
+
+
+def _differing(one: Tree, other: Tree, keys: tuple[str, ...]) -> tuple[str, ...]:
+    (kind, inside), (other_kind, other_inside) = _opened(one), _opened(other)
+    if kind == other_kind and kind in ("a mapping", "a sequence") and len(inside) == len(other_inside):
+        for number, (first, second) in enumerate(zip(inside, other_inside, strict=True)):
+            if first != second:
+                if kind == "a sequence":
+                    return _differing(first, second, (*keys, str(number)))
+                if first[0] == second[0]:
+                    return _differing(first[1], second[1], (*keys, json.dumps(first[0]).strip('"')))
+                break
+    return keys
 
 
 def _opened(tree: Tree) -> tuple[str, Tree]:

@@ -9,7 +9,7 @@ import mmap
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,9 +58,16 @@ def ordered(blocks: Sequence[Block]) -> list[Block]:
     return sorted(blocks, key=lambda block: -block.dtype.itemsize)
 
 
-def header(blocks: Sequence[Block]) -> bytes:
-    """The first bytes of a shard, up to the data. Raises ValueError if no reader would take a header so large."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def header(blocks: Sequence[Block], offsets: Mapping[str, Shape] | None = None) -> bytes:
+    """The first bytes of a shard, up to the data. offsets: of blocks in their tensors, as torch.distributed.checkpoint notes them.
+
+    Raises ValueError if no reader would take a header so large.
+    """
+    metadata = {"format": "pt"}
+    if offsets is not None:
+        places = {name: {"saved_offsets": list(offset)} for name, offset in offsets.items()}
+        metadata |= {"DCP_SHARDING_INFO": json.dumps(places, separators=(",", ":")), "DCP_VERSION": "1.0"}
+    entries: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for block in blocks:
         start, end = end, end + block.nbytes
@@ -95,11 +102,11 @@ def _summing(data: np.ndarray[Any, Any]) -> Iterator[Callable[[], str]]:
 class ShardWriter:
     """Writes the blocks of one shard in their order. A context manager; the file is on disk when it ends without an error."""
 
-    def __init__(self, path: Path, blocks: Sequence[Block], new: bool = True) -> None:
-        """new: raise FileExistsError if there is such a file; else it is written over."""
+    def __init__(self, path: Path, blocks: Sequence[Block], new: bool = True, offsets: Mapping[str, Shape] | None = None) -> None:
+        """new: raise FileExistsError if there is such a file; else it is written over. offsets: as `header` takes them."""
         self.nbytes = 0
         self._path = path
-        first = header(blocks)
+        first = header(blocks, offsets)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC) | os.O_CLOEXEC, 0o666)
         try:
             self._write(memoryview(first))
@@ -134,7 +141,7 @@ class ShardWriter:
 
 
 class ShardReader:
-    """One shard, open. bytes_read: of data, so far.
+    """One shard, open. metadata: texts in its header. bytes_read: of data, so far.
 
     Raises DamagedCheckpointError for a file that is not of the size expected, or whose header is not that of a safetensors file.
     """
@@ -154,7 +161,7 @@ class ShardReader:
         this = f"/dev/fd/{self._file.fileno()}"  # whatever its name now means
         try:
             check_parts(self._file.read(length))
-            self._entries = _entries(this, _LENGTH_BYTES + length)
+            self.metadata, self._entries = _entries(this, _LENGTH_BYTES + length)
         except (SafetensorError, OSError, ValueError) as error:
             raise DamagedCheckpointError(f"{path}: no safetensors file ({error})") from error
 
@@ -247,10 +254,14 @@ class ShardReader:
         return self._entries[block.name][2:]
 
 
-def _entries(path: str, start: int) -> dict[str, tuple[str, Shape, int, int]]:
-    """Dtype, shape and place of each tensor. safetensors checks the header: its tensors follow each other without gaps."""
+def _entries(path: str, start: int) -> tuple[dict[str, str], dict[str, tuple[str, Shape, int, int]]]:
+    """The texts of the header; dtype, shape and place of each tensor.
+
+    safetensors checks the header: its tensors follow each other without gaps.
+    """
     found = {}
     with safe_open(path, framework="numpy") as file:
+        metadata = dict(file.metadata() or {})
         # In the order of the data: each begins where the one before ends.
         for name in file.offset_keys():
             part = file.get_slice(name)
@@ -260,7 +271,7 @@ def _entries(path: str, start: int) -> dict[str, tuple[str, Shape, int, int]]:
             end = start + math.prod(shape) * _ITEMSIZE[dtype]
             found[name] = (dtype, shape, start, end)
             start = end
-    return found
+    return metadata, found
 
 
 _ITEMSIZE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -17,6 +18,7 @@ from xla_serialization.errors import CheckpointError, DamagedCheckpointError, Un
 from xla_serialization.format.dtypes import DTYPES, in_numpy
 from xla_serialization.format.limits import check_hashes, shown
 from xla_serialization.format.manifest import TensorEntry, Tree
+from xla_serialization.format.per_process import HOLDER, PerProcess
 
 _DEEPEST = 100
 """Containers in each other, at most: JSON and this module take some calls for each, of the 1000 that Python allows."""
@@ -32,14 +34,25 @@ LEAVES = frozenset({"tensor", "tensor, requires grad", "parameter", "parameter, 
 
 Name = Callable[[torch.Tensor, tuple[str, ...]], str]
 """Takes a tensor to be saved, and the keys on the way to it; gives the name under which it is."""
+Marked = Callable[[Name, int], Tree]
+"""Gives the tree of what is in a `PerProcess`; takes what names tensors, and the number of the process, which is in their names."""
 Find = Callable[[str], torch.Tensor]
 Leaf = Callable[[str, str], Any]
 """Takes the kind and the name of a tensor in a tree; gives what stands for it."""
 
 
-def encode(data: Any, name: Name) -> Tree:
-    """The tree of a nesting. Raises UnsavableError, which says where, for what has no place in one."""
-    return _Encoder(name).tree(data, ())
+def encode(data: Any, name: Name) -> tuple[Tree, list[Marked]]:
+    """The tree of a nesting, which has the numbers of each `PerProcess` in it; and what encodes these, afterwards.
+
+    Raises UnsavableError, which says where, for what has no place in a tree.
+    """
+    encoder = _Encoder(name)
+    tree = encoder.tree(data, ())
+    return tree, [functools.partial(_encode_own, value, keys) for value, keys in encoder.marked]
+
+
+def _encode_own(value: Any, keys: tuple[str, ...], name: Name, process: int) -> Tree:
+    return _Encoder(name, inside=True).tree(value, (*keys, str(process)))
 
 
 def where(keys: tuple[str, ...]) -> str:
@@ -60,8 +73,9 @@ def free_name(keys: tuple[str, ...], taken: Container[str]) -> str:
 
 
 class _Encoder:
-    def __init__(self, name: Name) -> None:
-        self._name = name
+    def __init__(self, name: Name, inside: bool = False) -> None:
+        self._name, self._inside = name, inside
+        self.marked: list[tuple[Any, tuple[str, ...]]] = []
         # Those on the way down only: one container may stand at several places side by side.
         self._around: set[int] = set()
 
@@ -78,6 +92,8 @@ class _Encoder:
         plain = _plain(value)
         if plain is not None:
             return plain
+        if isinstance(value, PerProcess):
+            return self._holder(value, keys)
         if id(value) in self._around:
             raise UnsavableError(f"{where(keys)}: a container that contains itself cannot be saved")
         if len(keys) >= _DEEPEST:
@@ -87,6 +103,12 @@ class _Encoder:
             return self._container(value, keys)
         finally:
             self._around.discard(id(value))
+
+    def _holder(self, value: PerProcess, keys: tuple[str, ...]) -> Tree:
+        if self._inside:
+            raise UnsavableError(f"{where(keys)}: a PerProcess in a PerProcess: leave out the inner one")
+        self.marked.append((value.value, keys))
+        return {HOLDER: len(self.marked) - 1}
 
     def _container(self, value: Any, keys: tuple[str, ...]) -> Tree:
         kind = type(value)

@@ -12,15 +12,18 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
+from xla_serialization.checkpoint.chunks import Chunk
 from xla_serialization.checkpoint.participants import Participants
-from xla_serialization.checkpoint.saving import Chunk, FlatState, write_chunks
+from xla_serialization.checkpoint.saving import write_chunks
+from xla_serialization.checkpoint.state import FlatState
 from xla_serialization.errors import UnsavableError
+from xla_serialization.format.foreign import flat_tree
 from xla_serialization.format.leaves import Leaf
 from xla_serialization.format.locked_write import locked_atomic_write
 from xla_serialization.format.shards import Block, ShardWriter, ordered
 from xla_serialization.format.tree import decode, free_name
 from xla_serialization.progress import Meter, Progress, no_progress
-from xla_serialization.tools.sources import Source, SourceTensor, flat_tree
+from xla_serialization.tools.sources import Source, SourceTensor
 from xla_serialization.torch_formats.torch_save import write_into
 
 _SHOWN = 5
@@ -69,7 +72,7 @@ def convert(source: Source, target: Path, progress: Progress = no_progress) -> N
 def _to_checkpoint(source: Source, target: Path, progress: Progress) -> None:
     tensors = {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in source.tensors.items()}
     chunks = {
-        name: Chunk(name, Block(name, tensor.dtype, tensor.shape), (0,) * len(tensor.shape), tensor.read)
+        name: Chunk(Block(name, tensor.dtype, tensor.shape), (0,) * len(tensor.shape), tensor.read)
         for name, tensor in source.tensors.items()
     }
     write_chunks(FlatState(source.tree, tensors), chunks, target, Participants(), progress=progress)

@@ -13,18 +13,17 @@ from typing import Any
 
 import torch
 
-from xla_serialization.checkpoint import saving
 from xla_serialization.checkpoint.loading import Checkpoint
-from xla_serialization.errors import DamagedCheckpointError
+from xla_serialization.checkpoint.state import flatten
+from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.files import open_file
+from xla_serialization.format.folder import read_manifest
+from xla_serialization.format.foreign import flat_tree, open_foreign
 from xla_serialization.format.leaves import Leaf, leaves
-from xla_serialization.format.limits import LARGEST_TEXT, is_file_name, parsed, shown
-from xla_serialization.format.manifest import INDEX, MANIFEST_KEY, Shape, Tree
+from xla_serialization.format.manifest import ForeignIndexError, Shape, Tree
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.torch_formats import xser
-
-_SINGLE = "model.safetensors"
 
 
 class Kind(Enum):
@@ -73,11 +72,6 @@ def open_source(path: Path) -> Source:
     Raises CheckpointError, OSError. No code from the files is run.
     """
     if path.is_dir():
-        weights = _weights(path)
-        if weights is not None:
-            return _flat(path, Kind.FOLDER, _in_folder(path, weights))
-        if not (path / INDEX).exists() and (path / _SINGLE).exists():
-            return _flat(path, Kind.FOLDER, _in_file(path / _SINGLE))
         return _checkpoint(path)
     if path.suffix == ".safetensors":
         return _flat(path, Kind.FILE, _in_file(path))
@@ -86,12 +80,15 @@ def open_source(path: Path) -> Source:
 
 def is_foreign(path: Path) -> bool:
     """Whether it is a file, or a folder of safetensors files that another program wrote."""
-    return path.is_file() or path.is_dir() and (_weights(path) is not None or not (path / INDEX).exists() and (path / _SINGLE).exists())
-
-
-def flat_tree(names: Mapping[str, object]) -> Tree:
-    """Of a dict from these names to their tensors."""
-    return {"dict": [[name, {"tensor": name}] for name in names]}
+    if path.is_file():
+        return True
+    try:
+        read_manifest(path)
+    except (ForeignIndexError, MissingCheckpointError):
+        return path.is_dir() and open_foreign(path) is not None
+    except CheckpointError:
+        return False
+    return False
 
 
 def _flat(path: Path, kind: Kind, tensors: Mapping[str, SourceTensor]) -> Source:
@@ -111,38 +108,7 @@ def _checkpoint(path: Path) -> Source:
         )
         for name, entry in checkpoint.manifest.tensors.items()
     }
-    return Source(path, Kind.CHECKPOINT, checkpoint.manifest.tree, tensors)
-
-
-def _weights(folder: Path) -> dict[str, str] | None:
-    """Name → file, of an index that another program wrote; None where there is none."""
-    index = folder / INDEX
-    try:
-        with open_file(index) as file:
-            data = file.read(LARGEST_TEXT + 1)
-        whole = parsed(data) if len(data) <= LARGEST_TEXT else None
-    except (FileNotFoundError, DamagedCheckpointError, ValueError, RecursionError):
-        return None  # then it is a checkpoint of ours, or none: who opens it says what is wrong
-    if not isinstance(whole, dict) or MANIFEST_KEY in whole:
-        return None
-    weights = whole.get("weight_map")
-    if not isinstance(weights, dict) or not all(isinstance(file, str) for file in weights.values()):
-        raise DamagedCheckpointError(f"{index}: no index of safetensors files: it has no 'weight_map' from names to files")
-    return weights
-
-
-def _in_folder(folder: Path, weights: Mapping[str, str]) -> dict[str, SourceTensor]:
-    shards: dict[str, dict[str, SourceTensor]] = {}
-    found = {}
-    for name, file in weights.items():
-        if not is_file_name(file):
-            raise DamagedCheckpointError(f"{folder / INDEX}: {shown(file)}, of {len(file)} characters, is no plain file name")
-        if file not in shards:
-            shards[file] = _in_file(folder / file)
-        if name not in shards[file]:
-            raise DamagedCheckpointError(f"{folder / file}: tensor {shown(name)} is not in this file")
-        found[name] = shards[file][name]
-    return found
+    return Source(path, Kind.CHECKPOINT if checkpoint.manifest.id else Kind.FOLDER, checkpoint.manifest.tree, tensors)
 
 
 def _in_file(path: Path) -> dict[str, SourceTensor]:
@@ -161,7 +127,7 @@ def _torch(path: Path) -> Source:
         data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError):
         data = _xser_or_refused(path)
-    state = saving.flatten(data)
+    state = flatten(data)
     tensors = {
         name: SourceTensor(tensor.dtype, tuple(tensor.shape), (path.name,), 1, tensor.nbytes, partial(_given, tensor))
         for name, tensor in state.tensors.items()

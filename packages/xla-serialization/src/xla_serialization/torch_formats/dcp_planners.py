@@ -6,8 +6,9 @@ All else is saved and loaded as by torch's default planners.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, T
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from xla_serialization.checkpoint.local_shards import Spans, local_spans, write_local_shards
-from xla_serialization.checkpoint.saving import unwrapped
+from xla_serialization.checkpoint.state import unwrapped
 from xla_serialization.core import sharding
+from xla_serialization.errors import UnsavableError
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
@@ -33,7 +35,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
             plan = super().create_local_plan()
         finally:
             self.state_dict = everything
-        self._reads: dict[MetadataIndex, Callable[[], torch.Tensor]] = {}
+        self._reads: dict[MetadataIndex, _Read] = {}
         owned = [item for name, tensor in tensors.items() for item in self._owned(name, tensor)]
         self.plan = dataclasses.replace(plan, items=[*plan.items, *owned])
         return self.plan
@@ -49,10 +51,72 @@ class SPMDSavePlanner(DefaultSavePlanner):
             self._reads[index] = shard.read
         return found
 
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        """The plan of this process. Files of torch's HuggingFaceStorageWriter hold one block of a tensor each: shards are joined to one.
+
+        Raises UnsavableError for shards that make no block, and for parts of tensors where the writer expects whole ones.
+        """
+        plan = super().finish_plan(new_plan)
+        if isinstance(plan.storage_data, dict):  # as that writer, and no other, tells those who write
+            joined = [self._joined(name, items) for name, items in _by_name(plan.items).items()]
+            for item in joined:
+                _check_whole(item, plan.storage_data)
+            plan = self.plan = dataclasses.replace(plan, items=joined)
+        return plan
+
+    def _joined(self, name: str, items: list[WriteItem]) -> WriteItem:
+        if len(items) == 1:
+            return items[0]
+        chunks = [item.tensor_data.chunk for item in items if item.tensor_data is not None]
+        dims = range(len(chunks[0].sizes))
+        start = torch.Size([min(chunk.offsets[dim] for chunk in chunks) for dim in dims])
+        size = torch.Size([max(chunk.offsets[dim] + chunk.sizes[dim] for chunk in chunks) - start[dim] for dim in dims])
+        if size.numel() != sum(chunk.sizes.numel() for chunk in chunks):
+            raise UnsavableError(
+                f"{name}: the shards of this process make no block, and files of HuggingFaceStorageWriter hold one block of a tensor each: "
+                "save with xla_serialization.save, whose folders HuggingFaceStorageReader reads, or with FileSystemWriter"
+            )
+        reads = [(chunk, self._reads[item.index]) for chunk, item in zip(chunks, items, strict=True)]
+        index = MetadataIndex(name, start)
+        first: Any = items[0].tensor_data
+        self._reads[index] = functools.partial(_assembled, first.properties.dtype, start, size, reads)
+        data = dataclasses.replace(first, chunk=ChunkStorageMetadata(start, size))
+        return dataclasses.replace(items[0], index=index, tensor_data=data)
+
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         """The data of an item: a CPU tensor of the shard, read from its device now."""
         read = self._reads.get(write_item.index)
         return super().resolve_data(write_item) if read is None else read()
+
+
+_Read = Callable[[], torch.Tensor]
+
+
+def _by_name(items: Sequence[WriteItem]) -> dict[str, list[WriteItem]]:
+    found: dict[str, list[WriteItem]] = {}
+    for item in items:
+        found.setdefault(item.index.fqn, []).append(item)
+    return found
+
+
+def _check_whole(item: WriteItem, storage_data: Mapping[str, Any]) -> None:
+    data = item.tensor_data
+    if data is not None and data.chunk.sizes != data.size and "shard_index" not in storage_data:
+        raise UnsavableError(
+            f"{item.index.fqn}: this process has {list(data.chunk.sizes)} of {list(data.size)}, and the writer is to write whole tensors: "
+            "make it HuggingFaceStorageWriter(path, save_distributed=True)"
+        )
+
+
+def _assembled(
+    dtype: torch.dtype, start: torch.Size, size: torch.Size, reads: Sequence[tuple[ChunkStorageMetadata, _Read]]
+) -> torch.Tensor:
+    """A block of a tensor, of its shards."""
+    found = torch.empty(size, dtype=dtype, device="cpu")
+    for chunk, read in reads:
+        place = zip(chunk.offsets, chunk.sizes, start, strict=True)
+        found[tuple(slice(offset - first, offset - first + length) for offset, length, first in place)] = read()
+    return found
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):

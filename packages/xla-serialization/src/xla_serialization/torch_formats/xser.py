@@ -20,12 +20,13 @@ import torch
 import xxhash
 
 import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
 from xla_serialization.checkpoint import loading
-from xla_serialization.checkpoint.participants import is_writer
-from xla_serialization.checkpoint.saving import unwrapped
+from xla_serialization.checkpoint.participants import is_writer, spans_processes
+from xla_serialization.checkpoint.state import unwrapped
 from xla_serialization.core import files
 from xla_serialization.core import tensors as tensors_abi
-from xla_serialization.errors import CheckpointError, DamagedCheckpointError
+from xla_serialization.errors import CheckpointError, DamagedCheckpointError, UnsavableError
 from xla_serialization.format.files import is_stale, locked, open_file, remove_leftover, rename_lock
 from xla_serialization.format.folder import new_id
 from xla_serialization.format.manifest import INDEX
@@ -52,11 +53,28 @@ def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, glob
 
     Writes `path` and the folder `path` + `.tensors`, in place of what was there. master_only: each host's master writes
     (global_master: the job's only); other replicas compute the tensors and write nothing. Raises OSError; what was there is then as it was.
-    `xla_serialization.save` writes safetensors.
+    `xla_serialization.save` writes safetensors. Raises UnsavableError for tensors that are divided among processes.
     """
     tensors_abi.to_cpu(data, convert=False)
+    if spans_processes():
+        _refuse_divided(data)
     if is_writer(master_only, global_master):
         _write(data, Path(path))
+
+
+def _refuse_divided(data: Any) -> None:
+    """Raise UnsavableError, in all processes, rather than wait in one of them for parts that others do not send."""
+
+    def refuse(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        for tensor in tensors:
+            if not tensors_abi.buffer_of(unwrapped(tensor)).is_fully_replicated:
+                raise UnsavableError(
+                    f"a tensor of shape {list(tensor.shape)} is divided among {xr.process_count()} processes: save it with "
+                    "xla_serialization.save, to which each writes its part, or with xm.save, which writes it whole"
+                )
+        return tensors
+
+    xm.ToXlaTensorArena(refuse, _on_device).transform(data)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -202,10 +220,11 @@ def _with_references(data: Any, folder: Path) -> Any:
             references.append(TensorReference(numbers[key]))
         return references
 
-    def on_device(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.device.type == "xla"
+    return xm.ToXlaTensorArena(convert, _on_device).transform(data)
 
-    return xm.ToXlaTensorArena(convert, on_device).transform(data)
+
+def _on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
 def _with_ending(path: Path, ending: str) -> Path:

@@ -15,11 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from xla_serialization.checkpoint.in_place import load_into
+from xla_serialization.checkpoint.chunks import Chunks, local_chunks
+from xla_serialization.checkpoint.in_place import load_part
 from xla_serialization.checkpoint.participants import Participants, any_of, group_participants
-from xla_serialization.checkpoint.saving import Chunks, FlatState, flatten, local_chunks, write_chunks
+from xla_serialization.checkpoint.saving import write_chunks
 from xla_serialization.checkpoint.snapshot import snapshot
+from xla_serialization.checkpoint.state import FlatState, flatten
 from xla_serialization.errors import FailedSaveError, MissingCheckpointError
+from xla_serialization.format.per_process import PerProcess
 from xla_serialization.training import preemption
 from xla_serialization.training.steps import complete_steps, folder_of, retain
 
@@ -41,9 +44,9 @@ class CheckpointManager:
         self,
         path: str | os.PathLike[str],
         save_interval: int,
-        max_to_keep: int = 0,
-        max_pending_async: int = 1,
-        num_of_threads: int = 1,
+        max_to_keep: int | None = 0,
+        max_pending_async: int | None = 1,
+        num_of_threads: int | None = 1,
         process_group: dist.ProcessGroup | None = None,
         chkpt_on_preemption: bool = True,
     ) -> None:
@@ -51,9 +54,13 @@ class CheckpointManager:
 
         max_to_keep: checkpoints; those saved longest ago go when a new one is whole (0: none goes). max_pending_async: copies of the state
         that wait to be written, at most. num_of_threads: write so many steps at a time. process_group: a CPU group of those that save
-        together; None: all of torch.distributed if it is initialised. chkpt_on_preemption: watch for SIGTERM.
+        together; None: all of torch.distributed if it is initialised. chkpt_on_preemption: watch for SIGTERM. A number that is None has its
+        default.
         Raises ValueError for numbers out of range, another kind of group, paths that differ, and SIGTERM outside the main thread.
         """
+        max_to_keep = 0 if max_to_keep is None else max_to_keep
+        max_pending_async = 1 if max_pending_async is None else max_pending_async
+        num_of_threads = 1 if num_of_threads is None else num_of_threads
         for name, value, least in (
             ("save_interval", save_interval, 1),
             ("max_to_keep", max_to_keep, 0),
@@ -97,7 +104,7 @@ class CheckpointManager:
         # Errors stay there for `_synchronize`: all processes raise them at the same call, whichever has them.
         wait(self._pending.values())
         with self._participants.raise_together():
-            state = flatten(state_dict)
+            state = flatten(state_dict, self._participants.index)
             chunks = local_chunks(state, self._participants)
         self._write(step, state, chunks, self._participants)
         self._saved_after_signal = self._reached
@@ -115,7 +122,7 @@ class CheckpointManager:
         number = self._started % len(self._threads)
         participants = self._thread_participants[number]
         with self._participants.raise_together():
-            state = snapshot(flatten(state_dict))
+            state = snapshot(flatten(state_dict, participants.index))
             chunks = local_chunks(state, participants)
         self._pending[step] = self._threads[number].submit(self._write, step, state, chunks, participants)
         self._started += 1
@@ -132,7 +139,7 @@ class CheckpointManager:
         if step not in (steps := self.all_steps()):
             there = f"there are {', '.join(map(str, steps))}" if steps else "there are none"
             raise MissingCheckpointError(errno.ENOENT, f"no checkpoint of step {step}; {there}", str(self._path))
-        _update_in_place(state_dict, load_into(state_dict, folder_of(self._path, step)))
+        _update_in_place(state_dict, load_part(state_dict, folder_of(self._path, step), self._participants))
 
     def all_steps(self) -> list[int]:
         """The steps that are saved to the end, ascending."""
@@ -204,8 +211,11 @@ def _failed(future: Future[None]) -> bool:
 
 
 def _update_in_place(into: Any, found: Any) -> Any:
-    """Put `found` into a nesting: tensors that were filled, dicts and lists with new contents, else `found` itself."""
+    """Put `found` into a nesting: tensors that were filled; dicts, lists and marks with new contents; else `found` itself."""
     if isinstance(into, torch.Tensor):
+        return into
+    if isinstance(into, PerProcess):
+        into.value = _update_in_place(into.value, found)
         return into
     if isinstance(into, dict) and isinstance(found, dict):
         for key, value in found.items():

@@ -7,8 +7,8 @@ import torch
 import torch_xla
 
 
-def prime_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Take a step with gradients of zero: now `optimizer.state_dict()` has the tensors that `CheckpointManager.restore` fills.
+def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer after a step with gradients of zero: its `state_dict()` has the tensors that `CheckpointManager.restore` fills.
 
     Destructive: gradients are dropped, counts of steps go up, weight decay and momentum move parameters. Restore parameters and optimizer
     behind it. Runs what is pending on the device, as `torch_xla.sync()`. Raises what `optimizer.step()` raises without a closure.
@@ -20,3 +20,4 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     optimizer.zero_grad()
     torch_xla.sync()
+    return optimizer
