@@ -12,7 +12,7 @@ import torch
 from jax.sharding import NamedSharding
 
 from xla_core.errors import ExecutionError
-from xla_core.frontend.interop import annotate, annotation, buffer_of
+from xla_core.frontend.interop import buffer_of
 from xla_core.frontend.live_buffers import live_tensors
 from xla_core.frontend.plain import ours
 from xla_core.frontend.record import define
@@ -21,7 +21,7 @@ from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.manual import enter, leave
 from xla_core.ir.pending_graph import Value, buffer_value
-from xla_core.ir.sharding import Sharding, sharding_constraint, spans_devices
+from xla_core.ir.sharding import Sharding, spans_devices
 from xla_core.ir.signature import Signature
 from xla_core.metrics import Direction
 from xla_core.runtime import resharding
@@ -35,7 +35,8 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: as it comes.
 
     Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
-    when it is written to, and gives it to its clones and to what is made like it. Dimensions that are not evenly divisible are not
+    when it is written to, and gives it to its clones and to what is made like it. So does a tensor that gets other data of the same shape
+    (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are not
     sharded. sharding: over the devices in the order of `client().default_shardings[0]`. note: the caller's own, which `sharding_of`
     gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
@@ -48,9 +49,8 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     if found._view is None:
         resharding.set_sharding(found._storage, wanted)
     else:
-        annotate(found, _key_of_view(found), wanted)
-        if wanted is not None:
-            _constrain_view(found, wanted)
+        resharding.set_sharding_of_view(found._storage, found._view, wanted)
+        found._seen = None  # the value without the constraint
 
 
 def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding) -> None:
@@ -62,30 +62,10 @@ def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding) -> N
         raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
 
 
-def _key_of_view(tensor: XLATensor) -> Any:
-    # Equal layouts share a spec: other views of the same elements find it, too.
-    return ("sharding", tensor._view)
-
-
-def _constrain_view(tensor: XLATensor, sharding: Sharding) -> None:
-    """Constrain the sharding of what a view shows now."""
-    base = tensor._storage.value
-    with base.recorder.lock:
-        pending_graph = base.recorder.pending_graph
-        slot = pending_graph.adopt(base)
-        constraint = sharding_constraint([tensor._view.aval], [sharding.for_shape(tensor._view.aval.shape)])
-        # In the place of the plain read: whoever reads this view from now on gets what is constrained.
-        pending_graph.reads[slot, tensor._view] = pending_graph.append(constraint, [pending_graph.read(slot, tensor._view)])
-    tensor._seen = None  # the value without the constraint
-
-
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     """The sharding that `set_sharding` gave the data of `tensor`; None if it gave none."""
     found = ours(tensor)
-    if found._view is None:
-        return resharding.requested_sharding(found._storage)
-    of_view: Sharding | None = annotation(found, _key_of_view(found))
-    return of_view
+    return resharding.requested_sharding(found._storage, found._view)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,20 @@ def any_sharded() -> bool:
     return bool(_holders)
 
 
-def requested_sharding(holder: Holder) -> Sharding | None:
-    """The sharding that was asked for, if any."""
-    request: _Request | None = None if holder.annotations is None else holder.annotations.get(_KEY)
+def requested_sharding(holder: Holder, view: Any = None) -> Sharding | None:
+    """The sharding that was asked for data or for a view of it, if any."""
+    if holder.annotations is None:
+        return None
+    if view is not None:
+        of_view: Sharding | None = holder.annotations.get(_key_of(view))
+        return of_view
+    request: _Request | None = holder.annotations.get(_KEY)
     return None if request is None else request.sharding
+
+
+def _key_of(view: Any) -> Any:
+    # Equal layouts share a spec: other views of the same elements find it, too.
+    return (_KEY, view)
 
 
 def copy_sharding(source: Holder, holder: Holder) -> None:
@@ -67,6 +77,34 @@ def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
     reshard_one(holder)
 
 
+def set_sharding_of_view(holder: Holder, view: Any, sharding: Sharding | None) -> None:
+    """Set the sharding of a view of data (None: as it comes), and constrain what it shows now."""
+    if sharding is None:
+        if holder.annotations is not None:
+            holder.annotations.pop(_key_of(view), None)
+        return
+    _annotations(holder)[_key_of(view)] = sharding
+    base = holder.value
+    with base.recorder.lock:
+        pending_graph = base.recorder.pending_graph
+        slot = pending_graph.adopt(base)
+        constraint = sharding_constraint([view.aval], [sharding.for_shape(view.aval.shape)])
+        # In the place of the plain read: whoever reads this view from now on gets what is constrained.
+        pending_graph.reads[slot, view] = pending_graph.append(constraint, [pending_graph.read(slot, view)])
+
+
+def keep_sharding(before: Holder, before_view: Any, holder: Holder, view: Any) -> None:
+    """Set the sharding that a tensor had for the data that it shows now, if that is of the same shape and has none of its own."""
+    sharding = requested_sharding(before, before_view)
+    shape = (before.value if before_view is None else before_view).aval.shape
+    if sharding is None or shape != (holder.value if view is None else view).aval.shape or requested_sharding(holder, view) is not None:
+        return
+    if view is None:
+        _request(holder, sharding)
+    else:
+        set_sharding_of_view(holder, view, sharding)
+
+
 def reshard_one(holder: Holder) -> None:
     """Reshard data to the requested sharding, if any."""
     if requested_sharding(holder) is not None:
@@ -76,10 +114,14 @@ def reshard_one(holder: Holder) -> None:
 
 
 def _request(holder: Holder, sharding: Sharding) -> None:
+    _annotations(holder)[_KEY] = _Request(sharding, _not_yet)
+    _holders[holder] = None
+
+
+def _annotations(holder: Holder) -> dict[Any, Any]:
     if holder.annotations is None:
         holder.annotations = {}
-    holder.annotations[_KEY] = _Request(sharding, _not_yet)
-    _holders[holder] = None
+    return holder.annotations
 
 
 def _not_yet() -> None:
