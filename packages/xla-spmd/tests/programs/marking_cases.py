@@ -12,11 +12,10 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from harness import MESH, case, far, ramp, text, why
+from harness import MESH, case, far, ramp, stored, text, why
 from xla_core.abi.metrics import snapshot
 from xla_core.abi.sharding import device_shards
 from xla_core.abi.tensors import buffer_of, is_pending
-from xla_spmd.tensor import unwrap_sharded_tensor
 
 
 @case
@@ -78,7 +77,7 @@ def stored_data() -> dict[str, Any]:
     buffer = buffer_of(t)
     xs.mark_sharding(t, MESH, ("x", None))
     found["same buffer"] = buffer_of(t) is buffer
-    found["of each device"] = list(device_shards(unwrap_sharded_tensor(t))[0].data.shape)
+    found["of each device"] = list(device_shards(t)[0].data.shape)
     xs.clear_sharding(t)
     found["again, after clearing"] = text(xs.mark_sharding(t, MESH, ("y", "x")))
     replicated = ramp(8, 8)
@@ -167,11 +166,6 @@ def modules() -> dict[str, Any]:
     saved = torch.load(file, weights_only=True, map_location="cpu")
     found["saved"] = [far(net.weight, saved["weight"]), text(net.weight), list(device_shards(net.weight)[0].data.shape)]
     return found
-
-
-def stored(t: torch.Tensor) -> list[int]:
-    """The shape of what the first device holds."""
-    return list(device_shards(unwrap_sharded_tensor(t))[0].data.shape)
 
 
 @case

@@ -87,7 +87,7 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     donated = donated_arguments(graph)
     executable = disk.load(program.graph_hash, graph, arguments, target.device, devices_of(target.default))
     if executable is None:
-        executable = _compile(target, graph, program, arguments, name)
+        executable = _compile(target, graph, program, inputs, arguments, name)
         duration = time.perf_counter_ns() - begin
         metrics.counter_add("UncachedCompile")
         metrics.counter_add("CreateCompileHandles")
@@ -109,9 +109,10 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     return executable
 
 
-def _compile(target: Target, graph: Graph, program: Program, arguments: list[Any], name: str) -> Executable:
+def _compile(target: Target, graph: Graph, program: Program, inputs: Inputs, arguments: list[Any], name: str) -> Executable:
     """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
-    function = jitted(graph, program.constants, target.default, name)
+    given = [buffer.sharding for buffer in inputs.buffers]
+    function = jitted(graph, program.constants, target.default, name, given)
     # Outside of the try: a lowering that fails says so itself, with its place in the graph.
     lowered = function.lower(*arguments)
     try:
@@ -121,7 +122,7 @@ def _compile(target: Target, graph: Graph, program: Program, arguments: list[Any
             if not spans_devices(target.default):
                 raise
             # XLA cut a result in a way that no mesh here describes: have it whole.
-            function = jitted(graph, program.constants, target.default, name, replicate=True)
+            function = jitted(graph, program.constants, target.default, name, given, replicate=True)
             lowered = function.lower(*arguments)
             compiled = lowered.compile()
     except RecursionError:  # not the program's fault

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -51,11 +51,19 @@ def _shape_and_dtype(aval: Aval | None) -> tuple[Any, ...] | None:
     return None if aval is None else (aval.shape, aval.physical)
 
 
-def jitted(graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str, replicate: bool = False) -> Any:
+def jitted(
+    graph: Graph,
+    constants: Constants,
+    default: jax.sharding.Sharding,
+    name: str,
+    given: Sequence[jax.sharding.Sharding] = (),
+    replicate: bool = False,
+) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`; compiles at its first call.
 
-    default: the sharding of buffers without one of their own. name: of the module in profiles. replicate: in SPMD mode, results without
-    a sharding are replicated, not sharded as the compiler likes. Raises (at that call) LoweringError for a lowering that fails.
+    default: the sharding of buffers without one of their own. name: of the module in profiles. given: the shardings of the buffers, in SPMD
+    mode. replicate: in SPMD mode, results without a sharding are replicated, not sharded as the compiler likes.
+    Raises (at that call) LoweringError for a lowering that fails.
     """
     run = across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default)
     run.__name__ = name
@@ -64,12 +72,14 @@ def jitted(graph: Graph, constants: Constants, default: jax.sharding.Sharding, n
         run,
         keep_unused=True,
         donate_argnums=donated_arguments(graph),
-        out_shardings=_result_shardings(graph, default, replicate),
+        out_shardings=_result_shardings(graph, default, given, replicate),
         compiler_options=compiler_options(devices_of(default)[0].platform, has_loops),
     )
 
 
-def readable(graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str) -> Any:
+def readable(
+    graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str, given: Sequence[jax.sharding.Sharding] = ()
+) -> Any:
     """As `jitted`, to be looked at and not to be run: without what it returns beside its results, and without tests of data."""
     run = across_replicas(program(graph, constants, source_scope, default), default)
 
@@ -77,17 +87,45 @@ def readable(graph: Graph, constants: Constants, default: jax.sharding.Sharding,
         return tuple(run(*arguments)[:-1])
 
     shown.__name__ = name
-    shardings = _result_shardings(graph, default, replicate=False)
+    shardings = _result_shardings(graph, default, given, replicate=False)
     return jax.jit(shown, keep_unused=True, out_shardings=shardings[:-1] if isinstance(shardings, tuple) else shardings)
 
 
-def _result_shardings(graph: Graph, default: jax.sharding.Sharding, replicate: bool) -> Any:
-    """The explicit shardings of a program's results: of those that were given one, and of all if no argument says where it runs."""
+def _result_shardings(graph: Graph, default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding], replicate: bool) -> Any:
+    """The explicit shardings of a program's results: as asked for, of state, and of all if no argument says where it runs."""
     free = not replicate and any(type(entry) is Aval for entry in graph.entries)
     otherwise = None if free else default
     if not spans_devices(default):
         return otherwise
-    return (*[_sharding_at(graph, slot, default) or otherwise for slot in graph.outs], otherwise)
+    asked = [_sharding_at(graph, slot, default) for slot in graph.outs]
+    kept = _kept_shardings(graph, asked, default, given)
+    return (*[one or another or otherwise for one, another in zip(asked, kept, strict=True)], otherwise)
+
+
+def _kept_shardings(
+    graph: Graph,
+    asked: Sequence[NamedSharding | None],
+    default: jax.sharding.Sharding,
+    given: Sequence[jax.sharding.Sharding],
+) -> list[jax.sharding.Sharding | None]:
+    """For results that may have any sharding, that of the leaves that they can take over; None where it is not clear.
+
+    So state that a step updates stays as it is sharded, and the next step is the same program. Of several leaves, a replicated one decides.
+    """
+    shardings: dict[Any, list[jax.sharding.Sharding]] = {}
+    leaves = [entry for entry in graph.entries if type(entry) is Aval]
+    for number, sharding in enumerate(given):
+        if (number in graph.dead or leaves[number].small) and not leaves[number].manual:
+            shardings.setdefault(_shape_and_dtype(leaves[number]), []).append(default if sharding.is_fully_replicated else sharding)
+    kinds = [_shape_and_dtype(aval_at(graph.entries, slot)) for slot in graph.outs]
+    for kind, wanted in zip(kinds, asked, strict=True):
+        if wanted is not None and wanted in shardings.get(kind, ()):
+            shardings[kind].remove(wanted)
+    found: list[jax.sharding.Sharding | None] = []
+    for kind in kinds:
+        candidates = set(shardings.get(kind, ()))
+        found.append(default if default in candidates else candidates.pop() if len(candidates) == 1 else None)
+    return found
 
 
 def _sharding_at(graph: Graph, slot: int, default: jax.sharding.Sharding) -> NamedSharding | None:

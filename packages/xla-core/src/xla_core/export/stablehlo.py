@@ -137,7 +137,8 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 def lower_as_run(found: Program) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
-    function = readable(found.graph, found.constants, default_sharding(found.recorder), "program")
+    given = [buffer.sharding for buffer in found.inputs.buffers]
+    function = readable(found.graph, found.constants, default_sharding(found.recorder), "program", given)
     structs = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding) for buffer in found.inputs.buffers]
     with jax.enable_x64(True):
         return function.lower(*structs, *found.packed)
