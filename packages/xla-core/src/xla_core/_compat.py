@@ -336,7 +336,8 @@ def complete_momenta_of_sgd(
 ) -> None:
     """Call `complete(parameters, gradients, momenta, dampened)` before each update of SGD with momentum.
 
-    It may fill in momenta that do not exist yet. It gives whether all of them are new: then nothing is dampened, as torch dampens no first step.
+    It may fill in momenta that do not exist yet. It gives whether all of them are new: then nothing is dampened, as torch dampens no
+    first step.
     """
     from torch.optim import sgd
 

@@ -115,7 +115,7 @@ def load_local_shards(t: torch.Tensor, given: Sequence[XLAShard]) -> None:
 def _assembled(t: torch.Tensor, sharding: OpSharding, given: Sequence[XLAShard], indices: Sequence[ShardIndex]) -> torch.Tensor:
     stored = sharding_of(t)
     # Programs hold it just so: the shards become the buffer, and no host has the whole.
-    if stored is not None and stored.for_shape(tuple(t.shape)) is stored and named_sharding(sharding) is not None:
+    if stored is not None and named_sharding(sharding) is not None:
         return tensor_from_shards([shard.data.to(t.dtype) for shard in given], stored.named, tuple(t.shape))
     if len(client().devices) != len(physical_devices()):
         raise AnnotationError(

@@ -17,7 +17,7 @@ from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, aval_at
 from xla_core.ir.manual import manual_sharding
 from xla_core.ir.pending_graph import NamedLine
-from xla_core.ir.sharding import sharding_at, spans_devices
+from xla_core.ir.sharding import padded, sharding_at, spans_devices, stored_shape, unpadded
 
 Executable = Callable[..., Any]
 
@@ -47,6 +47,27 @@ def donated_arguments(graph: Graph) -> tuple[int, ...]:
     return tuple(donated)
 
 
+def _donated_buffers(graph: Graph, given: Sequence[jax.sharding.Sharding], shardings: Any) -> tuple[int, ...]:
+    """Those of `donated_arguments` whose buffers a result can take over, padding included."""
+    donated = donated_arguments(graph)
+    if not isinstance(shardings, tuple):
+        return donated
+    leaves = [entry for entry in graph.entries if type(entry) is Aval]
+    wanted = Counter(_stored(aval_at(graph.entries, slot), sharding) for slot, sharding in zip(graph.outs, shardings, strict=False))
+    usable = []
+    for number in donated:
+        kind = _stored(leaves[number], given[number] if given else None)
+        if wanted[kind]:
+            wanted[kind] -= 1
+            usable.append(number)
+    return tuple(usable)
+
+
+def _stored(aval: Aval | None, sharding: Any) -> tuple[Any, ...] | None:
+    """Shape and dtype of a buffer."""
+    return _shape_and_dtype(aval) if aval is None or aval.manual else (stored_shape(aval.shape, sharding), aval.physical)
+
+
 def _shape_and_dtype(aval: Aval | None) -> tuple[Any, ...] | None:
     return None if aval is None else (aval.shape, aval.physical)
 
@@ -65,14 +86,15 @@ def jitted(
     mode. replicate: in SPMD mode, results without a sharding are replicated, not sharded as the compiler likes.
     Raises (at that call) LoweringError for a lowering that fails.
     """
-    run = across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default)
+    shardings = _result_shardings(graph, default, given, replicate)
+    run = _over_buffers(across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default), graph, shardings)
     run.__name__ = name
     has_loops = any(type(entry) is tuple and entry[0].has_bodies for entry in graph.entries)
     return jax.jit(
         run,
         keep_unused=True,
-        donate_argnums=donated_arguments(graph),
-        out_shardings=_result_shardings(graph, default, given, replicate),
+        donate_argnums=_donated_buffers(graph, given, shardings),
+        out_shardings=shardings,
         compiler_options=compiler_options(devices_of(default)[0].platform, has_loops),
     )
 
@@ -81,14 +103,28 @@ def readable(
     graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str, given: Sequence[jax.sharding.Sharding] = ()
 ) -> Any:
     """As `jitted`, to be looked at and not to be run: without what it returns beside its results, and without tests of data."""
-    run = across_replicas(program(graph, constants, source_scope, default), default)
+    shardings = _result_shardings(graph, default, given, replicate=False)
+    run = _over_buffers(across_replicas(program(graph, constants, source_scope, default), default), graph, shardings)
 
     def shown(*arguments: Any) -> tuple[Any, ...]:
         return tuple(run(*arguments)[:-1])
 
     shown.__name__ = name
-    shardings = _result_shardings(graph, default, given, replicate=False)
     return jax.jit(shown, keep_unused=True, out_shardings=shardings[:-1] if isinstance(shardings, tuple) else shardings)
+
+
+def _over_buffers(function: Callable[..., Any], graph: Graph, shardings: Any) -> Callable[..., Any]:
+    """`function`, over buffers that may have padding. shardings: of the results, in SPMD mode."""
+    if not isinstance(shardings, tuple):
+        return function
+    leaves = [entry for entry in graph.entries if type(entry) is Aval]
+
+    def run(*arguments: Any) -> tuple[Any, ...]:
+        buffers, packed = arguments[: len(leaves)], arguments[len(leaves) :]
+        values = [buffer if aval.manual else unpadded(buffer, aval.shape) for buffer, aval in zip(buffers, leaves, strict=True)]
+        return tuple(padded(result, sharding) for result, sharding in zip(function(*values, *packed), shardings, strict=True))
+
+    return run
 
 
 def _result_shardings(graph: Graph, default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding], replicate: bool) -> Any:
