@@ -11,6 +11,7 @@ import torch
 import torch_xla._XLAC
 import torch_xla.distributed.spmd as xs
 from xla_core.abi.sharding import device_shards
+from xla_core.frontend.interop import stored_buffer
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor
 
 MESH = xs.Mesh(range(8), (4, 2), ("x", "y"))  # devices in their order
@@ -50,6 +51,11 @@ def wrapped(*tensors: Any) -> list[bool]:
 def stored(t: torch.Tensor) -> list[int]:
     """The shape of what the first device holds."""
     return list(device_shards(unwrap_sharded_tensor(t))[0].data.shape)
+
+
+def bytes_of_each(t: torch.Tensor) -> list[int]:
+    """What a tensor takes on each device."""
+    return [shard.data.nbytes for shard in stored_buffer(unwrap_sharded_tensor(t))[1].addressable_shards]
 
 
 def ramp(*shape: int) -> torch.Tensor:

@@ -15,18 +15,11 @@ from hypothesis import strategies as st
 import torch_xla
 import torch_xla._XLAC
 import torch_xla.distributed.spmd as xs
-from harness import MESH, case, far, ramp, stored, text
+from harness import MESH, bytes_of_each, case, far, ramp, stored, text
 from xla_core.abi.metrics import counter
 from xla_core.abi.tensors import buffer_of
-from xla_core.frontend.interop import stored_buffer
-from xla_spmd.tensor import unwrap_sharded_tensor
 
 LINE = xs.Mesh(range(8), (8,), ("x",))
-
-
-def bytes_of_each(t: torch.Tensor) -> list[int]:
-    """What a tensor takes on each device."""
-    return [shard.data.nbytes for shard in stored_buffer(unwrap_sharded_tensor(t))[1].addressable_shards]
 
 
 @case

@@ -14,6 +14,7 @@ from xla_core import config
 from xla_core.compile.emit import Constants, program
 from xla_core.compile.options import compiler_options
 from xla_core.ir.aval import Aval
+from xla_core.ir.device_order import entered, in_order_of, left
 from xla_core.ir.graph import Graph, aval_at
 from xla_core.ir.manual import manual_sharding
 from xla_core.ir.pending_graph import NamedLine
@@ -86,15 +87,16 @@ def jitted(
     mode. replicate: in SPMD mode, results without a sharding are replicated, not sharded as the compiler likes.
     Raises (at that call) LoweringError for a lowering that fails.
     """
-    shardings = _result_shardings(graph, default, given, replicate)
-    run = _over_buffers(across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default), graph, shardings)
+    shardings = result_shardings(graph, default, given, replicate)
+    run = across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default)
+    run = _over_buffers(run, graph, default, given, shardings)
     run.__name__ = name
     has_loops = any(type(entry) is tuple and entry[0].has_bodies for entry in graph.entries)
     return jax.jit(
         run,
         keep_unused=True,
         donate_argnums=_donated_buffers(graph, given, shardings),
-        out_shardings=shardings,
+        out_shardings=_in_order(shardings, default),
         compiler_options=compiler_options(devices_of(default)[0].platform, has_loops),
     )
 
@@ -103,32 +105,45 @@ def readable(
     graph: Graph, constants: Constants, default: jax.sharding.Sharding, name: str, given: Sequence[jax.sharding.Sharding] = ()
 ) -> Any:
     """As `jitted`, to be looked at and not to be run: without what it returns beside its results, and without tests of data."""
-    shardings = _result_shardings(graph, default, given, replicate=False)
-    run = _over_buffers(across_replicas(program(graph, constants, source_scope, default), default), graph, shardings)
+    shardings = result_shardings(graph, default, given)
+    run = _over_buffers(across_replicas(program(graph, constants, source_scope, default), default), graph, default, given, shardings)
 
     def shown(*arguments: Any) -> tuple[Any, ...]:
         return tuple(run(*arguments)[:-1])
 
     shown.__name__ = name
-    return jax.jit(shown, keep_unused=True, out_shardings=shardings[:-1] if isinstance(shardings, tuple) else shardings)
+    inside = _in_order(shardings, default)
+    return jax.jit(shown, keep_unused=True, out_shardings=inside[:-1] if isinstance(inside, tuple) else inside)
 
 
-def _over_buffers(function: Callable[..., Any], graph: Graph, shardings: Any) -> Callable[..., Any]:
-    """`function`, over buffers that may have padding. shardings: of the results, in SPMD mode."""
+def _over_buffers(
+    function: Callable[..., Any], graph: Graph, default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding], shardings: Any
+) -> Callable[..., Any]:
+    """`function`, over buffers that may have padding and another order of devices. shardings: of the results, in SPMD mode."""
     if not isinstance(shardings, tuple):
         return function
     leaves = [entry for entry in graph.entries if type(entry) is Aval]
 
+    def value(buffer: Any, aval: Aval, sharding: Any) -> Any:
+        return buffer if aval.manual else unpadded(entered(buffer, sharding, default), aval.shape)
+
     def run(*arguments: Any) -> tuple[Any, ...]:
         buffers, packed = arguments[: len(leaves)], arguments[len(leaves) :]
-        values = [buffer if aval.manual else unpadded(buffer, aval.shape) for buffer, aval in zip(buffers, leaves, strict=True)]
-        return tuple(padded(result, sharding) for result, sharding in zip(function(*values, *packed), shardings, strict=True))
+        results = function(*map(value, buffers, leaves, given or [default] * len(leaves)), *packed)
+        return tuple(left(padded(result, each), each, default) for result, each in zip(results, shardings, strict=True))
 
     return run
 
 
-def _result_shardings(graph: Graph, default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding], replicate: bool) -> Any:
-    """The explicit shardings of a program's results: as asked for, of state, and of all if no argument says where it runs."""
+def _in_order(shardings: Any, default: jax.sharding.Sharding) -> Any:
+    return tuple(in_order_of(each, default) for each in shardings) if isinstance(shardings, tuple) else shardings
+
+
+def result_shardings(graph: Graph, default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Any:
+    """The explicit shardings of a program's results: as asked for, of state, and of all if no argument says where it runs.
+
+    In SPMD mode a tuple, with one for the token.
+    """
     free = not replicate and any(type(entry) is Aval for entry in graph.entries)
     otherwise = None if free else default
     if not spans_devices(default):

@@ -24,6 +24,7 @@ from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval
 from xla_core.ir.cut import cut
+from xla_core.ir.device_order import in_order_of
 from xla_core.ir.graph import Graph, Inputs, live_values
 from xla_core.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
 from xla_core.runtime.recorder import Recorder
@@ -145,9 +146,12 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 def lower_as_run(found: Program) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
+    default = default_sharding(found.recorder)
     given = [buffer.sharding for buffer in found.inputs.buffers]
-    function = readable(found.graph, found.constants, default_sharding(found.recorder), "program", given)
-    structs = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding) for buffer in found.inputs.buffers]
+    function = readable(found.graph, found.constants, default, "program", given)
+    structs = [
+        jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, default)) for buffer in found.inputs.buffers
+    ]
     with jax.enable_x64(True):
         return function.lower(*structs, *found.packed)
 

@@ -19,6 +19,7 @@ from xla_core.frontend.record import define
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval, aval_of
+from xla_core.ir.device_order import in_order_of
 from xla_core.ir.manual import enter, leave
 from xla_core.ir.pending_graph import Value, buffer_value
 from xla_core.ir.sharding import Sharding, inside, spans_devices, stored_shape
@@ -37,15 +38,13 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
     when it is written to, and gives it to its clones and to what is made like it. So does a tensor that gets other data of the same shape
     (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are padded on the devices.
-    sharding: over the devices in the order of `client().default_shardings[0]`. note: the caller's own, which `sharding_of`
-    gives back in the attribute `note`.
+    sharding: over the devices of `client().default_shardings[0]`; if it has another order of them, programs send shards around.
+    note: the caller's own, which `sharding_of` gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
     """
     found = ours(tensor)
     recorder = found._storage.value.recorder
-    if sharding is not None:
-        _check_devices(sharding, default_sharding(recorder))
-    wanted = None if sharding is None else Sharding(sharding, note)
+    wanted = None if sharding is None else _checked(sharding, default_sharding(recorder), note)
     if found._view is None:
         resharding.set_sharding(found._storage, wanted)
     else:
@@ -53,13 +52,19 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
         found._seen = None  # the value without the constraint
 
 
-def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding) -> None:
+def _checked(sharding: NamedSharding, default: jax.sharding.Sharding, note: Any) -> Sharding:
+    _check_devices(sharding, default)
+    inside = in_order_of(sharding, default)
+    return Sharding(sharding, note, None if inside is sharding else inside)
+
+
+def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding, in_order: bool = False) -> None:
     if not isinstance(default, NamedSharding) or not spans_devices(default):
         raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
     wanted = [device.id for device in sharding.mesh.devices.flat]
     present = [device.id for device in default.mesh.devices.flat]
-    if wanted != present:
-        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
+    if wanted != present and (in_order or sorted(wanted) != sorted(present)):
+        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}{', in this order' * in_order}")
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
@@ -194,7 +199,7 @@ def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[
 def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
     value = value_of(ours(tensor))
     recorder = value.recorder
-    _check_devices(sharding, default_sharding(recorder))
+    _check_devices(sharding, default_sharding(recorder), in_order=True)
     with recorder.lock:
         return wrap(define(recorder, recorder.pending_graph, signature, [None, recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
 

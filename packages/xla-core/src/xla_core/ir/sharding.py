@@ -39,10 +39,14 @@ def spans_devices(default: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The sharding that was asked for one tensor; its text is the same in every process. note: the caller's own, kept with it."""
+    """The sharding that was asked for one tensor; its text is the same in every process. note: the caller's own, kept with it.
+
+    in_program: the same over the devices in the order in which programs run, if that is another one (ir/device_order.py).
+    """
 
     named: NamedSharding
     note: Any = field(default=None, compare=False)
+    in_program: NamedSharding | None = None
 
     def for_shape(self, shape: tuple[int, ...]) -> Sharding:
         """The sharding without the dimensions of `shape` that it does not divide evenly."""
@@ -113,7 +117,9 @@ def sharding_constraint(avals: Sequence[Aval], shardings: Sequence[Sharding]) ->
 
 
 def _lower(context: Any, operands: list[jax.Array], shardings: tuple[Sharding, ...]) -> list[jax.Array]:
-    return [jax.lax.with_sharding_constraint(x, sharding.named) for x, sharding in zip(operands, shardings, strict=True)]
+    return [
+        jax.lax.with_sharding_constraint(x, sharding.in_program or sharding.named) for x, sharding in zip(operands, shardings, strict=True)
+    ]
 
 
 def sharding_at(entries: Sequence[Entry], slot: int) -> Sharding | None:

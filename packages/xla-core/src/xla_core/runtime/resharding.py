@@ -12,6 +12,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xla_core.ir.aval import Aval
+from xla_core.ir.device_order import in_order_of, relabelled
 from xla_core.ir.pending_graph import BLANK, Value, buffer_value
 from xla_core.ir.sharding import Sharding, padded, sharding_constraint, stored_shape, unpadded
 from xla_core.runtime.recorder import Recorder
@@ -167,21 +168,19 @@ def _resharded(value: Value, sharding: Sharding) -> Value:
     return buffer_value(value.recorder, value.aval, reshard(value.buffer, sharding.named, value.aval))
 
 
-def reshard(buffer: jax.Array, sharding: jax.sharding.Sharding, aval: Aval) -> jax.Array:
+def reshard(buffer: jax.Array, sharding: Any, aval: Aval) -> jax.Array:
     """The buffer of the same values with another sharding. Among several processes all must call this alike."""
     shape = buffer.shape if aval.manual else aval.shape
     with jax.enable_x64(True):  # or 64-bit elements are cut to 32
         # Where other processes have some of the shards, only a program can move them, and only a program pads.
-        if not buffer.is_fully_addressable or shape != stored_shape(shape, sharding):
-            return cast(jax.Array, _resharder(sharding, shape)(buffer))
-        if buffer.shape != shape:  # a program is over one order of devices
-            buffer = _resharder(_replicated(buffer), shape)(buffer)
-        return cast(jax.Array, jax.device_put(buffer, sharding))
-
-
-def _replicated(buffer: jax.Array) -> NamedSharding:
-    sharding: Any = buffer.sharding
-    return NamedSharding(sharding.mesh, PartitionSpec())
+        if buffer.is_fully_addressable and buffer.shape == shape == stored_shape(shape, sharding):
+            return cast(jax.Array, jax.device_put(buffer, sharding))
+        here = NamedSharding(sharding.mesh, PartitionSpec())
+        there = in_order_of(buffer.sharding, here)
+        if there is not buffer.sharding:  # a program runs over one order of devices
+            own: Any = buffer.sharding
+            buffer = relabelled(_resharder(NamedSharding(own.mesh, PartitionSpec()), shape)(buffer), here)
+        return cast(jax.Array, _resharder(sharding, shape)(buffer))
 
 
 # Kept: jax.jit knows what it compiled by the function object.
