@@ -78,6 +78,22 @@ def test_modules(report: Any) -> None:
     assert found["saved"] == [0.0, BOTH, [2, 4]], "the file has the whole tensor, the devices their shards"
 
 
+def test_other_data_of_a_marked_tensor(report: Any) -> None:
+    """As upstream, the sharding stays with the tensor whose data is set."""
+    found = report("marking.other_data")
+    assert found["tensor"] == found["parameter"] == found["wrapper"] == [BOTH, [2, 4], 0.0]
+    assert found["shared"] == [BOTH, [2, 4], BOTH, 0.0] and found["set_"] == [BOTH, [2, 4]]
+    assert found["a view"] == [BOTH, "", [2, 4], 0.0]
+    assert found["has its own"] == [BY_Y, BY_Y] and found["another shape"] == ["", [4, 8]]
+    assert found["plain"] == "" and found["another dtype"] == BOTH
+
+
+def test_modules_keep_their_marks(report: Any) -> None:
+    found = report("marking.written_modules")
+    assert found["load_state_dict"] == found["copy_"] == [BOTH, [2, 4], 0.0]
+    assert found["cast"] == [BOTH, [2, 4]] and found["assigned"] == "", "assign=True gives the module other parameters"
+
+
 def test_mark_sharding(report: Any) -> None:
     found = report("marking.w19_mark_sharding")
     assert found["texts"] == [ROWS, "{devices=[1,2,4]0,2,4,6,1,3,5,7 last_tile_dim_replicate}"]

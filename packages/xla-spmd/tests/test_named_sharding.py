@@ -34,9 +34,13 @@ def test_values_are_right_in_any_order(report: Any) -> None:
     found = report("order.several_orders")
     assert found["first"] == ["{devices=[2,4]3,1,2,0,7,6,5,4}", [6.0, 2.0, 4.0, 0.0, 38.0, 36.0, 34.0, 32.0]]
     assert found["other"] == [BOTH, [0.0, 4.0, 16.0, 20.0, 32.0, 36.0, 48.0, 52.0]], "as its text says"
-    assert found["of each device"] == [[4, 2], [8, 8]], "what programs cannot hold is replicated"
+    assert found["of each device"] == [[4, 2], [2, 4]], "each in its own order"
     assert found["replicas"] == [4, 8], "replicas have no order"
     assert found["errors"] == [0.0] * 3 and found["texts"] == [BOTH, "{devices=[8,1]0,4,1,5,2,6,3,7}"]
+
+
+def test_meshes_of_any_order_are_divided(report: Any) -> None:
+    assert report("order.any_orders")["other orders"] >= 5
 
 
 @st.composite

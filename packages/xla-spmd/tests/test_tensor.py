@@ -49,9 +49,9 @@ def test_data_can_be_replaced(report: Any) -> None:
 def test_gradients_flow_through(report: Any) -> None:
     found = report("wrapper.gradients")
     error, of_gradient, of_wrapper = found["parameter"]
-    assert error < 1e-6 and not of_gradient and of_wrapper
+    assert error < 1e-5 and not of_gradient and of_wrapper
     error, has_history = found["pending"]
-    assert error < 1e-6 and has_history
+    assert error < 1e-5 and has_history
     *kind, of_gradient, of_values, text = found["parameter of a wrapper"]
     assert kind == [True] * 3 and of_gradient < 1e-4 and of_values < 1e-4 and text == BOTH
     assert found["no_grad"] == [True, False]

@@ -331,10 +331,13 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def complete_momenta_of_sgd(complete: Callable[[list[torch.Tensor], list[torch.Tensor | None], bool], bool]) -> None:
-    """Call `complete(gradients, momenta, dampened)` before each update of SGD with momentum; it may fill in momenta that do not exist yet.
+def complete_momenta_of_sgd(
+    complete: Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor | None], bool], bool],
+) -> None:
+    """Call `complete(parameters, gradients, momenta, dampened)` before each update of SGD with momentum.
 
-    It gives whether all of them are new: then nothing is dampened, as torch dampens no first step.
+    It may fill in momenta that do not exist yet. It gives whether all of them are new: then nothing is dampened, as torch dampens no
+    first step.
     """
     from torch.optim import sgd
 
@@ -349,7 +352,7 @@ def complete_momenta_of_sgd(complete: Callable[[list[torch.Tensor], list[torch.T
             dampening: float,
             **options: Any,
         ) -> None:
-            if momentum != 0 and complete(grads, momenta, dampening != 0):
+            if momentum != 0 and complete(params, grads, momenta, dampening != 0):
                 dampening = 0.0 if isinstance(dampening, float) else 0
             update(params, grads, momenta, momentum=momentum, dampening=dampening, **options)
 

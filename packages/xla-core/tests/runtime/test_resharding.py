@@ -128,7 +128,14 @@ abi.sharding.set_sharding(view, over("x"))
 found["a view"] = [first_shard(view * 2), str(abi.sharding.sharding_of(view).named.spec), abi.sharding.sharding_of(weight) is None]
 uneven = torch.arange(20.0).reshape(10, 2).to("xla")
 abi.sharding.set_sharding(uneven, over("x", "y"))
-found["uneven"] = [first_shard(uneven), str(abi.sharding.sharding_of(uneven).named.spec), (uneven * 2).sum().item()]
+uneven_storage = uneven._storage.value.buffer
+shards = abi.sharding.device_shards(uneven)
+found["uneven"] = [
+    [list(shard.data.shape) for shard in shards],
+    all(torch.equal(shard.data, torch.arange(20.0).reshape(10, 2)[shard.index]) for shard in shards),
+    [list(shard.data.shape) for shard in uneven_storage.addressable_shards],
+    str(abi.sharding.sharding_of(uneven).named.spec), (uneven * 2).sum().item(), first_shard(uneven),
+]
 found["other order"] = why(abi.sharding.set_sharding, uneven, NamedSharding(mesh(8, order=range(7, -1, -1)), P("x")))
 found["too late"] = why(abi.process.order_devices, range(7, -1, -1))
 """
@@ -158,8 +165,11 @@ def test_what_a_view_shows_can_be_sharded(data: Report) -> None:
     assert data["a view"] == [["P('x',)", [2, 8]], "P('x',)", True]
 
 
-def test_a_dimension_that_is_not_evenly_divisible_is_not_sharded(data: Report) -> None:
-    assert data["uneven"] == [["P(None, 'y')", [10, 1]], "P('x', 'y')", 380.0]
+def test_a_dimension_that_is_not_evenly_divisible_is_padded(data: Report) -> None:
+    shapes, right, stored, spec, total, whole = data["uneven"]
+    assert shapes == [[3, 1]] * 6 + [[1, 1]] * 2 and right
+    assert stored == [[3, 1]] * 8 and (spec, total) == ("P('x', 'y')", 380.0)
+    assert whole == ["P()", [10, 2]], "what is given away has no padding"
 
 
 def test_refusals(data: Report) -> None:

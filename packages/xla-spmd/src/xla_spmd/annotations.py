@@ -13,7 +13,7 @@ from xla_core.abi.sharding import is_manual, set_sharding, sharding_of
 from xla_core.abi.tensors import is_pending
 from xla_spmd.errors import AnnotationError
 from xla_spmd.mesh import Mesh
-from xla_spmd.named_sharding import device_order, named_sharding, replicated
+from xla_spmd.named_sharding import device_order, in_own_order, named_sharding
 from xla_spmd.op_sharding import MANUAL, OpSharding, ShardingType
 from xla_spmd.specs import PartitionSpec
 
@@ -72,7 +72,7 @@ def annotate(t: torch.Tensor, wanted: Annotation) -> None:
 def sharding_for_programs(wanted: Annotation) -> NamedSharding:
     """The sharding for programs. If it needs another order of devices than theirs, the first one may choose it.
 
-    For a later one that does, values are right and the text is kept, but the data is replicated.
+    A later one that does is over its own order: programs send its shards around.
     """
     found = named_sharding(wanted.sharding)
     if found is not None:
@@ -80,5 +80,5 @@ def sharding_for_programs(wanted: Annotation) -> NamedSharding:
     try:
         order_devices(np.argsort(device_order())[wanted.sharding.tiles.reshape(-1)].tolist())
     except XlaError:  # other tensors are sharded over the devices in the present order
-        return replicated()
-    return named_sharding(wanted.sharding) or replicated()
+        return in_own_order(wanted.sharding)
+    return named_sharding(wanted.sharding) or in_own_order(wanted.sharding)

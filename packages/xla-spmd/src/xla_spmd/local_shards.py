@@ -14,7 +14,6 @@ from xla_core.abi.sharding import DeviceShard, device_shards, sharding_of, tenso
 from xla_spmd.annotations import Annotation, annotation_of, check_not_manual
 from xla_spmd.errors import AnnotationError
 from xla_spmd.mesh import physical_devices
-from xla_spmd.named_sharding import named_sharding
 from xla_spmd.op_sharding import OpSharding, ShardingType
 from xla_spmd.shards import ShardIndex, shard_indices, shard_shape
 
@@ -108,22 +107,9 @@ def load_local_shards(t: torch.Tensor, given: Sequence[XLAShard]) -> None:
             f"shards of a tensor of shape {tuple(t.shape)} under {sharding} have shape {wanted}, padding included, "
             f"got {tuple(wrong.data.shape)}"
         )
-    with torch.no_grad():
-        t.copy_(_assembled(t, sharding, given, indices))
-
-
-def _assembled(t: torch.Tensor, sharding: OpSharding, given: Sequence[XLAShard], indices: Sequence[ShardIndex]) -> torch.Tensor:
     stored = sharding_of(t)
-    # Programs hold it just so: the shards become the buffer, and no host has the whole.
-    if stored is not None and stored.for_shape(tuple(t.shape)) is stored and named_sharding(sharding) is not None:
-        return tensor_from_shards([shard.data.to(t.dtype) for shard in given], stored.named, tuple(t.shape))
-    if len(client().devices) != len(physical_devices()):
-        raise AnnotationError(
-            f"programs cannot hold the sharding {sharding} of shape {tuple(t.shape)}, so that every process holds all of it: "
-            "the shards of one process cannot be loaded; copy the whole tensor with copy_"
-        )
-    whole = torch.empty(t.shape, dtype=t.dtype)
-    for shard, index in zip(given, indices, strict=True):
-        if not isinstance(index.indices, EllipsisType):
-            whole[tuple(index.indices)] = XLAShard(shard.data, index.indices, "", 0).unpadded_data.to(t.dtype)
-    return whole.to(t.device)
+    if stored is None:
+        raise AnnotationError(f"the tensor of shape {tuple(t.shape)} is not sharded: call mark_sharding on it first")
+    with torch.no_grad():
+        # The shards become the buffer, and no host has the whole.
+        t.copy_(tensor_from_shards([shard.data.to(t.dtype) for shard in given], stored.named, tuple(t.shape)))

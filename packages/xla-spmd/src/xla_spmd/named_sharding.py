@@ -37,6 +37,15 @@ def named_sharding(sharding: OpSharding) -> NamedSharding | None:
     return replicated() if sharding.effective_type is ShardingType.REPLICATED else _over_programs(sharding, replicated())
 
 
+@lru_cache(maxsize=1024)
+def in_own_order(sharding: OpSharding) -> NamedSharding:
+    """The same sharding over the devices in the order of its tiles."""
+    tiles = sharding.tiles
+    names = [f"axis{number}" for number in range(tiles.ndim)]
+    devices = np.array(physical_devices(), object)[tiles]
+    return NamedSharding(jax.sharding.Mesh(devices, names), PartitionSpec(*names[:-1]))
+
+
 @lru_cache(maxsize=1024)  # marking activations asks in each step
 def _over_programs(sharding: OpSharding, default: NamedSharding) -> NamedSharding | None:
     devices = default.mesh.devices.reshape(-1)

@@ -10,7 +10,9 @@ import torch
 
 import torch_xla._XLAC
 import torch_xla.distributed.spmd as xs
-from xla_spmd.tensor import XLAShardedTensor
+from xla_core.abi.sharding import device_shards
+from xla_core.frontend.interop import stored_buffer
+from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor
 
 MESH = xs.Mesh(range(8), (4, 2), ("x", "y"))  # devices in their order
 FIRST = xs.Mesh([3, 1, 2, 0, 7, 6, 5, 4], (2, 4), ("x", "y"))  # and in another one
@@ -44,6 +46,16 @@ def text(t: torch.Tensor) -> str:
 def wrapped(*tensors: Any) -> list[bool]:
     """Which of these are wrappers."""
     return [isinstance(t, XLAShardedTensor) for t in tensors]
+
+
+def stored(t: torch.Tensor) -> list[int]:
+    """The shape of what the first device holds."""
+    return list(device_shards(unwrap_sharded_tensor(t))[0].data.shape)
+
+
+def bytes_of_each(t: torch.Tensor) -> list[int]:
+    """What a tensor takes on each device."""
+    return [shard.data.nbytes for shard in stored_buffer(unwrap_sharded_tensor(t))[1].addressable_shards]
 
 
 def ramp(*shape: int) -> torch.Tensor:

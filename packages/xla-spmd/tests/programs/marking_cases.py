@@ -12,7 +12,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from harness import MESH, case, far, ramp, text, why
+from harness import MESH, case, far, ramp, stored, text, why
 from xla_core.abi.metrics import snapshot
 from xla_core.abi.sharding import device_shards
 from xla_core.abi.tensors import buffer_of, is_pending
@@ -165,6 +165,59 @@ def modules() -> dict[str, Any]:
     file.seek(0)
     saved = torch.load(file, weights_only=True, map_location="cpu")
     found["saved"] = [far(net.weight, saved["weight"]), text(net.weight), list(device_shards(net.weight)[0].data.shape)]
+    return found
+
+
+@case
+def other_data() -> dict[str, Any]:
+    """`.data =` and `set_` after marking."""
+    found: dict[str, Any] = {}
+    parameter = torch.nn.Linear(8, 8).to("xla").weight
+    wrapper = xs.mark_sharding(ramp(8, 8), MESH, (0, 1))
+    for name, t in {"tensor": ramp(8, 8), "parameter": parameter, "wrapper": wrapper}.items():
+        xs.mark_sharding(t, MESH, (0, 1))
+        t.data = ramp(8, 8) + 1
+        found[name] = [text(t), stored(t), far(t, torch.arange(64.0).reshape(8, 8) + 1)]
+    fresh = ramp(8, 8)
+    parameter.data = fresh
+    with torch.no_grad():
+        fresh.add_(1)
+    torch_xla.sync()
+    found["shared"] = [text(parameter), stored(parameter), text(fresh), far(parameter, torch.arange(64.0).reshape(8, 8) + 1)]
+    t = xs.mark_sharding(ramp(8, 8), MESH, (0, 1)).global_tensor
+    t.set_(ramp(8, 8))
+    found["set_"] = [text(t), stored(t)]
+    base = ramp(16, 8)
+    t.data = base[:8]
+    found["a view"] = [text(t), text(base), stored(t), far(t, torch.arange(64.0).reshape(8, 8))]
+    marked = xs.mark_sharding(ramp(8, 8), MESH, (1, None)).global_tensor
+    t.data = marked
+    found["has its own"] = [text(t), text(marked)]
+    t.data = ramp(4, 8)
+    found["another shape"] = [text(t), stored(t)]
+    plain, dtype = ramp(8, 8), xs.mark_sharding(ramp(8, 8), MESH, (0, 1)).global_tensor
+    plain.data = ramp(8, 8)
+    dtype.data = ramp(8, 8).bfloat16()
+    found["plain"], found["another dtype"] = text(plain), text(dtype)
+    return found
+
+
+@case
+def written_modules() -> dict[str, Any]:
+    """What stays of marks when parameters are loaded, copied to and cast."""
+    net = torch.nn.Linear(8, 8).to("xla")
+    xs.mark_sharding(net.weight, MESH, (0, 1))
+    state = {name: value * 2 for name, value in torch.nn.Linear(8, 8).state_dict().items()}
+    found: dict[str, Any] = {}
+    net.load_state_dict(state, assign=False)
+    found["load_state_dict"] = [text(net.weight), stored(net.weight), far(net.weight, state["weight"])]
+    with torch.no_grad():
+        net.weight.copy_(state["weight"] + 1)
+    found["copy_"] = [text(net.weight), stored(net.weight), far(net.weight, state["weight"] + 1)]
+    net.to(torch.bfloat16)
+    found["cast"] = [text(net.weight), stored(net.weight)]
+    net.load_state_dict({name: value.to("xla") for name, value in state.items()}, assign=True)
+    found["assigned"] = text(net.weight)
     return found
 
 

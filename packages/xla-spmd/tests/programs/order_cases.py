@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from harness import FIRST, case, far, text
+from harness import FIRST, bytes_of_each, case, far, text
 from xla_core.abi.sharding import device_shards
 from xla_spmd.mesh import physical_devices
 from xla_spmd.named_sharding import device_order, named_sharding
@@ -126,3 +127,32 @@ def several_orders() -> dict[str, Any]:
     found["errors"] = [far(other, x + 1), far(pending, x * 2), far(first @ other, x @ (x + 1))]
     found["texts"] = [text(other), text(pending)]
     return found
+
+
+def compare_orders(seen: dict[str, int]) -> None:
+    """What devices hold by a mesh of any order, beside the elements of the tensor on the CPU; `seen` counts the orders that are no walk."""
+
+    @hypothesis.settings(max_examples=40, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(meshes_and_specs(), st.integers(5, 9))
+    def check(asked: tuple[xs.Mesh, Any], size: int) -> None:
+        mesh, spec = asked
+        sharding = mesh.get_op_sharding(spec)
+        x = torch.arange(float(size ** len(spec))).reshape([size] * len(spec))
+        marked = xs.mark_sharding(x.to("xla"), mesh, spec)
+        marked.global_tensor.mul_(2)
+        torch_xla.sync()
+        share = math.prod(-(-size // count) for count in [*sharding.dims, *[1] * (len(spec) - len(sharding.dims))]) * 4
+        assert bytes_of_each(marked) == [share] * 8
+        for index, shard in zip(shard_indices(sharding, tuple(x.shape), range(8)), marked.local_shards, strict=True):
+            inside = ... if index.indices is ... else tuple(index.indices)
+            assert torch.equal(shard.unpadded_data, x[inside] * 2), f"{sharding}: {shard.shard_device}"
+        seen["other orders"] += named_sharding(sharding) is None
+
+    check()
+
+
+@case
+def any_orders() -> dict[str, Any]:
+    seen = {"other orders": 0}
+    compare_orders(seen)
+    return seen

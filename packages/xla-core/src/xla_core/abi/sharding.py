@@ -28,7 +28,8 @@ In SPMD mode one device, `xla:0`, stands for all devices of the job, and every p
 * `enter_manual` gives each device its shard of a tensor. What is recorded over such shards runs on each device by itself, collectives over
   the axis `operators.REPLICA_AXIS` included, until `leave_manual` makes a whole of them. `is_manual` asks.
 
-Guarantees: values never depend on how data is sharded. Dimensions that are not evenly divided are stored whole. All processes of a job
+Guarantees: values never depend on how data is sharded. Dimensions that are not evenly divided are padded on the
+devices, which no shard shows. All processes of a job
 make these calls in the same order. Outside SPMD mode, or for a mesh of other devices or another order, ExecutionError is raised.
 """
 

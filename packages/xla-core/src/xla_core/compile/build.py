@@ -13,8 +13,9 @@ import jax
 from xla_core import config, metrics
 from xla_core.compile import disk
 from xla_core.compile.cache import Program
-from xla_core.compile.compiler import Executable, devices_of, donated_arguments, jitted
+from xla_core.compile.compiler import Executable, devices_of, donated_arguments, jitted, result_shardings
 from xla_core.errors import LoweringError
+from xla_core.ir.device_order import in_order_of, relabelled, relabelling
 from xla_core.ir.graph import Graph, Inputs
 from xla_core.ir.sharding import sharding_text, spans_devices
 from xla_core.ir.text import graph_hash
@@ -85,9 +86,12 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     program.graph_hash = graph_hash(graph, program.constants, precision.get(), config.CHECKS.get(), *shardings)
     program.described = _described(target, graph, program)
     donated = donated_arguments(graph)
+    held = [buffer.sharding for buffer in inputs.buffers]
+    arguments = arguments.copy()  # as they enter; the program is run with those of the caller
+    arguments[: len(held)] = [_inside(argument, sharding, target.default) for argument, sharding in zip(arguments, held, strict=False)]
     executable = disk.load(program.graph_hash, graph, arguments, target.device, devices_of(target.default))
     if executable is None:
-        executable = _compile(target, graph, program, arguments, name)
+        executable = _compile(target, graph, program, held, arguments, name)
         duration = time.perf_counter_ns() - begin
         metrics.counter_add("UncachedCompile")
         metrics.counter_add("CreateCompileHandles")
@@ -100,6 +104,8 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
             leaves = [found.slot for found in graph.inputs()]
             given = tuple(leaves[number] for number in donated)
             metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=given))
+    if spans_devices(target.default):
+        executable = relabelling(executable, held, result_shardings(graph, target.default, held), target.default)
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
     metrics.metric_add("InputOutputAliasCount", len(donated), Unit.NUMBER)
     for wrapper in _wrappers:
@@ -109,9 +115,15 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     return executable
 
 
-def _compile(target: Target, graph: Graph, program: Program, arguments: list[Any], name: str) -> Executable:
+def _inside(argument: Any, sharding: Any, default: Any) -> Any:
+    """A buffer as it enters a program (ir/device_order.py)."""
+    inside = in_order_of(sharding, default)
+    return argument if inside is sharding else relabelled(argument, inside)
+
+
+def _compile(target: Target, graph: Graph, program: Program, given: list[Any], arguments: list[Any], name: str) -> Executable:
     """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
-    function = jitted(graph, program.constants, target.default, name)
+    function = jitted(graph, program.constants, target.default, name, given)
     # Outside of the try: a lowering that fails says so itself, with its place in the graph.
     lowered = function.lower(*arguments)
     try:
@@ -121,7 +133,7 @@ def _compile(target: Target, graph: Graph, program: Program, arguments: list[Any
             if not spans_devices(target.default):
                 raise
             # XLA cut a result in a way that no mesh here describes: have it whole.
-            function = jitted(graph, program.constants, target.default, name, replicate=True)
+            function = jitted(graph, program.constants, target.default, name, given, replicate=True)
             lowered = function.lower(*arguments)
             compiled = lowered.compile()
     except RecursionError:  # not the program's fault

@@ -22,10 +22,13 @@ from xla_core.export.composites import with_composites
 from xla_core.export.uniform import runnable, with_uniform_types
 from xla_core.frontend.interop import buffer_of, tensor_from_buffer
 from xla_core.frontend.values import value_of
+from xla_core.ir.aval import Aval
 from xla_core.ir.cut import cut
+from xla_core.ir.device_order import in_order_of
 from xla_core.ir.graph import Graph, Inputs, live_values
 from xla_core.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
 from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.resharding import whole
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
@@ -70,7 +73,7 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
     """
     graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
     emit = program(graph, found.constants, source_scope)
-    everything = [*found.inputs.buffers, *found.packed]
+    everything = [*_values(found), *found.packed]
     first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
     inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}
 
@@ -88,6 +91,12 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
         structs = [struct(argument.shape, argument.dtype) for argument in arguments]
         function = across_replicas(main, default_sharding(found.recorder))
         return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
+
+
+def _values(found: Program) -> list[Any]:
+    """The values of a program's leaves, as they are without padding."""
+    leaves = [entry for entry in found.graph.entries if type(entry) is Aval]
+    return [whole(buffer, aval, default_sharding(found.recorder)) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
 
 
 def text_of(lowered: Any) -> str:
@@ -137,8 +146,12 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 def lower_as_run(found: Program) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
-    function = readable(found.graph, found.constants, default_sharding(found.recorder), "program")
-    structs = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding) for buffer in found.inputs.buffers]
+    default = default_sharding(found.recorder)
+    given = [buffer.sharding for buffer in found.inputs.buffers]
+    function = readable(found.graph, found.constants, default, "program", given)
+    structs = [
+        jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, default)) for buffer in found.inputs.buffers
+    ]
     with jax.enable_x64(True):
         return function.lower(*structs, *found.packed)
 

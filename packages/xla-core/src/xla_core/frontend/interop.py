@@ -16,11 +16,11 @@ from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.cut import cut
 from xla_core.ir.graph import Graph, live_values
-from xla_core.ir.pending_graph import KEPT, buffer_value, computed_buffer, waits
+from xla_core.ir.pending_graph import KEPT, Value, buffer_value, computed_buffer, waits
 from xla_core.ir.sharding import spans_devices
 from xla_core.metrics import Cause
 from xla_core.runtime import resharding
-from xla_core.runtime.client import client, current_recorder, recorder_of
+from xla_core.runtime.client import client, current_recorder, default_sharding, recorder_of
 from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.sync import compute, user_step
 from xla_core.runtime.transfer import local, upload, with_default_sharding
@@ -29,9 +29,16 @@ from xla_core.runtime.transfer import local, upload, with_default_sharding
 def buffer_of(tensor: torch.Tensor) -> jax.Array:
     """The device buffer of what `tensor` shows, computed if it is pending; perhaps still being computed.
 
-    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away.
+    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away. Of a tensor
+    whose sharding does not divide it evenly it is a replicated copy.
     Raises DeviceMismatchError for a tensor that is not on `xla`.
     """
+    value, buffer = stored_buffer(tensor)
+    return resharding.whole(local(buffer, value.recorder), value.aval, default_sharding(value.recorder))
+
+
+def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
+    """What `tensor` shows, computed if it is pending, and its buffer as it is on the devices, with padding, from now on kept."""
     found = ours(tensor)
     resharding.reshard_one(found._storage)
     value = value_of(found)
@@ -44,7 +51,7 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
         if value.pending_graph is pending_graph:
             # It may be a leaf already, and `shared` is looked at when a leaf enters.
             pending_graph.refs[value.slot] = KEPT
-        return local(buffer, value.recorder)
+        return value, buffer
 
 
 def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from xla_core import _compat
 from xla_core.frontend.device import direct
-from xla_core.frontend.plain import PLAIN, storage_of
+from xla_core.frontend.plain import PLAIN, holder, storage_of
+from xla_core.frontend.sharding import with_sharding_of
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor
 from xla_core.ir.aval import Aval
@@ -99,15 +100,15 @@ def _alike(written: list[list[Tensor]], grads: list[Tensor]) -> bool:
     storages: list[Storage] = []
     avals: list[Aval] | None = None
     for tensors in (*written, grads):
-        ours = _behind(tensors)
-        if ours is None:
+        behind = _behind(tensors)
+        if behind is None:
             return False
         if tensors is grads:
-            held = [each._storage.value.aval if each._view is None else each._view.aval for each in ours]
+            held = [each._storage.value.aval if each._view is None else each._view.aval for each in behind]
         else:
-            if any([each._view for each in ours]):
+            if any([each._view for each in behind]):
                 return False
-            found = [each._storage for each in ours]
+            found = [each._storage for each in behind]
             storages += found
             held = [storage.value.aval for storage in found]
         if avals is None:
@@ -129,16 +130,18 @@ def _behind(tensors: Sequence[Any]) -> list[XLATensor] | None:
     return found if set(map(type, found)) == {XLATensor} else None
 
 
-def _momenta_before_the_first(gradients: list[torch.Tensor], momenta: list[torch.Tensor | None], dampened: bool) -> bool:
+def _momenta_before_the_first(
+    parameters: list[torch.Tensor], gradients: list[torch.Tensor], momenta: list[torch.Tensor | None], dampened: bool
+) -> bool:
     """Fill in momenta that do not exist yet, so that SGD's first step is the program of all later ones; whether all of them are new.
 
-    They become negative zeros: what is added to those stays what it is, zeros of either sign included.
+    They become negative zeros: what is added to those stays what it is, zeros of either sign included. They are sharded as parameters are.
     """
     new = [place for place, momentum in enumerate(momenta) if momentum is None]
-    ours = all(gradients[place].device.type == "xla" and gradients[place].is_floating_point() for place in new)
+    possible = all(gradients[place].device.type == "xla" and gradients[place].is_floating_point() for place in new)
     # Beside older ones, which are dampened, new ones are not: no list operation does both.
-    if not new or not ours or (dampened and len(new) < len(momenta)) or torch.is_grad_enabled():
+    if not new or not possible or (dampened and len(new) < len(momenta)) or torch.is_grad_enabled():
         return False
     for place in new:
-        momenta[place] = torch.full_like(gradients[place], -0.0)
+        momenta[place] = with_sharding_of(holder(parameters[place]), holder(torch.full_like(gradients[place], -0.0)))
     return len(new) == len(momenta)

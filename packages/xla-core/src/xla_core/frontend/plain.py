@@ -19,7 +19,8 @@ from xla_core import _compat
 from xla_core._compat import tree_map
 from xla_core.errors import DeviceMismatchError
 from xla_core.frontend.schema import Handler
-from xla_core.frontend.tensor import XLATensor, clone_tensor, copy_into, view_of
+from xla_core.frontend.tensor import XLATensor, clone_tensor, copy_into, keep_sharding_of, view_of
+from xla_core.runtime.resharding import any_sharded
 
 PLAIN = (torch.Tensor, Parameter)  # the types for which recording has a short way
 storage_of: Any = torch.Tensor.untyped_storage
@@ -131,6 +132,10 @@ def _bridge(source: Any) -> torch.Tensor:
 
 def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """`tensor.data = source`: what torch does, also if `source` is on an xla device and `tensor` is not."""
+    if any_sharded():
+        before, after = tensor_behind(tensor), tensor_behind(source)
+        if before is not None and after is not None:
+            keep_sharding_of(before, after)
     if _needs_bridge(tensor, source):
         _before_first()
         with _compat.without_torch_function():  # modes shall not see the bridge

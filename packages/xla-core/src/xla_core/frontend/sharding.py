@@ -13,16 +13,17 @@ from jax.sharding import NamedSharding
 
 from xla_core import config
 from xla_core.errors import ExecutionError
-from xla_core.frontend.interop import annotate, annotation, buffer_of
+from xla_core.frontend.interop import stored_buffer
 from xla_core.frontend.live_buffers import live_tensors
 from xla_core.frontend.plain import ours
 from xla_core.frontend.record import define
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
-from xla_core.ir.aval import aval_of
+from xla_core.ir.aval import Aval, aval_of
+from xla_core.ir.device_order import in_order_of
 from xla_core.ir.manual import enter, leave
 from xla_core.ir.pending_graph import BLANK, Value, blank_value, buffer_value
-from xla_core.ir.sharding import Sharding, sharding_constraint, spans_devices
+from xla_core.ir.sharding import Sharding, inside, spans_devices, stored_shape
 from xla_core.ir.signature import Signature
 from xla_core.metrics import Direction
 from xla_core.runtime import resharding
@@ -37,57 +38,41 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: as it comes.
 
     Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
-    when it is written to, and gives it to its clones and to what is made like it. Dimensions that are not evenly divisible are not
-    sharded. sharding: over the devices in the order of `client().default_shardings[0]`. note: the caller's own, which `sharding_of`
-    gives back in the attribute `note`.
+    when it is written to, and gives it to its clones and to what is made like it. So does a tensor that gets other data of the same shape
+    (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are padded on the devices.
+    sharding: over the devices of `client().default_shardings[0]`; if it has another order of them, programs send shards around.
+    note: the caller's own, which `sharding_of` gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
     """
     found = ours(tensor)
     recorder = found._storage.value.recorder
-    if sharding is not None:
-        _check_devices(sharding, default_sharding(recorder))
-    wanted = None if sharding is None else Sharding(sharding, note)
+    wanted = None if sharding is None else _checked(sharding, default_sharding(recorder), note)
     if found._view is None:
         resharding.set_sharding(found._storage, wanted)
     else:
-        annotate(found, _key_of_view(found), wanted)
-        if wanted is not None:
-            _constrain_view(found, wanted)
+        resharding.set_sharding_of_view(found._storage, found._view, wanted)
+        found._seen = None  # the value without the constraint
 
 
-def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding) -> None:
+def _checked(sharding: NamedSharding, default: jax.sharding.Sharding, note: Any) -> Sharding:
+    _check_devices(sharding, default)
+    inside = in_order_of(sharding, default)
+    return Sharding(sharding, note, None if inside is sharding else inside)
+
+
+def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding, in_order: bool = False) -> None:
     if not isinstance(default, NamedSharding) or not spans_devices(default):
         raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
     wanted = [device.id for device in sharding.mesh.devices.flat]
     present = [device.id for device in default.mesh.devices.flat]
-    if wanted != present:
-        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}, in this order")
-
-
-def _key_of_view(tensor: XLATensor) -> Any:
-    # Equal layouts share a spec: other views of the same elements find it, too.
-    return ("sharding", tensor._view)
-
-
-def _constrain_view(tensor: XLATensor, sharding: Sharding) -> None:
-    """Constrain the sharding of what a view shows now."""
-    base = tensor._storage.value
-    with base.recorder.lock:
-        pending_graph = base.recorder.pending_graph
-        slot = pending_graph.adopt(base)
-        constraint = sharding_constraint([tensor._view.aval], [sharding.for_shape(tensor._view.aval.shape)])
-        # In the place of the plain read: whoever reads this view from now on gets what is constrained.
-        pending_graph.reads[slot, tensor._view] = pending_graph.append(constraint, [pending_graph.read(slot, tensor._view)])
-    tensor._seen = None  # the value without the constraint
+    if wanted != present and (in_order or sorted(wanted) != sorted(present)):
+        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}{', in this order' * in_order}")
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     """The sharding that `set_sharding` gave the data of `tensor`; None if it gave none."""
     found = ours(tensor)
-    if found._view is None:
-        return resharding.requested_sharding(found._storage)
-    of_view: Sharding | None = annotation(found, _key_of_view(found))
-    return of_view
+    return resharding.requested_sharding(found._storage, found._view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +86,19 @@ class DeviceShard:
 
 def device_shards(tensor: torch.Tensor) -> list[DeviceShard]:
     """The shards of `tensor` on the devices of this process, in their order; computes it if it is pending. Raises as `buffer_of`."""
-    shards = {shard.device: shard for shard in buffer_of(tensor).addressable_shards}
+    shards = {shard.device: shard for shard in stored_buffer(tensor)[1].addressable_shards}
     found = []
     with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):
         for device in client().devices:
             shard = shards[device]
-            index = tuple(slice(*one.indices(size)[:2]) for one, size in zip(shard.index, tensor.shape, strict=True))
-            found.append(DeviceShard(device, index, to_torch(fetched(shard.data)[0], tensor.dtype)))
+            index = inside(shard.index, tensor.shape)
+            found.append(DeviceShard(device, index, _without_padding(to_torch(fetched(shard.data)[0], tensor.dtype), index)))
     return found
+
+
+def _without_padding(shard: torch.Tensor, index: Sequence[slice]) -> torch.Tensor:
+    sizes = tuple(one.stop - one.start for one in index)
+    return shard if tuple(shard.shape) == sizes else shard[tuple(slice(size) for size in sizes)].clone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,47 +122,62 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     compute([value])
     if value.buffer is None or not spans_devices(default_sharding(value.recorder)):
         return [OwnedShard(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
+    owned = [(inside(shard.index, value.aval.shape), shard) for shard in value.buffer.addressable_shards if shard.replica_id == 0]
     return [
-        OwnedShard(
-            tuple(slice(*one.indices(size)[:2]) for one, size in zip(shard.index, value.aval.shape, strict=True)),
-            partial(_read_shard, shard.data, value),
-        )
-        for shard in value.buffer.addressable_shards
-        if shard.replica_id == 0
+        OwnedShard(index, partial(_read_shard, shard.data, value, index))
+        for index, shard in owned
+        if all(one.stop > one.start for one in index) or not tensor.numel()  # not one of nothing but padding
     ]
 
 
-def _read_shard(data: jax.Array, value: Value) -> torch.Tensor:
+def _read_shard(data: jax.Array, value: Value, index: Sequence[slice]) -> torch.Tensor:
     with transferring(value.recorder, Direction.FROM_DEVICE, data.nbytes) as transfer:
         transfer.wait(data)
-        return to_torch(fetched(data)[0], value.aval.dtype)
+        return _without_padding(to_torch(fetched(data)[0], value.aval.dtype), index)
 
 
 def tensor_from_shards(shards: Sequence[torch.Tensor], sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor of `shape` with this sharding, from the shard of each device of this process, in their order (CPU tensors of one shape)."""
+    """A tensor of `shape` with this sharding, from the shard of each device of this process, in their order.
+
+    shards: CPU tensors; where dimensions are not evenly divided, the last ones with or without padding.
+    """
     recorder = current_recorder()
     _check_devices(sharding, default_sharding(recorder))
     aval = aval_of(tuple(shape), shards[0].dtype)
+    if not aval.nbytes:
+        return wrap(upload(torch.empty(tuple(shape), dtype=shards[0].dtype, device="cpu"), recorder))
     nbytes = sum(shard.nbytes for shard in shards)
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
-        arrays = [jax.device_put(copied(shard, aval.physical), device) for shard, device in zip(shards, client().devices, strict=True)]
-        array = transfer.buffer = jax.make_array_from_single_device_arrays(aval.shape, sharding, arrays)
+        stored = stored_shape(aval.shape, sharding)
+        wanted = sharding.shard_shape(stored)
+        pairs = zip(shards, client().devices, strict=True)
+        arrays = [jax.device_put(copied(_with_padding(shard, wanted), aval.physical), device) for shard, device in pairs]
+        array = transfer.buffer = jax.make_array_from_single_device_arrays(stored, sharding, arrays)
     return wrap(buffer_value(recorder, aval, array))
 
 
-def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = False) -> torch.Tensor:
-    """A CPU tensor on the devices with this sharding: each gets its shard only. Dimensions that are not evenly divisible are not sharded.
+def _with_padding(shard: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    if tuple(shard.shape) == tuple(shape):
+        return shard
+    padded = torch.zeros(tuple(shape), dtype=shard.dtype, device="cpu")
+    padded[tuple(slice(size) for size in shard.shape)] = shard
+    return padded
 
-    local: `tensor` is this process's block of dimension 0; the blocks follow each other in the order of the processes.
+
+def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = False) -> torch.Tensor:
+    """A CPU tensor on the devices with this sharding: each gets its shard only.
+
+    local: `tensor` is this process's block of dimension 0; the blocks follow each other in the order of the processes. Dimensions that are
+    not evenly divisible are not sharded then.
     """
     recorder = current_recorder()
     _check_devices(sharding, default_sharding(recorder))
     count = len(sharding.mesh.devices.flat) // len(client().devices) if local else 1
     shape = (tensor.shape[0] * count, *tensor.shape[1:]) if count > 1 else tuple(tensor.shape)
     aval = aval_of(tuple(shape), tensor.dtype)
-    even = Sharding(sharding).for_shape(aval.shape).named
     if count == 1:
-        return wrap(upload(tensor, recorder, even))
+        return wrap(upload(tensor, recorder, sharding))
+    even = Sharding(sharding).for_shape(aval.shape).named
     array = copied(tensor, aval.physical)
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes) as transfer:
         buffer = transfer.buffer = jax.make_array_from_process_local_data(even, array, aval.shape)
@@ -228,7 +233,7 @@ def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[
 def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
     value = value_of(ours(tensor))
     recorder = value.recorder
-    _check_devices(sharding, default_sharding(recorder))
+    _check_devices(sharding, default_sharding(recorder), in_order=True)
     with recorder.lock:
         return wrap(define(recorder, recorder.pending_graph, signature, [None, recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
 
@@ -265,11 +270,11 @@ def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
         pending_graph = recorder.pending_graph
         for value in values:
             if value.buffer is not None:
-                value.buffer = reshard(value.buffer, sharding)
+                value.buffer = reshard(value.buffer, sharding, value.aval)
         for slot, payload in pending_graph.input_data.items():
-            # Numbers are among them.
-            if isinstance(payload, jax.Array):
-                pending_graph.input_data[slot] = reshard(payload, sharding)
+            entry = pending_graph.entries[slot]
+            if type(entry) is Aval:  # numbers are among them
+                pending_graph.input_data[slot] = reshard(payload, sharding, entry)
 
 
 def with_sharding_of(source: XLATensor, tensor: XLATensor) -> XLATensor:

@@ -26,6 +26,7 @@ from xla_core.frontend.storage import Storage, UnsupportedStorageError, shared_s
 from xla_core.ir.aval import Aval
 from xla_core.ir.pending_graph import Value, counted
 from xla_core.runtime.client import mend
+from xla_core.runtime.resharding import keep_sharding
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _make_handler: Callable[[Any], Handler]
@@ -283,7 +284,15 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     set_neg(tensor, other.is_neg())
     set_cpp_data(tensor, other)
     next(_rebound)
+    keep_sharding_of(tensor, other)
     tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
+
+
+def keep_sharding_of(tensor: XLATensor, other: XLATensor) -> None:
+    """Let `other`, whose data `tensor` is about to show, have the sharding of `tensor`, if it has the shape and none of its own (SPMD)."""
+    if tensor._storage.annotations is not None and tensor._storage is not other._storage:
+        keep_sharding(tensor._storage, tensor._view, other._storage, other._view)
+        other._seen = None
 
 
 def clone_tensor(tensor: XLATensor) -> XLATensor:

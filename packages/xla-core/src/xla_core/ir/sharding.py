@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -40,26 +39,54 @@ def spans_devices(default: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The sharding that was asked for one tensor; its text is the same in every process. note: the caller's own, kept with it."""
+    """The sharding that was asked for one tensor; its text is the same in every process. note: the caller's own, kept with it.
+
+    in_program: the same over the devices in the order in which programs run, if that is another one (ir/device_order.py).
+    """
 
     named: NamedSharding
     note: Any = field(default=None, compare=False)
+    in_program: NamedSharding | None = None
 
     def for_shape(self, shape: tuple[int, ...]) -> Sharding:
-        """The sharding that arrays of `shape` can have: a dimension that is not evenly divisible is not sharded."""
-        found = _for_shape(self.named, shape)
-        return self if found == self.named else Sharding(found)
+        """The sharding without the dimensions of `shape` that it does not divide evenly."""
+        mesh, spec = self.named.mesh, self.named.spec
+        kept = [entry if size % shard_count(mesh.shape, entry) == 0 else None for entry, size in zip(spec, shape, strict=False)]
+        return self if kept == [*spec] else Sharding(NamedSharding(mesh, PartitionSpec(*kept)))
+
+    def indices(self, shape: Sequence[int]) -> dict[jax.Device, tuple[slice, ...]]:
+        """The elements of a tensor of `shape` that each device holds, a slice per dimension; perhaps none."""
+        stored = self.named.devices_indices_map(stored_shape(shape, self.named))
+        return {device: inside(index, shape) for device, index in stored.items()}
 
     def __repr__(self) -> str:
         return sharding_text(self.named)
 
 
-@lru_cache(maxsize=4096)  # asked for each annotated tensor in each step
-def _for_shape(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
-    mesh = sharding.mesh
-    entries = tuple(sharding.spec)
-    kept = tuple(entry if size % shard_count(mesh.shape, entry) == 0 else None for entry, size in zip(entries, shape, strict=False))
-    return sharding if kept == entries else NamedSharding(mesh, PartitionSpec(*kept))
+def stored_shape(shape: Sequence[int], sharding: Any) -> tuple[int, ...]:
+    """The shape of a buffer of values of `shape`: at the end of dimensions that a sharding does not divide evenly there is padding."""
+    if not isinstance(sharding, NamedSharding):
+        return tuple(shape)
+    counts = [shard_count(sharding.mesh.shape, entry) for entry in sharding.spec]
+    counts += [1] * (len(shape) - len(counts))
+    return tuple(-(-size // count) * count for size, count in zip(shape, counts, strict=True))
+
+
+def inside(index: Sequence[slice], shape: Sequence[int]) -> tuple[slice, ...]:
+    """A shard's place in a buffer without the padding there."""
+    bounds = [(one.start or 0, size if one.stop is None else one.stop, size) for one, size in zip(index, shape, strict=True)]
+    return tuple(slice(min(start, size), min(stop, size)) for start, stop, size in bounds)
+
+
+def unpadded(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The values of `shape` that a buffer of theirs holds, in a program."""
+    return array if array.shape == shape else jax.lax.slice(array, [0] * len(shape), shape)
+
+
+def padded(array: jax.Array, sharding: Any) -> jax.Array:
+    """What a buffer of values holds, in a program."""
+    ends = [stored - size for stored, size in zip(stored_shape(array.shape, sharding), array.shape, strict=True)]
+    return jax.lax.pad(array, np.zeros((), array.dtype), [(0, end, 0) for end in ends]) if any(ends) else array
 
 
 def shard_count(sizes: Any, entry: Any) -> int:
@@ -90,7 +117,9 @@ def sharding_constraint(avals: Sequence[Aval], shardings: Sequence[Sharding]) ->
 
 
 def _lower(context: Any, operands: list[jax.Array], shardings: tuple[Sharding, ...]) -> list[jax.Array]:
-    return [jax.lax.with_sharding_constraint(x, sharding.named) for x, sharding in zip(operands, shardings, strict=True)]
+    return [
+        jax.lax.with_sharding_constraint(x, sharding.in_program or sharding.named) for x, sharding in zip(operands, shardings, strict=True)
+    ]
 
 
 def sharding_at(entries: Sequence[Entry], slot: int) -> Sharding | None:

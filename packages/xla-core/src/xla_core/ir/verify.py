@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xla_core.errors import internal
 from xla_core.ir.aval import Aval
 from xla_core.ir.graph import Graph, Inputs, operation
 from xla_core.ir.pending_graph import ScalarInput, ScalarKind
+from xla_core.ir.sharding import stored_shape
 from xla_core.ir.signature import PLACEHOLDER
 
 
@@ -14,10 +17,16 @@ def verify(graph: Graph, inputs: Inputs) -> None:
     leaves = [entry for entry in graph.entries if type(entry) is Aval]
     internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves get {len(inputs.buffers)} buffers")
     for number, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
-        fits = buffer is not None and tuple(buffer.shape)[aval.manual :] == aval.shape and buffer.dtype == aval.physical
+        fits = buffer is not None and _fits(aval, buffer)
         internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, gets {_kind(buffer)}")  # type: ignore[misc]
     _verify_feeds(graph, inputs)
     verify_structure(graph)
+
+
+def _fits(aval: Aval, buffer: Any) -> bool:
+    shape = tuple(buffer.shape)
+    stored = shape[1:] == aval.shape if aval.manual else shape == stored_shape(aval.shape, getattr(buffer, "sharding", None))
+    return stored and bool(buffer.dtype == aval.physical)
 
 
 def verify_structure(graph: Graph) -> None:

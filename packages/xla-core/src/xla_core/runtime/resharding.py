@@ -6,14 +6,15 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from xla_core.ir.aval import Aval
+from xla_core.ir.device_order import in_order_of, relabelled
 from xla_core.ir.pending_graph import BLANK, Value, buffer_value
-from xla_core.ir.sharding import Sharding, sharding_constraint
+from xla_core.ir.sharding import Sharding, padded, sharding_constraint, stored_shape, unpadded
 from xla_core.runtime.recorder import Recorder
 
 _KEY = "sharding"
@@ -43,10 +44,20 @@ def any_sharded() -> bool:
     return bool(_holders)
 
 
-def requested_sharding(holder: Holder) -> Sharding | None:
-    """The sharding that was asked for, if any."""
-    request: _Request | None = None if holder.annotations is None else holder.annotations.get(_KEY)
+def requested_sharding(holder: Holder, view: Any = None) -> Sharding | None:
+    """The sharding that was asked for data or for a view of it, if any."""
+    if holder.annotations is None:
+        return None
+    if view is not None:
+        of_view: Sharding | None = holder.annotations.get(_key_of(view))
+        return of_view
+    request: _Request | None = holder.annotations.get(_KEY)
     return None if request is None else request.sharding
+
+
+def _key_of(view: Any) -> Any:
+    # Equal layouts share a spec: other views of the same elements find it, too.
+    return (_KEY, view)
 
 
 def copy_sharding(source: Holder, holder: Holder) -> None:
@@ -67,6 +78,36 @@ def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
     reshard_one(holder)
 
 
+def set_sharding_of_view(holder: Holder, view: Any, sharding: Sharding | None) -> None:
+    """Set the sharding of a view of data (None: as it comes), and constrain what it shows now."""
+    if sharding is None:
+        if holder.annotations is not None:
+            holder.annotations.pop(_key_of(view), None)
+        return
+    _annotations(holder)[_key_of(view)] = sharding
+    if not view.aval.nbytes:
+        return
+    base = holder.value
+    with base.recorder.lock:
+        pending_graph = base.recorder.pending_graph
+        slot = pending_graph.adopt(base)
+        constraint = sharding_constraint([view.aval], [sharding])
+        # In the place of the plain read: whoever reads this view from now on gets what is constrained.
+        pending_graph.reads[slot, view] = pending_graph.append(constraint, [pending_graph.read(slot, view)])
+
+
+def keep_sharding(before: Holder, before_view: Any, holder: Holder, view: Any) -> None:
+    """Set the sharding that a tensor had for the data that it shows now, if that is of the same shape and has none of its own."""
+    sharding = requested_sharding(before, before_view)
+    shape = (before.value if before_view is None else before_view).aval.shape
+    if sharding is None or shape != (holder.value if view is None else view).aval.shape or requested_sharding(holder, view) is not None:
+        return
+    if view is None:
+        _request(holder, sharding)
+    else:
+        set_sharding_of_view(holder, view, sharding)
+
+
 def reshard_one(holder: Holder) -> None:
     """Reshard data to the requested sharding, if any."""
     if requested_sharding(holder) is not None:
@@ -76,10 +117,14 @@ def reshard_one(holder: Holder) -> None:
 
 
 def _request(holder: Holder, sharding: Sharding) -> None:
+    _annotations(holder)[_KEY] = _Request(sharding, _not_yet)
+    _holders[holder] = None
+
+
+def _annotations(holder: Holder) -> dict[Any, Any]:
     if holder.annotations is None:
         holder.annotations = {}
-    holder.annotations[_KEY] = _Request(sharding, _not_yet)
-    _holders[holder] = None
+    return holder.annotations
 
 
 def _not_yet() -> None:
@@ -97,10 +142,10 @@ def _reshard(recorder: Recorder, holders: list[Holder]) -> None:
     for holder in holders:
         request: _Request = (holder.annotations or {})[_KEY]
         value = holder.value
-        # Data that nothing has written to since costs a step no more than this look. A blank has nothing to move.
-        if request.resharded() is value or value.slot == BLANK:
+        # Data that nothing has written to since costs a step no more than this look. A blank, and what is empty, has nothing to move.
+        if request.resharded() is value or value.slot == BLANK or not value.aval.nbytes:
             continue
-        sharding = request.sharding.for_shape(value.aval.shape)
+        sharding = request.sharding
         if value.buffer is not None:
             holder.value = _resharded(value, sharding)
             request.resharded = weakref.ref(holder.value)  # weak: a value that is replaced must be free to go, with its buffer
@@ -120,24 +165,36 @@ def _resharded(value: Value, sharding: Sharding) -> Value:
     """A computed value with this sharding; the same one if it has it already."""
     if value.buffer is None or value.buffer.sharding == sharding.named:
         return value
-    return buffer_value(value.recorder, value.aval, reshard(value.buffer, sharding.named))
+    return buffer_value(value.recorder, value.aval, reshard(value.buffer, sharding.named, value.aval))
 
 
-def reshard(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
-    """The same array with another sharding. Among several processes all must call this alike."""
+def reshard(buffer: jax.Array, sharding: Any, aval: Aval) -> jax.Array:
+    """The buffer of the same values with another sharding. Among several processes all must call this alike."""
+    shape = buffer.shape if aval.manual else aval.shape
     with jax.enable_x64(True):  # or 64-bit elements are cut to 32
-        # Where other processes have some of the shards, only a program can move them.
-        found: jax.Array = jax.device_put(buffer, sharding) if buffer.is_fully_addressable else _resharder(sharding)(buffer)
-        return found
+        # Where other processes have some of the shards, only a program can move them, and only a program pads.
+        if buffer.is_fully_addressable and buffer.shape == shape == stored_shape(shape, sharding):
+            return cast(jax.Array, jax.device_put(buffer, sharding))
+        here = NamedSharding(sharding.mesh, PartitionSpec())
+        there = in_order_of(buffer.sharding, here)
+        if there is not buffer.sharding:  # a program runs over one order of devices
+            own: Any = buffer.sharding
+            buffer = relabelled(_resharder(NamedSharding(own.mesh, PartitionSpec()), shape)(buffer), here)
+        return cast(jax.Array, _resharder(sharding, shape)(buffer))
 
 
 # Kept: jax.jit knows what it compiled by the function object.
 @cache
-def _resharder(sharding: jax.sharding.Sharding) -> Any:
-    return jax.jit(lambda array: array, out_shardings=sharding)
+def _resharder(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> Any:
+    return jax.jit(lambda array: padded(unpadded(array, shape), sharding), out_shardings=sharding)
 
 
-def buffer_sharding(holder: Holder, aval: Aval) -> NamedSharding | None:
+def whole(buffer: jax.Array, aval: Aval, default: jax.sharding.Sharding) -> jax.Array:
+    """A buffer of values, or a replicated one where that has padding."""
+    return buffer if aval.manual or buffer.shape == aval.shape else reshard(buffer, default, aval)
+
+
+def buffer_sharding(holder: Holder) -> NamedSharding | None:
     """The sharding of a buffer with the holder's data; None where none was asked for."""
     sharding = requested_sharding(holder)
-    return None if sharding is None else sharding.for_shape(aval.shape).named
+    return None if sharding is None else sharding.named

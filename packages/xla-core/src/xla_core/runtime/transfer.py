@@ -16,7 +16,7 @@ from xla_core.dtypes import natural_dtype
 from xla_core.errors import ExecutionError
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.pending_graph import Value, buffer_value
-from xla_core.ir.sharding import spans_devices
+from xla_core.ir.sharding import spans_devices, stored_shape
 from xla_core.metrics import Direction, TransferEvent, Unit
 from xla_core.runtime.client import client, default_sharding, jax_device
 from xla_core.runtime.failures import reason
@@ -92,18 +92,27 @@ def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any
 def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
     """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place.
 
-    sharding: in SPMD mode, over the devices that `recorder`'s stands for; None for replicated.
+    sharding: in SPMD mode, over the devices that `recorder`'s stands for; None for replicated. Dimensions that it does not divide evenly
+    are padded with zeros.
     """
     try:
         with jax.enable_x64(True):
             default = default_sharding(recorder)
             if spans_devices(default):
-                return jax.make_array_from_callback(array.shape, sharding or default, lambda index: np.asarray(array[index]))
+                wanted = sharding if sharding is not None and array.size else default  # programs divide nothing that is empty
+                return jax.make_array_from_callback(stored_shape(array.shape, wanted), wanted, lambda index: _shard_of(array, index))
             if isinstance(default, SingleDeviceSharding) and isinstance(array, np.ndarray):
                 return put_on_device(array, default, jax_device(recorder))
             return with_default_sharding(jax.device_put(array, jax_device(recorder)), recorder)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
+
+
+def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:
+    """The elements of an array at a place in its buffer, with zeros for what is beyond its end."""
+    found = np.asarray(array[index])
+    missing = [(0, (one.stop or 0) - (one.start or 0) - got if one.stop else 0) for one, got in zip(index, found.shape, strict=True)]
+    return np.pad(found, missing) if any(end for _, end in missing) else found
 
 
 def with_default_sharding(buffer: jax.Array, recorder: Recorder) -> jax.Array:
@@ -124,7 +133,7 @@ def local(buffer: jax.Array, recorder: Recorder) -> jax.Array:
 
 def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
     """A buffer with `number` everywhere and the sharding of the holder's data, without compiling anything."""
-    return put(np.full(aval.shape, number, aval.physical), recorder, buffer_sharding(holder, aval))
+    return put(np.full(aval.shape, number, aval.physical), recorder, buffer_sharding(holder))
 
 
 def download(value: Value) -> torch.Tensor:
@@ -152,7 +161,10 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
         if value.aval.manual:
             buffer = buffer.addressable_data(0)[0]  # of the first device here
         whole = buffer.is_fully_addressable or buffer.is_fully_replicated
-        return fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder)))
+        found, ours = fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder), value.aval))
+        if found.shape == value.aval.shape:
+            return found, ours
+        return found[tuple(slice(size) for size in value.aval.shape)].copy(), True
     except RuntimeError as error:
         raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
 

@@ -18,8 +18,8 @@ def local_spans(tensor: torch.Tensor) -> list[Spans]:
     if found is None:
         return [tuple((0, size) for size in tensor.shape)]
     shape = tuple(tensor.shape)
-    indices = found.for_shape(shape).named.devices_indices_map(shape)
-    return [tuple(one.indices(size)[:2] for one, size in zip(indices[device], shape, strict=True)) for device in process.client().devices]
+    indices = found.indices(shape)
+    return [tuple((one.start, one.stop) for one in indices[device]) for device in process.client().devices]
 
 
 def write_local_shards(tensor: torch.Tensor, shards: Mapping[Spans, torch.Tensor]) -> None:
@@ -30,5 +30,4 @@ def write_local_shards(tensor: torch.Tensor, shards: Mapping[Spans, torch.Tensor
         if found is None:
             tensor.copy_(ordered[0])
         else:
-            shape = tuple(tensor.shape)
-            tensor.copy_(sharding.tensor_from_shards(ordered, found.for_shape(shape).named, shape))
+            tensor.copy_(sharding.tensor_from_shards(ordered, found.named, tuple(tensor.shape)))
