@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +53,21 @@ def make_meshes_of(kind: type, wanted: Callable[[str], bool]) -> None:
         return object.__new__(kind if cls is DeviceMesh and wanted(device_type) else cls)
 
     DeviceMesh.__new__ = new  # type: ignore[method-assign]
+
+
+def check_before_fully_shard(check: Callable[[Any], None]) -> None:
+    """Call `check(mesh)` in torch's fully_shard, if it is loaded, after it has asked the mesh for its groups."""
+    module: Any = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
+    own = getattr(module, "_get_device_from_mesh", None)
+    if module is None or own is None or hasattr(own, "__wrapped__"):
+        return
+
+    @functools.wraps(own)
+    def checked(mesh: Any) -> Any:
+        check(mesh)
+        return own(mesh)
+
+    module._get_device_from_mesh = checked
 
 
 def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any], make: Callable[..., Any]) -> None:

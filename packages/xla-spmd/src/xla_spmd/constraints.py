@@ -9,7 +9,7 @@ import torch
 from xla_spmd.annotations import annotate, annotation_of
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, clear_sharding
-from xla_spmd.mesh import AnyMesh, Mesh
+from xla_spmd.mesh import AnyMesh
 from xla_spmd.operators import constrained
 from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import torch_xla.runtime as xr
 from xla_core.abi.process import client, topology
-from xla_spmd._compat import all_submeshes, make_meshes_of
+from xla_spmd._compat import all_submeshes, check_before_fully_shard, make_meshes_of
 from xla_spmd.errors import AnnotationError, MeshError
 
 
@@ -23,7 +23,7 @@ class SpmdDeviceMesh(DeviceMesh):
     where its first device stands.
     """
 
-    _dim_group_names: list[Any] = []  # noqa: RUF012  # torch's name; what is sliced and flattened gets a list of its own
+    _dim_group_names: list[Any] = []  # torch's name; what is sliced and flattened gets a list of its own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         serve_dtensors()
@@ -73,13 +73,15 @@ class SpmdDeviceMesh(DeviceMesh):
         Raises RuntimeError if there are several processes, none of which has such a group.
         """
         self._axis(mesh_dim, "get_group")
+        check_before_fully_shard(_refuse_fully_shard)  # it is loaded by now if this is for it
         if topology().process_count > 1:
             raise AnnotationError(
                 "the axes of a mesh in SPMD mode are over devices, not over processes, and have no process groups: the compiler "
                 "places collectives; for some of your own, use enable_manual_sharding"
             )
         if not dist.is_initialized():
-            dist.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         return dist.group.WORLD
 
     @staticmethod
@@ -91,6 +93,14 @@ class SpmdDeviceMesh(DeviceMesh):
 def serve_dtensors() -> None:
     """Let torch.distributed.tensor make sharded tensors on `xla` in SPMD mode, from now on. Loads it, which takes a second."""
     importlib.import_module("xla_spmd.dtensors")
+
+
+def _refuse_fully_shard(mesh: Any) -> None:
+    if isinstance(mesh, SpmdDeviceMesh):
+        raise AnnotationError(
+            "fully_shard divides parameters among processes, SPMD mode has one for all devices: use SpmdFullyShardedDataParallel of "
+            "torch_xla.experimental.spmd_fully_sharded_data_parallel, which shards them over a mesh axis named fsdp"
+        )
 
 
 def _of_spmd_mode(device_type: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from torch.distributed.tensor.placement_types import Placement
 
 import torch_xla.runtime as xr
 from xla_core.abi.process import topology
+from xla_core.abi.tensors import tensor_behind
+from xla_spmd._compat import tree_map
 from xla_spmd.annotations import Annotation, annotation_of
 from xla_spmd.constraints import mark_sharding_with_gradients
 from xla_spmd.errors import AnnotationError, PartitionSpecError
@@ -127,6 +130,18 @@ def full_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
     return mark_sharding_with_gradients(tensor, mesh, (None,) * tensor.dim())
 
 
+def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
+    """`func`, which switches the process to SPMD mode before it runs, if nobody did: a decorator for programs and tests."""
+
+    @functools.wraps(func)
+    def in_spmd_mode(*args: Any, **kwargs: Any) -> Any:
+        if not xr.is_spmd():
+            xr.use_spmd()
+        return func(*args, **kwargs)
+
+    return in_spmd_mode
+
+
 def auto_policy(mod_name: str, mod: nn.Module, device_mesh: AnyMesh) -> None:
     """A partition_fn that shards each parameter over the whole mesh, along its largest dimension that is evenly divisible, if one is."""
     mesh = as_mesh(device_mesh)
@@ -224,13 +239,24 @@ def _input_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[
     if function is None:
         return None
     if _takes(function, "input_fn") == 2:
-        return lambda module, inputs: function(inputs, mesh)
-    return lambda module, inputs: function(module, inputs, mesh)
+        return _untraced(lambda module, inputs: function(inputs, mesh))
+    return _untraced(lambda module, inputs: function(module, inputs, mesh))
 
 
 def _output_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[..., Any] | None:
     if function is None:
         return None
     if _takes(function, "output_fn") == 2:
-        return lambda module, inputs, outputs: function(outputs, mesh)
-    return lambda module, inputs, outputs: function(module, outputs, mesh)
+        return _untraced(lambda module, inputs, outputs: function(_wrapped(outputs, mesh), mesh))
+    return _untraced(lambda module, inputs, outputs: function(module, _wrapped(outputs, mesh), mesh))
+
+
+def _wrapped(outputs: Any, mesh: AnyMesh) -> Any:
+    """Outputs with wrappers of the tensors on `xla`: those of parameters that were marked in place are plain, as is what is compiled."""
+    return tree_map(lambda found: wrap_over(mesh, found) if tensor_behind(found) is not None else found, outputs)
+
+
+def _untraced(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, which torch.compile calls and does not trace: traced tensors have no placements."""
+    found: Callable[..., Any] = torch.compiler.disable(hook)
+    return found

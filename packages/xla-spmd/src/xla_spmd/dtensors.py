@@ -31,7 +31,7 @@ def from_local(
         )
     if shape is not None and tuple(shape) != tuple(tensor.shape):
         raise PartitionSpecError(
-            f"one process runs for all devices, so that its local tensor is the whole: shape {tuple(shape)} is not its {tuple(tensor.shape)}"
+            f"one process runs for all devices, so that its tensor is the whole: shape {tuple(shape)} is not its {tuple(tensor.shape)}"
         )
     return place(tensor, device_mesh, placements)
 

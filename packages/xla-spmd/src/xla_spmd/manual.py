@@ -13,7 +13,7 @@ from xla_core.abi.tensors import is_pending
 from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, check_mode
-from xla_spmd.mesh import AnyMesh, Mesh, get_global_mesh
+from xla_spmd.mesh import AnyMesh, get_global_mesh
 from xla_spmd.named_sharding import named_sharding, replicated
 from xla_spmd.op_sharding import OpSharding
 from xla_spmd.shards import shard_shape

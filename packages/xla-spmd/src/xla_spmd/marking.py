@@ -74,6 +74,8 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     inner: torch.Tensor = unwrap_sharded_tensor(t)
     check_not_manual(inner)
     set_sharding(inner, None)
+    if isinstance(t, XLAShardedTensor):
+        t.partition_spec = None
     return inner
 
 

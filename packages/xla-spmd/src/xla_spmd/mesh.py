@@ -227,13 +227,15 @@ def as_mesh(mesh: AnyMesh) -> Mesh:
 
     Raises PartitionSpecError (a ValueError) for what is no mesh of `xla` devices, MeshError if it has other ids than 0 to n-1.
     """
-    return mesh if isinstance(mesh, Mesh) else _as_mesh(mesh)
+    if isinstance(mesh, Mesh):
+        return mesh
+    if not isinstance(mesh, DeviceMesh):
+        raise PartitionSpecError(f"a mesh is a torch_xla.distributed.spmd.Mesh or a DeviceMesh, got {type(mesh).__name__}: {mesh!r}")
+    return _as_mesh(mesh)
 
 
 @lru_cache(maxsize=256)
 def _as_mesh(mesh: DeviceMesh) -> Mesh:
-    if not isinstance(mesh, DeviceMesh):
-        raise PartitionSpecError(f"a mesh is a torch_xla.distributed.spmd.Mesh or a DeviceMesh, got {type(mesh).__name__}: {mesh!r}")
     if mesh.device_type != "xla":
         raise PartitionSpecError(f"the mesh is one of {mesh.device_type} devices: make it with DeviceMesh('xla', …)")
     every = all_submeshes(mesh)

@@ -53,7 +53,9 @@ def _position(placement: Any, axes: list[int], mesh_shape: Sequence[int] | None)
     sizes = [1 if mesh_shape is None else mesh_shape[axis] for axis in axes]
     fitting = [place for place in range(len(axes) + 1) if math.prod(sizes[:place]) == factor]
     if not fitting:
-        raise PartitionSpecError(f"{placement} needs later mesh axes that split its dimension, and into {factor}; these split it by {sizes}")
+        raise PartitionSpecError(
+            f"{placement} needs later mesh axes that split its dimension, and into {factor}; these split it by {sizes}"
+        )
     return fitting[0]
 
 
@@ -110,12 +112,13 @@ def mesh_and_spec(tensor: Any) -> tuple[AnyMesh, PartitionSpec]:
 
 
 def placements_of(tensor: Any) -> tuple[Placement, ...]:
-    """For each mesh axis, Shard or Replicate."""
+    """For each mesh axis Shard or Replicate; _StridedShard if a later axis splits the same dimension first."""
     mesh, spec = mesh_and_spec(tensor)
     found: list[Placement] = [Replicate()] * mesh.ndim
     for dim, axes in enumerate(axes_by_dimension(as_mesh(mesh), spec)):
-        for axis in axes:
-            found[axis] = Shard(dim)
+        for place, axis in enumerate(axes):
+            later = [outer for outer in axes[:place] if outer > axis]
+            found[axis] = StridedShard(dim, split_factor=math.prod(mesh.shape[outer] for outer in later)) if later else Shard(dim)
     return tuple(found)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -24,6 +26,23 @@ def _distribution(module: str) -> Any:
     return importlib.import_module(f"xla_spmd.{module}")
 
 
+class _Results(threading.local):
+    plain = False
+
+
+_results = _Results()
+
+
+@contextmanager
+def no_dispatch() -> Iterator[None]:
+    """Operations on wrappers give plain tensors inside, in this thread, as if they were called with the tensors in the wrappers."""
+    before, _results.plain = _results.plain, True
+    try:
+        yield
+    finally:
+        _results.plain = before
+
+
 class XLAShardedTensor(XLATensor):
     """A wrapper of a tensor on `xla`, of the whole tensor's shape. Operations on it give wrapped results.
 
@@ -31,7 +50,13 @@ class XLAShardedTensor(XLATensor):
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
-    __slots__ = ("_dtensor_spec", "_mesh", "global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies carry along
+    __slots__ = (
+        "_dtensor_spec",
+        "_mesh",
+        "global_tensor",
+        "mesh_shape",
+        "partition_spec",
+    )  # no attributes that pickles and copies carry along
 
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
@@ -82,7 +107,8 @@ class XLAShardedTensor(XLATensor):
             return like(_around(item)) if written is None else _refreshed(written)
 
         inner_args, inner_kwargs = tree_map(inside, (args, kwargs or {}))
-        return tree_map(outside, func(*inner_args, **inner_kwargs))
+        found = func(*inner_args, **inner_kwargs)
+        return found if _results.plain else tree_map(outside, found)
 
     @property
     def data(self) -> torch.Tensor:
