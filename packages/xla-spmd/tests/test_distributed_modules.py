@@ -263,7 +263,7 @@ def test_a_device_mesh_shards_tensors(report: dict[str, Any]) -> None:
 def test_placements_are_known(report: dict[str, Any]) -> None:
     assert report["placements"] == ["(Shard(dim=0), Replicate())"] * 2 + [[16, 8], True]
     assert report["spec again"] == [False, True]
-    assert report["by names"] == ["(Shard(dim=0), Shard(dim=0))"] * 2
+    assert report["by names"] == ["(_StridedShard(dim=0, sf=2), Shard(dim=0))"] * 2
     assert report["converted"] == [
         "{'device_ids': [0, 1, 2, 3, 4, 5, 6, 7], 'mesh_shape': (4, 2), 'axis_names': ('a', 'b')}",
         [None, [0, 1]],

@@ -489,6 +489,21 @@ def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
 INDUCTOR_STARTS_IN = "torch._inductor.compile_fx"
 
 
+def before_device_meshes(wanted: str, ready: Callable[[], object]) -> None:
+    """Call `ready` whenever somebody makes torch's DeviceMesh for this type of device, until another `__new__` takes this one's place."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def new(cls: type, device_type: str = "", *_: Any, **__: Any) -> Any:  # torch passes it by this name, too
+        if device_type == wanted:
+            ready()
+        make: Any = DeviceMesh.__new__
+        return object.__new__(cls) if make is new else make(cls, device_type)
+
+    DeviceMesh.__new__ = new  # type: ignore[method-assign]
+
+
 def check_before_inductor(module: Any, check: Callable[[Iterable[Any]], None]) -> None:
     """Call `check` with the values of a graph, those with which torch traced it, before torch's own compiler takes it.
 

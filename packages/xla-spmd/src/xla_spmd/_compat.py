@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +23,73 @@ tree_map: Any = torch.utils._pytree.tree_map
 same_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
 
 
+def __getattr__(name: str) -> Any:
+    """`StridedShard`: the placement of a mesh axis that splits a dimension after later axes have."""
+    if name != "StridedShard":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    return _StridedShard
+
+
 def dtensor_spec(mesh: Any, placements: tuple[Any, ...], like: torch.Tensor) -> Any:
     """The DTensor spec of a tensor: mesh, placements, shape, strides and dtype."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     return DTensorSpec(mesh, placements, TensorMeta(like.shape, like.stride(), like.dtype))
+
+
+def all_submeshes(mesh: Any) -> torch.Tensor:
+    """The ids of every submesh of this kind that the root of a torch DeviceMesh has, shape (their number, *shape of the mesh)."""
+    found: torch.Tensor = mesh._layout.remap_to_tensor(mesh._rank_map)
+    return found
+
+
+def make_meshes_of(kind: type, wanted: Callable[[str], bool]) -> None:
+    """Let `DeviceMesh(device_type, …)`, by whomever it is called, make an object of this subclass if `wanted(device_type)`."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def new(cls: type, device_type: str = "", *_: Any, **__: Any) -> Any:
+        return object.__new__(kind if cls is DeviceMesh and wanted(device_type) else cls)
+
+    DeviceMesh.__new__ = new  # type: ignore[method-assign]
+
+
+def check_before_fully_shard(check: Callable[[Any], None]) -> None:
+    """Call `check(mesh)` in torch's fully_shard, if it is loaded, after it has asked the mesh for its groups."""
+    module: Any = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
+    own = getattr(module, "_get_device_from_mesh", None)
+    if module is None or own is None or hasattr(own, "__wrapped__"):
+        return
+
+    @functools.wraps(own)
+    def checked(mesh: Any) -> Any:
+        check(mesh)
+        return own(mesh)
+
+    module._get_device_from_mesh = checked
+
+
+def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any], make: Callable[..., Any]) -> None:
+    """Let `DTensor.from_local` and the factories of torch.distributed.tensor call these where `is_ours(mesh)`.
+
+    from_local: called with tensor, mesh, placements and the shape that was given. make: with torch's function, size, mesh, placements and
+    options, among them `fill_value`.
+    """
+    from torch.distributed.device_mesh import _mesh_resources
+    from torch.distributed.tensor import _api
+
+    theirs, make_theirs = _api._FromTorchTensor, _api._dtensor_init_helper
+
+    class FromTorchTensor:
+        @staticmethod
+        def apply(tensor: Any, mesh: Any, placements: Any, run_check: Any, shape: Any = None, *rest: Any) -> Any:
+            if is_ours(mesh):
+                return from_local(tensor, mesh, placements, shape)
+            return theirs.apply(tensor, mesh, placements, run_check, shape, *rest)
+
+    def init(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
+        mesh = device_mesh or _mesh_resources.get_current_mesh()
+        return (make if is_ours(mesh) else make_theirs)(function, size, mesh, placements, **options)
+
+    _api._FromTorchTensor, _api._dtensor_init_helper = FromTorchTensor, init  # type: ignore[assignment,misc]

@@ -9,7 +9,7 @@ import torch
 from xla_spmd.annotations import annotate, annotation_of
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, clear_sharding
-from xla_spmd.mesh import Mesh
+from xla_spmd.mesh import AnyMesh
 from xla_spmd.operators import constrained
 from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
@@ -19,7 +19,7 @@ class MarkShardingFunction(torch.autograd.Function):
     """A new tensor with the given sharding, which the gradient that comes back to it gets too."""
 
     @staticmethod
-    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    def forward(ctx: Any, t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> torch.Tensor:
         """The new tensor, plain. Raises as `mark_sharding`."""
         ctx.wanted = annotation_for(t.shape, mesh, partition_spec)
         return constrained(t, ctx.wanted)
@@ -30,13 +30,13 @@ class MarkShardingFunction(torch.autograd.Function):
         return constrained(grad, ctx.wanted), None, None
 
 
-def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+def mark_sharding_with_gradients(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> torch.Tensor:
     """A new tensor with the data of `t`, sharded over the mesh, whose gradient is sharded likewise. Raises as `mark_sharding`."""
     marked: torch.Tensor = MarkShardingFunction.apply(t, mesh, partition_spec)  # type: ignore[no-untyped-call]
     return marked
 
 
-def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+def annotate_custom_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
     """Constrain the sharding of `t` in this step's program; its annotation stays, and holds again after the step.
 
     A tensor can be constrained several times. Raises as `mark_sharding`, but never for an earlier annotation.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,52 +14,142 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
 import torch_xla.runtime as xr
+from xla_core.abi.process import topology
+from xla_core.abi.tensors import tensor_behind
+from xla_spmd._compat import tree_map
+from xla_spmd.annotations import Annotation, annotation_of
 from xla_spmd.auto_sharding import along, largest_even_dim
 from xla_spmd.constraints import mark_sharding_with_gradients
 from xla_spmd.errors import AnnotationError, PartitionSpecError
+from xla_spmd.free_axes import constrain_dimensions
 from xla_spmd.inputs import ShardingSpec
 from xla_spmd.marking import mark_sharding
-from xla_spmd.mesh import Mesh
-from xla_spmd.placements import convert_to_xla_mesh, placed
+from xla_spmd.mesh import AnyMesh, Mesh, as_mesh
+from xla_spmd.placements import axes_by_dimension, axes_in, mesh_and_spec, placed, spec_from_axes
 from xla_spmd.specs import PartitionSpec
-from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
+from xla_spmd.tensor import Unwrapping, XLAShardedTensor, unwrap_sharded_tensor, wrap_over
 
-PartitionFunction = Callable[[str, nn.Module, DeviceMesh], Any]
+PartitionFunction = Callable[[str, nn.Module, Any], Any]
 
 
-def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
+def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
     """`tensor` sharded over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its shard.
 
     placements: for each mesh axis Shard or Replicate; None: replicated. Raises ValueError for other placements, and as `mark_sharding`.
     """
     mesh, spec = placed(tensor, device_mesh, placements)
-    if tensor.device.type == "xla":
-        inner = unwrap_sharded_tensor(tensor)
-        return mark_sharding(inner, mesh, spec)
     if tensor.is_meta:
         raise AnnotationError("a tensor on the meta device has no data to shard: make it on the CPU or on xla first")
-    leaf = wrap_as_sharded_tensor(_upload(tensor, mesh, spec), mesh.mesh_shape, spec)
-    leaf.requires_grad_(tensor.requires_grad)
-    return leaf
+    if tensor.device.type == "xla":
+        found = mark_sharding(tensor, mesh, spec)
+        if tensor.is_leaf and not isinstance(tensor, XLAShardedTensor):  # as the leaf that the tensor is
+            found = XLAShardedTensor(tensor)
+    else:
+        found = XLAShardedTensor(_upload(tensor, mesh, spec))
+        found.requires_grad_(tensor.requires_grad)
+    return wrap_over(device_mesh, found, device_mesh.shape, spec)
 
 
 def _upload(tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
     return ShardingSpec(mesh, spec).upload(tensor.detach().cpu())
 
 
-def redistribute(tensor: XLAShardedTensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> XLAShardedTensor:
-    """A new tensor with the same data and these placements; gradients flow back. Raises as `xla_distribute_tensor`."""
+def place(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None) -> XLAShardedTensor:
+    """A new tensor with the data of one on `xla`, and these placements; gradients flow back. Raises as `xla_distribute_tensor`.
+
+    On a slice of a mesh nothing is said about its other axes: what is sharded over them stays so.
+    """
     mesh, spec = placed(tensor, device_mesh, placements)
-    return wrap_as_sharded_tensor(mark_sharding_with_gradients(tensor, mesh, spec), mesh.mesh_shape, spec)
+    annotation = annotation_of(unwrap_sharded_tensor(tensor))
+    if mesh.ndim == device_mesh.ndim:
+        found = mark_sharding_with_gradients(tensor, mesh, spec)
+    elif annotation is None and all(entry is None for entry in spec):
+        found = tensor.view_as(tensor)
+    else:
+        over = _with_other_axes(annotation, device_mesh, spec)
+        found = constrain_dimensions(tensor, mesh, spec) if over is None else mark_sharding_with_gradients(tensor, *over)
+    return wrap_over(device_mesh, found, device_mesh.shape, spec)
 
 
-def auto_policy(mod_name: str, mod: nn.Module, device_mesh: DeviceMesh) -> None:
+def _with_other_axes(annotation: Annotation | None, device_mesh: AnyMesh, spec: PartitionSpec) -> tuple[Mesh, PartitionSpec] | None:
+    """The mesh and spec that an annotated tensor gets if a slice of its mesh is placed by `spec`; None if the slice is of another mesh."""
+    if annotation is None or annotation.mesh is None or annotation.spec is None:
+        return None
+    axes = axes_in(device_mesh, annotation.mesh)
+    if axes is None:
+        return None
+    wanted = axes_by_dimension(as_mesh(device_mesh), spec)
+    present = axes_by_dimension(annotation.mesh, annotation.spec)
+    kept = [[axis for axis in split if axis not in axes] for split in present]
+    return annotation.mesh, spec_from_axes([[*old, *(axes[axis] for axis in new)] for old, new in zip(kept, wanted, strict=True)])
+
+
+def redistribute(
+    tensor: XLAShardedTensor,
+    device_mesh: AnyMesh | None,
+    placements: Sequence[Placement] | None,
+    forward_dtype: torch.dtype | None = None,
+    backward_dtype: torch.dtype | None = None,
+) -> XLAShardedTensor:
+    """As `XLAShardedTensor.redistribute`."""
+    if placements is None:
+        raise AnnotationError("redistribute needs placements: one for each axis of the mesh")
+    mesh = mesh_and_spec(tensor)[0] if device_mesh is None else device_mesh
+    moved = tensor if backward_dtype is None else _GradientIn.apply(tensor, backward_dtype)  # type: ignore[no-untyped-call]
+    return place(moved if forward_dtype is None else moved.to(forward_dtype), mesh, placements)
+
+
+class _GradientIn(torch.autograd.Function):
+    """The tensor itself, whose gradient is rounded to another dtype on its way."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor."""
+        ctx.dtypes = dtype, tensor.dtype
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The gradient, in the dtype of the tensor again."""
+        passing, own = ctx.dtypes
+        return grad.to(passing).to(own), None
+
+
+def to_local(tensor: XLAShardedTensor) -> torch.Tensor:
+    """As `XLAShardedTensor.to_local`."""
+    if topology().process_count > 1:
+        raise AnnotationError(
+            "to_local is for one process that has all devices: of several, use local_shards for the shards of this one, or full_tensor()"
+        )
+    found: torch.Tensor = Unwrapping.apply(tensor)  # type: ignore[no-untyped-call]
+    return found
+
+
+def full_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
+    """As `XLAShardedTensor.full_tensor`."""
+    mesh = as_mesh(mesh_and_spec(tensor)[0])
+    return mark_sharding_with_gradients(tensor, mesh, (None,) * tensor.dim())
+
+
+def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
+    """`func`, which switches the process to SPMD mode before it runs, if nobody did: a decorator for programs and tests."""
+
+    @functools.wraps(func)
+    def in_spmd_mode(*args: Any, **kwargs: Any) -> Any:
+        if not xr.is_spmd():
+            xr.use_spmd()
+        return func(*args, **kwargs)
+
+    return in_spmd_mode
+
+
+def auto_policy(mod_name: str, mod: nn.Module, device_mesh: AnyMesh) -> None:
     """A partition_fn that shards each parameter over the whole mesh, along its largest dimension that is evenly divisible, if one is."""
-    mesh = convert_to_xla_mesh(device_mesh)
-    axes = tuple(range(len(mesh.mesh_shape)))
+    mesh = as_mesh(device_mesh)
+    axes = tuple(range(device_mesh.ndim))
     # A list: parameters are replaced on the way.
     for name, parameter in list(mod.named_parameters(recurse=False)):
-        dim = largest_even_dim(parameter.shape, mesh.size())
+        dim = largest_even_dim(parameter.shape, device_mesh.size())
         _shard_tensor(mod, name, parameter, mesh, along(dim, parameter.dim(), axes))
 
 
@@ -73,7 +164,7 @@ def _shard_tensor(module: nn.Module, name: str, tensor: torch.Tensor, mesh: Mesh
 
 def xla_distribute_module(
     module: nn.Module,
-    device_mesh: DeviceMesh | None = None,
+    device_mesh: AnyMesh | None = None,
     partition_fn: PartitionFunction | None = None,
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
@@ -95,7 +186,7 @@ def xla_distribute_module(
     for name, submodule in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, submodule, mesh)
-        _replicate(submodule, convert_to_xla_mesh(mesh))
+        _replicate(submodule, as_mesh(mesh))
     shared.tie()
     if before is not None:
         module.register_forward_pre_hook(before)
@@ -144,17 +235,28 @@ def _takes(function: Callable[..., Any], what: str) -> int:
     return count
 
 
-def _input_hook(function: Callable[..., Any] | None, mesh: DeviceMesh) -> Callable[..., Any] | None:
+def _input_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[..., Any] | None:
     if function is None:
         return None
     if _takes(function, "input_fn") == 2:
-        return lambda module, inputs: function(inputs, mesh)
-    return lambda module, inputs: function(module, inputs, mesh)
+        return _untraced(lambda module, inputs: function(inputs, mesh))
+    return _untraced(lambda module, inputs: function(module, inputs, mesh))
 
 
-def _output_hook(function: Callable[..., Any] | None, mesh: DeviceMesh) -> Callable[..., Any] | None:
+def _output_hook(function: Callable[..., Any] | None, mesh: AnyMesh) -> Callable[..., Any] | None:
     if function is None:
         return None
     if _takes(function, "output_fn") == 2:
-        return lambda module, inputs, outputs: function(outputs, mesh)
-    return lambda module, inputs, outputs: function(module, outputs, mesh)
+        return _untraced(lambda module, inputs, outputs: function(_wrapped(outputs, mesh), mesh))
+    return _untraced(lambda module, inputs, outputs: function(module, _wrapped(outputs, mesh), mesh))
+
+
+def _wrapped(outputs: Any, mesh: AnyMesh) -> Any:
+    """Outputs with wrappers of the tensors on `xla`: those of parameters that were marked in place are plain, as is what is compiled."""
+    return tree_map(lambda found: wrap_over(mesh, found) if tensor_behind(found) is not None else found, outputs)
+
+
+def _untraced(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, which torch.compile calls and does not trace: traced tensors have no placements."""
+    found: Callable[..., Any] = torch.compiler.disable(hook)
+    return found

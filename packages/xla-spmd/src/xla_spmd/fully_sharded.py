@@ -15,7 +15,7 @@ from xla_spmd.auto_wrap import Policy, wrap_children
 from xla_spmd.errors import AnnotationError, PartitionSpecError
 from xla_spmd.linear import apply_backward_optimization_barrier
 from xla_spmd.marking import mark_sharding
-from xla_spmd.mesh import Mesh, get_global_mesh
+from xla_spmd.mesh import AnyMesh, Mesh, as_mesh, get_global_mesh
 from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import unwrap_sharded_tensor
 
@@ -41,7 +41,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
     def __init__(
         self,
         module: nn.Module,
-        mesh: Mesh | None = None,
+        mesh: AnyMesh | None = None,
         shard_output: ShardOutput | None = None,
         auto_wrap_policy: Policy | None = None,
         auto_wrapper_callable: Callable[..., nn.Module] | None = None,
@@ -89,7 +89,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
             apply_backward_optimization_barrier(self._orig_module)
             self._separated = True
 
-    def _shard_dim_0(self, output: Any, mesh: Mesh) -> None:
+    def _shard_dim_0(self, output: Any, mesh: AnyMesh) -> None:
         if isinstance(output, tuple) and output and isinstance(output[0], torch.Tensor):
             warnings.warn("the output is a tuple: its first tensor is sharded; give shard_output= to shard it otherwise", stacklevel=5)
             output = output[0]
@@ -113,10 +113,11 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return self._orig_module[key]  # type: ignore[index]
 
 
-def _checked(mesh: Mesh | None, extra_data_axis: str | None) -> Mesh:
+def _checked(mesh: AnyMesh | None, extra_data_axis: str | None) -> Mesh:
     found = get_global_mesh() if mesh is None else mesh
     if found is None:
         raise PartitionSpecError("SpmdFullyShardedDataParallel needs a mesh: give mesh=, or set one with set_global_mesh")
+    found = as_mesh(found)
     for axis in (_AXIS,) if extra_data_axis is None else (_AXIS, extra_data_axis):
         if found.get_axis_name_idx(axis) is None:
             raise PartitionSpecError(f"SpmdFullyShardedDataParallel needs a mesh with an axis {axis!r}, this one has {found.axis_names}")

@@ -12,7 +12,7 @@ from xla_core.abi.sharding import upload_sharded
 from xla_spmd.annotations import annotate, sharding_for_programs
 from xla_spmd.errors import AnnotationError, AxisError
 from xla_spmd.marking import annotation_for, check_mesh, check_mode
-from xla_spmd.mesh import Mesh
+from xla_spmd.mesh import Mesh, as_mesh
 from xla_spmd.op_sharding import OpSharding, ShardingType
 from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import unwrap_sharded_tensor
@@ -35,6 +35,7 @@ class ShardingSpec:
     _sharding_type: ShardingType = field(init=False)
 
     def __post_init__(self) -> None:
+        self.mesh = as_mesh(self.mesh)
         self._tile_assignment, self._group_assignment, self._replication_groups, kind = self.mesh._get_op_sharding_args(self.partition_spec)
         self._sharding_type = ShardingType(kind)
 

@@ -13,7 +13,7 @@ from xla_core.abi.tensors import is_pending
 from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, check_mode
-from xla_spmd.mesh import Mesh, get_global_mesh
+from xla_spmd.mesh import AnyMesh, get_global_mesh
 from xla_spmd.named_sharding import named_sharding, replicated
 from xla_spmd.op_sharding import OpSharding
 from xla_spmd.shards import shard_shape
@@ -47,7 +47,7 @@ class _Leave(torch.autograd.Function):
         return enter_manual(unwrap_sharded_tensor(grad), ctx.sharding), None, None
 
 
-def _sharding(what: str, shape: Sequence[int], mesh: Mesh | None, partition_spec: PartitionSpec) -> tuple[Annotation, NamedSharding]:
+def _sharding(what: str, shape: Sequence[int], mesh: AnyMesh | None, partition_spec: PartitionSpec) -> tuple[Annotation, NamedSharding]:
     check_mode(what)
     chosen = get_global_mesh() if mesh is None else mesh
     if chosen is None:
@@ -76,7 +76,7 @@ def check_is_shard(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[i
         raise AnnotationError(f"shards of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
 
 
-def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
+def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: AnyMesh | None = None) -> XLAShardedTensor:
     """Shard `t`; gives each device's shard of it: what is recorded over that runs on each device by itself.
 
     Until `disable_manual_sharding` the code sees one shard and issues its own collectives. Gradients flow back as shards of the
@@ -89,7 +89,7 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, me
 
 
 def disable_manual_sharding(
-    t: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: Mesh | None = None
+    t: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: AnyMesh | None = None
 ) -> XLAShardedTensor:
     """The tensor of `full_shape`, sharded so, whose shards the devices hold. Raises as `mark_sharding`, and for what is no shard."""
     wanted, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)

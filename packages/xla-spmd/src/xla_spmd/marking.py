@@ -13,9 +13,9 @@ from xla_core.abi.sharding import set_sharding
 from xla_core.abi.tensors import tensor_behind
 from xla_spmd.annotations import Annotation, annotate, annotation_of, check_not_manual
 from xla_spmd.errors import AnnotationError, AxisError, DeviceCountError
-from xla_spmd.mesh import Mesh
+from xla_spmd.mesh import AnyMesh, Mesh, as_mesh
 from xla_spmd.specs import PartitionSpec
-from xla_spmd.tensor import XLAShardedTensor, is_traced, unwrap_sharded_tensor, wrap_as_sharded_tensor
+from xla_spmd.tensor import XLAShardedTensor, is_traced, unwrap_sharded_tensor, wrap_as_sharded_tensor, wrap_over
 
 
 def check_mode(what: str) -> None:
@@ -31,19 +31,20 @@ def check_mesh(mesh: Mesh) -> None:
         raise DeviceCountError(f"the mesh of shape {mesh.mesh_shape} is over {mesh.size()} devices, the job has {count}")
 
 
-def annotation_for(shape: Sequence[int], mesh: Mesh, partition_spec: PartitionSpec) -> Annotation:
+def annotation_for(shape: Sequence[int], mesh: AnyMesh, partition_spec: PartitionSpec) -> Annotation:
     """The annotation for a tensor of this shape. Raises DeviceCountError, AxisError, PartitionSpecError for what does not fit."""
-    check_mesh(mesh)
-    sharding = mesh.get_op_sharding(partition_spec)
+    over = as_mesh(mesh)
+    check_mesh(over)
+    sharding = over.get_op_sharding(partition_spec)
     spec = tuple(partition_spec)
     if len(spec) != len(shape):
         raise AxisError(
             f"a partition spec has an entry per dimension: {spec} has {len(spec)}, the tensor of shape {tuple(shape)} has {len(shape)}"
         )
-    return Annotation(sharding, mesh, spec)
+    return Annotation(sharding, over, spec)
 
 
-def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, use_dynamo_custom_op: bool = False) -> XLAShardedTensor:
+def mark_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec, use_dynamo_custom_op: bool = False) -> XLAShardedTensor:
     """Shard `t` over the mesh, in place; returns a wrapper of it.
 
     partition_spec: for each dimension of `t` the mesh axis (index or name) that splits it, a tuple of axes, or None.
@@ -57,13 +58,14 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, us
     wanted = annotation_for(t.shape, mesh, partition_spec)
     annotate(unwrap_sharded_tensor(t), wanted)
     counter_add("XlaMarkSharding")
-    return wrap_as_sharded_tensor(t, mesh.mesh_shape, wanted.spec)
+    return wrap_over(mesh, t, mesh.shape, wanted.spec)
 
 
-def _mark_in_graph(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+def _mark_in_graph(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
     """`t`, marked by an operator (`operators.py`) of the graph that is being traced."""
-    spec, names = str(tuple(partition_spec)), str(mesh.axis_names)
-    marked = torch.ops.xla.dynamo_mark_sharding(t, list(mesh.flat_ids), list(mesh.mesh_shape), names, spec)
+    over = as_mesh(mesh)
+    spec, names = str(tuple(partition_spec)), str(over.axis_names)
+    marked = torch.ops.xla.dynamo_mark_sharding(t, list(over.flat_ids), list(over.mesh_shape), names, spec)
     return cast(XLAShardedTensor, marked)  # a plain tensor while the graph is traced
 
 
@@ -72,6 +74,8 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     inner: torch.Tensor = unwrap_sharded_tensor(t)
     check_not_manual(inner)
     set_sharding(inner, None)
+    if isinstance(t, XLAShardedTensor):
+        t.partition_spec = None
     return inner
 
 

@@ -7,17 +7,21 @@ import math
 import operator
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
+import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 import torch_xla.runtime as xr
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client, topology
-from xla_spmd.errors import MeshError
+from xla_spmd._compat import all_submeshes
+from xla_spmd.device_mesh import SpmdDeviceMesh
+from xla_spmd.errors import MeshError, PartitionSpecError
 from xla_spmd.op_sharding import Ids, OpSharding
 from xla_spmd.specs import IndexedSpec, PartitionSpec, op_sharding_of, translate_named_partition_spec
 
@@ -45,8 +49,20 @@ class _Shardings:
 _shared: WeakValueDictionary[tuple[Any, ...], _Shardings] = WeakValueDictionary()  # among equal meshes, for as long as one is there
 
 
+class MeshShape(tuple[int, ...]):
+    """The size of each axis, a tuple as torch's device meshes have it. Called, it gives the sizes by name."""
+
+    names: tuple[str, ...] | None = None
+
+    def __call__(self) -> OrderedDict[str | int, int]:
+        """Size of each axis, by its name, or by its index where axes have no names."""
+        return OrderedDict(zip(self.names or range(len(self)), self, strict=True))
+
+
 class Mesh:
     """Device ids, arranged row-major in a shape, with an optional name for each axis. Equal if all three are; do not change it.
+
+    Has what torch's DeviceMesh has, too: `mesh["model"]` is a slice of it, to be passed wherever a mesh is.
 
     device_ids: the numbers 0 to n-1 in any order, as in `torch_xla.runtime.global_runtime_device_attributes`.
     Raises MeshError (an AssertionError) if they do not fit together.
@@ -67,13 +83,48 @@ class Mesh:
         self.device_ids.setflags(write=False)
         self.flat_ids = tuple(self.device_ids.tolist())
 
-    def size(self) -> int:
-        """Number of devices."""
-        return math.prod(self.mesh_shape)
+    def size(self, mesh_dim: int | None = None) -> int:
+        """Number of devices, of all or along one axis."""
+        return math.prod(self.mesh_shape) if mesh_dim is None else self.mesh_shape[mesh_dim]
 
-    def shape(self) -> OrderedDict[str | int, int]:
-        """Size of each axis, by its name, or by its index where axes have no names."""
-        return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape, strict=True))
+    @property
+    def shape(self) -> MeshShape:
+        """The size of each axis as a tuple; `shape()` is a dict of them by name, or by index where axes have no names."""
+        found = MeshShape(self.mesh_shape)
+        found.names = self.axis_names
+        return found
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.mesh_shape)
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """The names of the axes, if they have any."""
+        return self.axis_names
+
+    @cached_property
+    def device_mesh(self) -> SpmdDeviceMesh:
+        """The same mesh, as torch has it."""
+        return SpmdDeviceMesh("xla", torch.from_numpy(self.get_logical_mesh().copy()), mesh_dim_names=self.axis_names)
+
+    def __getattr__(self, name: str) -> Any:
+        """What torch's DeviceMesh has beyond this: `mesh`, `device_type`, `get_group`, `get_local_rank`, `get_coordinate`, and so on."""
+        if name.startswith("__") or not hasattr(SpmdDeviceMesh, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.device_mesh, name)
+
+    def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
+        """The axes of these names. Raises KeyError for other names, RuntimeError for a mesh without names."""
+        return self.device_mesh[mesh_dim_names]
+
+    def __enter__(self) -> DeviceMesh:
+        """Make it the mesh of functions of torch.distributed.tensor that are given none."""
+        return self.device_mesh.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.device_mesh.__exit__(*error)
 
     def get_logical_mesh(self) -> Ids:
         """The ids, shape `mesh_shape`."""
@@ -115,7 +166,7 @@ class Mesh:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy finds the caches of its equals in its own process.
-        return {name: value for name, value in vars(self).items() if name not in ("_key", "_shardings")}
+        return {name: value for name, value in vars(self).items() if name not in ("_key", "_shardings", "device_mesh")}
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Mesh) else NotImplemented
@@ -164,6 +215,37 @@ def _check_ids(ids: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
         )
 
 
+# The axis that a slice of a mesh does not name: it goes through the copies of the slice.
+_COPIES = "copies"
+
+
+AnyMesh = Mesh | DeviceMesh
+
+
+def as_mesh(mesh: AnyMesh) -> Mesh:
+    """The mesh over all devices that is meant: of a slice, its axes first, then one more for the devices that it leaves out.
+
+    Raises PartitionSpecError (a ValueError) for what is no mesh of `xla` devices, MeshError if it has other ids than 0 to n-1.
+    """
+    if isinstance(mesh, Mesh):
+        return mesh
+    if not isinstance(mesh, DeviceMesh):
+        raise PartitionSpecError(f"a mesh is a torch_xla.distributed.spmd.Mesh or a DeviceMesh, got {type(mesh).__name__}: {mesh!r}")
+    return _as_mesh(mesh)
+
+
+@lru_cache(maxsize=256)
+def _as_mesh(mesh: DeviceMesh) -> Mesh:
+    if mesh.device_type != "xla":
+        raise PartitionSpecError(f"the mesh is one of {mesh.device_type} devices: make it with DeviceMesh('xla', …)")
+    every = all_submeshes(mesh)
+    shape, names = tuple(every.shape[1:]), mesh.mesh_dim_names
+    if len(every) == 1:
+        return Mesh(every.flatten().tolist(), shape, names)
+    other = None if names is None else (*names, _COPIES + "_" * sum(name.startswith(_COPIES) for name in names))
+    return Mesh(every.movedim(0, -1).flatten().tolist(), (*shape, len(every)), other)
+
+
 def named_axes(mesh: Mesh) -> tuple[str, ...]:
     """The names of the mesh's axes, made up where it has none."""
     return mesh.axis_names or tuple(f"axis{index}" for index in range(len(mesh.mesh_shape)))
@@ -181,15 +263,15 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     return Mesh(range(count), (count,), None if axis_name is None else (axis_name,))
 
 
-_global_mesh: Mesh | None = None
+_global_mesh: AnyMesh | None = None
 
 
-def set_global_mesh(mesh: Mesh | None) -> None:
+def set_global_mesh(mesh: AnyMesh | None) -> None:
     """Make this the process's mesh."""
     global _global_mesh
     _global_mesh = mesh
 
 
-def get_global_mesh() -> Mesh | None:
+def get_global_mesh() -> AnyMesh | None:
     """The very mesh that was set, else None."""
     return _global_mesh

@@ -2,83 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
-from xla_spmd._compat import dtensor_spec
+from xla_spmd._compat import StridedShard, dtensor_spec
 from xla_spmd.annotations import annotation_of
 from xla_spmd.errors import PartitionSpecError
-from xla_spmd.mesh import Mesh
-from xla_spmd.specs import IndexedSpec, PartitionSpec, translate_named_partition_spec
+from xla_spmd.mesh import AnyMesh, Mesh, as_mesh
+from xla_spmd.specs import PartitionSpec, translate_named_partition_spec
 
 
 def convert_to_xla_mesh(mesh: DeviceMesh) -> Mesh:
-    """The same mesh. Raises ValueError for one of another device than `xla`, AssertionError for a submesh."""
-    if mesh.device_type != "xla":
-        raise PartitionSpecError(f"the mesh is one of {mesh.device_type} devices: make it with DeviceMesh('xla', …)")
-    return Mesh(mesh.mesh.flatten().tolist(), tuple(mesh.mesh.shape), mesh.mesh_dim_names)
+    """The same mesh; of a slice, one over all devices, with one more axis. Raises ValueError for one of another device than `xla`."""
+    return as_mesh(mesh)
 
 
-def convert_to_xla_partition_spec(tensor: torch.Tensor, placement_spec: Sequence[Placement]) -> PartitionSpec:
-    """For each dimension of `tensor` the index of the mesh axis that splits it, a tuple of those, or None.
+def convert_to_xla_partition_spec(
+    tensor: torch.Tensor, placement_spec: Sequence[Placement], mesh_shape: Sequence[int] | None = None
+) -> PartitionSpec:
+    """For each dimension of `tensor` the index of the mesh axis that splits it, a tuple of those (outermost first), or None.
 
-    placement_spec: for each mesh axis, Shard or Replicate. Raises ValueError for other placements, and dimensions out of range.
+    placement_spec: for each mesh axis Shard, Replicate, or, with mesh_shape, _StridedShard. Raises ValueError for other placements, and
+    dimensions out of range.
     """
     found: list[list[int]] = [[] for _ in range(tensor.dim())]
-    for axis, placement in enumerate(placement_spec):
-        if type(placement) is Shard:
+    # From the last axis on, since a strided one goes behind later ones.
+    for axis, placement in reversed(list(enumerate(placement_spec))):
+        if isinstance(placement, (Shard, StridedShard)):
             if not -tensor.dim() <= placement.dim < tensor.dim():
                 raise PartitionSpecError(f"{placement} splits a dimension that a tensor of shape {tuple(tensor.shape)} does not have")
-            found[placement.dim].append(axis)
+            axes = found[placement.dim]
+            axes.insert(_position(placement, axes, mesh_shape), axis)
         elif type(placement) is not Replicate:
-            raise PartitionSpecError(f"only Shard and Replicate can be placed on an xla mesh, got {placement} for axis {axis}")
-    return tuple([tuple(axes) if len(axes) > 1 else axes[0] if axes else None for axes in found])
+            raise PartitionSpecError(
+                f"only Shard and Replicate can be placed on an xla mesh, got {placement} for axis {axis}: tensors are whole in SPMD mode, "
+                "and the compiler sums what is partial"
+            )
+    return spec_from_axes(found)
 
 
-def placed(tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement] | None) -> tuple[Mesh, PartitionSpec]:
+def _position(placement: Any, axes: list[int], mesh_shape: Sequence[int] | None) -> int:
+    """Where an axis goes among the later ones that split the same dimension, outermost first."""
+    factor = placement.split_factor if isinstance(placement, StridedShard) else 1
+    sizes = [1 if mesh_shape is None else mesh_shape[axis] for axis in axes]
+    fitting = [place for place in range(len(axes) + 1) if math.prod(sizes[:place]) == factor]
+    if not fitting:
+        raise PartitionSpecError(
+            f"{placement} needs later mesh axes that split its dimension, and into {factor}; these split it by {sizes}"
+        )
+    return fitting[0]
+
+
+def placed(tensor: torch.Tensor, mesh: AnyMesh, placements: Sequence[Placement] | None) -> tuple[Mesh, PartitionSpec]:
     """Mesh and partition spec of a tensor with these placements (None: replicated). Raises ValueError if they do not fit the mesh."""
+    found = as_mesh(mesh)
     wanted = [Replicate()] * mesh.ndim if placements is None else list(placements)
     if len(wanted) != mesh.ndim:
-        raise PartitionSpecError(f"a mesh of shape {tuple(mesh.mesh.shape)} needs {mesh.ndim} placements, got {wanted}")
-    return convert_to_xla_mesh(mesh), convert_to_xla_partition_spec(tensor, wanted)
+        raise PartitionSpecError(f"a mesh of shape {tuple(mesh.shape)} needs {mesh.ndim} placements, got {wanted}")
+    return found, convert_to_xla_partition_spec(tensor, wanted, found.mesh_shape)
 
 
-def mesh_and_spec(tensor: Any) -> tuple[Mesh, IndexedSpec]:
-    """The mesh and spec of a wrapper: its own, else those of the tensor inside. Raises ValueError if there are none."""
-    annotation = annotation_of(tensor.global_tensor)
-    mesh = None if annotation is None else annotation.mesh
-    shape, spec = tensor.mesh_shape, tensor.partition_spec
-    if (shape is None or spec is None) and annotation is not None and annotation.mesh is not None and annotation.spec is not None:
-        shape, spec = annotation.mesh.mesh_shape, annotation.spec
-    if shape is None or spec is None:
-        raise PartitionSpecError(
-            f"placements need mesh_shape and partition_spec, this tensor has {shape} and {spec}: shard it with mark_sharding"
-        )
-    if mesh is None or mesh.mesh_shape != tuple(shape):
-        mesh = Mesh(range(int(np.prod(shape))), shape)
-    return mesh, translate_named_partition_spec(mesh, spec)
+@lru_cache(maxsize=256)
+def axes_in(mesh: AnyMesh, whole: Mesh) -> tuple[int, ...] | None:
+    """The axes of `whole` that `mesh` is a slice of, by its names; None if it is none of these."""
+    if as_mesh(mesh) == whole:
+        return tuple(range(mesh.ndim))
+    names = mesh.mesh_dim_names
+    if not names or not whole.axis_names or not set(names) <= set(whole.axis_names):
+        return None
+    axes = tuple([whole.axis_names.index(name) for name in names])
+    return axes if list(axes) == sorted(axes) and as_mesh(whole[names]) == as_mesh(mesh) else None
+
+
+def axes_by_dimension(mesh: Mesh, spec: PartitionSpec) -> list[tuple[int, ...]]:
+    """The mesh axes that split each dimension, outermost first."""
+    found = translate_named_partition_spec(mesh, spec)
+    return [() if entry is None else (entry,) if isinstance(entry, int) else entry for entry in found]
+
+
+def spec_from_axes(dimensions: Iterable[Sequence[int]]) -> PartitionSpec:
+    """The other way round."""
+    return tuple([None if not axes else axes[0] if len(axes) == 1 else tuple(axes) for axes in dimensions])
+
+
+def mesh_and_spec(tensor: Any) -> tuple[AnyMesh, PartitionSpec]:
+    """The mesh and the spec of a wrapper: those by which the tensor inside was marked, else its own. Raises ValueError without a mesh.
+
+    A result of operators has the mesh of an operand; nothing splits it as long as nobody asks for that.
+    """
+    mesh, annotation = tensor._mesh, annotation_of(tensor.global_tensor)
+    if annotation is not None and annotation.mesh is not None and annotation.spec is not None:
+        axes = None if mesh is None else axes_in(mesh, annotation.mesh)
+        if axes is None:
+            return annotation.mesh, annotation.spec
+        # As the user knows it, perhaps as a slice.
+        dimensions = axes_by_dimension(annotation.mesh, annotation.spec)
+        return mesh, spec_from_axes([axes.index(axis) for axis in split if axis in axes] for split in dimensions)
+    if mesh is None and tensor.mesh_shape is not None:
+        mesh = Mesh(range(math.prod(tensor.mesh_shape)), tensor.mesh_shape)
+    if mesh is None:
+        raise PartitionSpecError("placements need mesh_shape and partition_spec, this tensor has neither: shard it with mark_sharding")
+    return mesh, (None,) * tensor.dim() if tensor.partition_spec is None else tensor.partition_spec
 
 
 def placements_of(tensor: Any) -> tuple[Placement, ...]:
-    """For each mesh axis, Shard or Replicate."""
+    """For each mesh axis Shard or Replicate; _StridedShard if a later axis splits the same dimension first."""
     mesh, spec = mesh_and_spec(tensor)
-    found: list[Placement] = [Replicate()] * len(mesh.mesh_shape)
-    for dim, entry in enumerate(spec):
-        for axis in () if entry is None else (entry,) if isinstance(entry, int) else entry:
-            found[axis] = Shard(dim)
+    found: list[Placement] = [Replicate()] * mesh.ndim
+    for dim, axes in enumerate(axes_by_dimension(as_mesh(mesh), spec)):
+        for place, axis in enumerate(axes):
+            later = [outer for outer in axes[:place] if outer > axis]
+            found[axis] = StridedShard(dim, split_factor=math.prod(mesh.shape[outer] for outer in later)) if later else Shard(dim)
     return tuple(found)
 
 
-def device_mesh_of(mesh: Mesh) -> DeviceMesh:
+def device_mesh_of(mesh: AnyMesh) -> DeviceMesh:
     """The same mesh, as torch has it."""
-    return DeviceMesh("xla", torch.from_numpy(mesh.get_logical_mesh().copy()), mesh_dim_names=mesh.axis_names)
+    return mesh.device_mesh if isinstance(mesh, Mesh) else mesh
 
 
 def spec_of(tensor: Any) -> Any:
-    """The DTensorSpec of a wrapper."""
-    return dtensor_spec(device_mesh_of(mesh_and_spec(tensor)[0]), placements_of(tensor), tensor)
+    """The DTensorSpec of a wrapper: the same one until it is sharded otherwise."""
+    mesh, spec = mesh_and_spec(tensor)
+    key = (mesh, spec, tensor.shape, tensor.dtype)
+    if tensor._dtensor_spec is None or tensor._dtensor_spec[0] != key:
+        tensor._dtensor_spec = key, dtensor_spec(device_mesh_of(mesh), placements_of(tensor), tensor)
+    return tensor._dtensor_spec[1]

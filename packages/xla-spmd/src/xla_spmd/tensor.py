@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +26,23 @@ def _distribution(module: str) -> Any:
     return importlib.import_module(f"xla_spmd.{module}")
 
 
+class _Results(threading.local):
+    plain = False
+
+
+_results = _Results()
+
+
+@contextmanager
+def no_dispatch() -> Iterator[None]:
+    """Operations on wrappers give plain tensors inside, in this thread, as if they were called with the tensors in the wrappers."""
+    before, _results.plain = _results.plain, True
+    try:
+        yield
+    finally:
+        _results.plain = before
+
+
 class XLAShardedTensor(XLATensor):
     """A wrapper of a tensor on `xla`, of the whole tensor's shape. Operations on it give wrapped results.
 
@@ -30,12 +50,19 @@ class XLAShardedTensor(XLATensor):
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
-    __slots__ = ("_dtensor_spec", "global_tensor", "mesh_shape", "partition_spec")  # no attributes that pickles and copies carry along
+    __slots__ = (
+        "_dtensor_spec",
+        "_mesh",
+        "global_tensor",
+        "mesh_shape",
+        "partition_spec",
+    )  # no attributes that pickles and copies carry along
 
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: PartitionSpec | None
     _dtensor_spec: Any
+    _mesh: Any  # the mesh itself, or a torch DeviceMesh, where one was given; results of operators have that of an operand
 
     __torch_function__ = DISABLED_TORCH_FUNCTION
 
@@ -47,8 +74,7 @@ class XLAShardedTensor(XLATensor):
         if tensor_behind(inner) is None:
             raise AnnotationError(f"only tensors on an xla device are sharded, got one on {inner.device}: move it with .to('xla') first")
         found = _around(inner if type(inner) is XLATensor and not inner.requires_grad else _without_history(inner))
-        found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
-        found.partition_spec = partition_spec
+        _shown_over(found, None, mesh_shape, partition_spec)
         return found.requires_grad_(inner.requires_grad)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -64,15 +90,25 @@ class XLAShardedTensor(XLATensor):
             wrappers[id(item.global_tensor)] = item
             return item.global_tensor
 
+        def like(found: XLAShardedTensor) -> XLAShardedTensor:
+            for operand in wrappers.values():
+                if operand._mesh is not None:
+                    found._mesh = operand._mesh
+                    if operand.shape == found.shape and _keeps_sharding(func):
+                        found.mesh_shape, found.partition_spec = operand.mesh_shape, operand.partition_spec
+                    break
+            return found
+
         def outside(item: Any) -> Any:
             # Of this very type: wrappers are XLATensors too, and stay as they are.
             if type(item) is not XLATensor:
                 return item
             written = wrappers.get(id(item))  # what is written in place comes back as the object that it was
-            return _around(item) if written is None else _refreshed(written)
+            return like(_around(item)) if written is None else _refreshed(written)
 
         inner_args, inner_kwargs = tree_map(inside, (args, kwargs or {}))
-        return tree_map(outside, func(*inner_args, **inner_kwargs))
+        found = func(*inner_args, **inner_kwargs)
+        return found if _results.plain else tree_map(outside, found)
 
     @property
     def data(self) -> torch.Tensor:
@@ -93,8 +129,7 @@ class XLAShardedTensor(XLATensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XLAShardedTensor:
         fresh: XLAShardedTensor = super().__deepcopy__(memo)  # type: ignore[assignment]
-        fresh.mesh_shape, fresh.partition_spec = self.mesh_shape, self.partition_spec
-        return fresh
+        return _shown_over(fresh, self._mesh, self.mesh_shape, self.partition_spec)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled plain, as a parameter if it is one."""
@@ -127,25 +162,55 @@ class XLAShardedTensor(XLATensor):
         local_shards.load_local_shards(self.global_tensor, given)
 
     @property
+    def device_mesh(self) -> Any:
+        """The torch DeviceMesh that it is placed on. Raises as `placements`."""
+        module = _distribution("placements")
+        return module.device_mesh_of(module.mesh_and_spec(self)[0])
+
+    @property
     def placements(self) -> tuple[Any, ...]:
-        """For each mesh axis, Shard or Replicate of torch.distributed.tensor. Raises ValueError if the mesh or the spec is not known."""
+        """For each mesh axis, Shard or Replicate, as it was asked for; Replicate where nobody did. Raises ValueError without a mesh."""
         found: tuple[Any, ...] = _distribution("placements").placements_of(self)
         return found
 
     @property
     def _spec(self) -> Any:
-        """The DTensorSpec. Raises as `placements`."""
-        if self._dtensor_spec is None:
-            self._dtensor_spec = _distribution("placements").spec_of(self)
-        return self._dtensor_spec
+        """The DTensorSpec, which is the same object until the tensor is sharded otherwise. Raises as `placements`."""
+        return _distribution("placements").spec_of(self)
 
     def invalidate_spec_cache(self) -> None:
         """Make `_spec` anew when it is next asked for."""
         self._dtensor_spec = None
 
-    def redistribute(self, device_mesh: Any, placements: Sequence[Any], *, async_op: bool = False) -> XLAShardedTensor:
-        """A new tensor with this data, placed so, in any case asynchronously; gradients flow back. Raises as `xla_distribute_tensor`."""
-        found: XLAShardedTensor = _distribution("distribute").redistribute(self, device_mesh, placements)
+    def redistribute(
+        self,
+        device_mesh: Any = None,
+        placements: Sequence[Any] | None = None,
+        *,
+        async_op: bool = False,
+        forward_dtype: torch.dtype | None = None,
+        backward_dtype: torch.dtype | None = None,
+    ) -> XLAShardedTensor:
+        """A new tensor with this data, placed so, in any case asynchronously; gradients flow back.
+
+        device_mesh: its own if None. forward_dtype: of the result. backward_dtype: in which gradients are moved.
+        Raises RuntimeError without placements, and as `xla_distribute_tensor`.
+        """
+        module = _distribution("distribute")
+        found: XLAShardedTensor = module.redistribute(self, device_mesh, placements, forward_dtype, backward_dtype)
+        return found
+
+    def to_local(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
+        """The plain tensor of this process, which has all devices: the whole. Gradients flow back.
+
+        Raises RuntimeError if other processes hold some of it: see `local_shards`, or `full_tensor`.
+        """
+        found: torch.Tensor = _distribution("distribute").to_local(self)
+        return found
+
+    def full_tensor(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
+        """The whole tensor, plain and replicated. Gradients flow back. Raises ValueError without a mesh."""
+        found: torch.Tensor = _distribution("distribute").full_tensor(self)
         return found
 
     def storage_offset(self) -> int:
@@ -181,8 +246,24 @@ def _around(inner: Any) -> XLAShardedTensor:
     )
     found._storage, found._view, found._seen = inner._storage, inner._view, None
     found.global_tensor = inner
-    found.mesh_shape = found.partition_spec = found._dtensor_spec = None
+    found.mesh_shape = found.partition_spec = found._dtensor_spec = found._mesh = None
     return found
+
+
+# Besides the pointwise operators: what has the very data of its operand.
+_SAME_DATA = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten._to_copy.default)
+
+
+@cache
+def _keeps_sharding(operator: Any) -> bool:
+    """Whether a result of its operand's shape is sharded as that."""
+    return torch.Tag.pointwise in operator.tags or operator in _SAME_DATA
+
+
+def _shown_over(wrapper: XLAShardedTensor, mesh: Any, shape: Sequence[int] | None, spec: PartitionSpec | None) -> XLAShardedTensor:
+    wrapper._mesh, wrapper.partition_spec = mesh, spec
+    wrapper.mesh_shape = None if shape is None else tuple(shape)
+    return wrapper
 
 
 def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
@@ -197,6 +278,22 @@ def _show(wrapper: XLAShardedTensor) -> None:
     """Let a wrapper have the shape, dtype and data of the tensor inside."""
     XLATensor.data.__set__(wrapper, wrapper.global_tensor)  # type: ignore[attr-defined]
     wrapper.invalidate_spec_cache()
+
+
+class Unwrapping(torch.autograd.Function):
+    """From a wrapper with history to the tensor inside."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapper: XLAShardedTensor) -> torch.Tensor:
+        """The tensor inside."""
+        ctx.shown = wrapper._mesh, wrapper.mesh_shape, wrapper.partition_spec
+        inside: torch.Tensor = _without_history(wrapper.global_tensor)
+        return inside
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> XLAShardedTensor:
+        """The gradient, wrapped as its tensor is."""
+        return _shown_over(_around(_without_history(unwrap_sharded_tensor(grad))), *ctx.shown)
 
 
 class _Wrapping(torch.autograd.Function):
@@ -218,16 +315,23 @@ def wrap_as_sharded_tensor(
     t: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None
 ) -> XLAShardedTensor:
     """A wrapper of `t`, which is `t` itself if it is one. Gradients flow through it. Raises as XLAShardedTensor."""
+    return wrap_over(None, t, mesh_shape, partition_spec)
+
+
+def wrap_over(
+    mesh: Any, t: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None
+) -> XLAShardedTensor:
+    """`wrap_as_sharded_tensor`, for a tensor that is placed on `mesh`, ours or torch's."""
     if isinstance(t, XLAShardedTensor):
-        return t
+        if mesh is None and partition_spec is None:
+            return t
+        found = t
     # A node of autograd only where gradients can come back through it.
-    if t.requires_grad and torch.is_grad_enabled() and tensor_behind(t) is not None:
-        found: XLAShardedTensor = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
+    elif t.requires_grad and torch.is_grad_enabled() and tensor_behind(t) is not None:
+        found = _Wrapping.apply(t)  # type: ignore[no-untyped-call]
     else:
         found = XLAShardedTensor(t)
-    found.mesh_shape = None if mesh_shape is None else tuple(mesh_shape)
-    found.partition_spec = partition_spec
-    return found
+    return _shown_over(found, mesh, mesh_shape, partition_spec)
 
 
 def unwrap_sharded_tensor(t: Any) -> Any:

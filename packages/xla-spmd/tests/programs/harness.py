@@ -17,7 +17,7 @@ from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor
 MESH = xs.Mesh(range(8), (4, 2), ("x", "y"))  # devices in their order
 FIRST = xs.Mesh([3, 1, 2, 0, 7, 6, 5, 4], (2, 4), ("x", "y"))  # and in another one
 
-BUILTINS = (RuntimeError, AssertionError, ValueError, TypeError)
+BUILTINS = (RuntimeError, AssertionError, ValueError, TypeError, LookupError)
 Case = Callable[[], dict[str, Any]]
 _cases: dict[str, Case] = {}
 

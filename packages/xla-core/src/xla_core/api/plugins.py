@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from xla_core import installation
+from xla_core._compat import before_device_meshes
 from xla_core.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
 from xla_core.installation import DEBUG, DISTRIBUTED, SERIALIZATION, SPMD
 from xla_core.runtime.client import before_start
@@ -92,3 +93,4 @@ def _load() -> None:
 
 
 before_start(_load)  # a plugin may have to connect the process first
+before_device_meshes("xla", _load)  # or have meshes of its own

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from xla_spmd.local_shards import XLAShard
-from xla_spmd.tensor import XLAShardedTensor
+from xla_spmd.tensor import XLAShardedTensor, no_dispatch
 
-__all__ = ["XLAShard", "XLAShardedTensor"]
+__all__ = ["XLAShard", "XLAShardedTensor", "no_dispatch"]

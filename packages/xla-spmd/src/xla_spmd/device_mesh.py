@@ -1,0 +1,110 @@
+"""torch's device meshes in SPMD mode: one program over all devices, so that there is one rank and no process group for each axis."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+import torch_xla.runtime as xr
+from xla_core.abi.process import client, topology
+from xla_spmd._compat import all_submeshes, check_before_fully_shard, make_meshes_of
+from xla_spmd.errors import AnnotationError, MeshError
+
+
+class SpmdDeviceMesh(DeviceMesh):
+    """What `DeviceMesh("xla", …)` and `init_device_mesh("xla", …)` make in SPMD mode: ids of devices in a shape, with names for its axes.
+
+    A slice by name is one or more axes of the whole mesh: what is sharded over it is replicated over the other axes. This process stands
+    where its first device stands.
+    """
+
+    _dim_group_names: list[Any] = []  # torch's name; what is sliced and flattened gets a list of its own
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        serve_dtensors()
+        super().__init__(*args, **{**kwargs, "_init_backend": False, "_rank": 0})
+
+    @property
+    def mesh(self) -> torch.Tensor:
+        """The ids of the devices, dtype int32, shape `shape`; of a slice those in the row of this process's first device."""
+        every = all_submeshes(self)
+        place = 0 if len(every) == 1 else int((every == self.get_rank()).flatten(1).any(1).nonzero()[0, 0])
+        return every[place]
+
+    def get_rank(self) -> int:
+        """The id of this process's first device."""
+        if topology().process_count == 1:
+            return 0
+        local = client().devices[0]
+        return list(local.client.devices()).index(local)
+
+    @cached_property
+    def _coordinate_on_dim(self) -> tuple[int, ...] | None:  # type: ignore[override]
+        found = (self.mesh == self.get_rank()).nonzero()
+        return tuple(found[0].tolist()) if len(found) else None
+
+    def get_coordinate(self) -> tuple[int, ...] | None:
+        """Where this process's first device stands on each axis; None if it is not part of the mesh."""
+        return self._coordinate_on_dim
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Where this process's first device stands on an axis (index or name). Raises RuntimeError if several axes leave the choice."""
+        place = self.get_coordinate()
+        if place is None:
+            raise MeshError(f"device {self.get_rank()} is not part of {self}")
+        return place[self._axis(mesh_dim, "get_local_rank")]
+
+    def _axis(self, mesh_dim: int | str | None, what: str) -> int:
+        if isinstance(mesh_dim, str):
+            return int(self._get_mesh_dim_by_name(mesh_dim))
+        if mesh_dim is None and self.ndim > 1:
+            raise AnnotationError(f"the mesh has {self.ndim} axes: give {what} one of them, by index or name")
+        return 0 if mesh_dim is None else mesh_dim
+
+    def get_group(self, mesh_dim: int | str | None = None) -> Any:
+        """The group of the one process that runs for all devices of an axis; torch.distributed is initialized with it if need be.
+
+        Collectives of it do nothing: tensors are whole here, and the compiler places the collectives between devices.
+        Raises RuntimeError if there are several processes, none of which has such a group.
+        """
+        self._axis(mesh_dim, "get_group")
+        check_before_fully_shard(_refuse_fully_shard)  # it is loaded by now if this is for it
+        if topology().process_count > 1:
+            raise AnnotationError(
+                "the axes of a mesh in SPMD mode are over devices, not over processes, and have no process groups: the compiler "
+                "places collectives; for some of your own, use enable_manual_sharding"
+            )
+        if not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        return dist.group.WORLD
+
+    @staticmethod
+    def _init_process_groups(*_: Any, **__: Any) -> list[Any]:
+        """No names of groups."""
+        return []
+
+
+def serve_dtensors() -> None:
+    """Let torch.distributed.tensor make sharded tensors on `xla` in SPMD mode, from now on. Loads it, which takes a second."""
+    importlib.import_module("xla_spmd.dtensors")
+
+
+def _refuse_fully_shard(mesh: Any) -> None:
+    if isinstance(mesh, SpmdDeviceMesh):
+        raise AnnotationError(
+            "fully_shard divides parameters among processes, SPMD mode has one for all devices: use SpmdFullyShardedDataParallel of "
+            "torch_xla.experimental.spmd_fully_sharded_data_parallel, which shards them over a mesh axis named fsdp"
+        )
+
+
+def _of_spmd_mode(device_type: str) -> bool:
+    return device_type == "xla" and bool(xr.is_spmd())
+
+
+make_meshes_of(SpmdDeviceMesh, _of_spmd_mode)

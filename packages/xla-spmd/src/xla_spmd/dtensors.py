@@ -1,0 +1,62 @@
+"""What torch.distributed.tensor makes on a mesh of `xla` devices in SPMD mode: sharded tensors, in the place of its DTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement, Shard
+
+import torch_xla.runtime as xr
+from xla_core.abi.process import topology
+from xla_spmd._compat import serve_dtensors
+from xla_spmd.distribute import place, xla_distribute_tensor
+from xla_spmd.errors import AnnotationError, PartitionSpecError
+from xla_spmd.tensor import XLAShardedTensor
+
+
+def from_local(
+    tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int] | None = None
+) -> XLAShardedTensor:
+    """`DTensor.from_local`: what this process has, which runs for all devices, is the whole tensor; gradients flow back.
+
+    Raises ValueError for another `shape` than its own, and as `xla_distribute_tensor`; RuntimeError for shards of several processes.
+    """
+    if topology().process_count > 1 and any(isinstance(placement, Shard) for placement in placements):
+        raise AnnotationError(
+            "DTensor.from_local makes no global tensor of the shards of several SPMD processes: upload them with "
+            "torch_xla.distributed.spmd.ShardingSpec(mesh, spec, minibatch=True).upload(block)"
+        )
+    if shape is not None and tuple(shape) != tuple(tensor.shape):
+        raise PartitionSpecError(
+            f"one process runs for all devices, so that its tensor is the whole: shape {tuple(shape)} is not its {tuple(tensor.shape)}"
+        )
+    return place(tensor, device_mesh, placements)
+
+
+def make(
+    function: Callable[..., torch.Tensor],
+    size: Sequence[int],
+    device_mesh: DeviceMesh,
+    placements: Sequence[Placement] | None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> XLAShardedTensor:
+    """`ones`, `zeros`, `empty`, `full`, `rand` and `randn` of torch.distributed.tensor. Raises as `xla_distribute_tensor`.
+
+    function: torch's, called with the size and what is left of the options.
+    """
+    given = [options.pop("fill_value")] if "fill_value" in options else []
+    plain = function(tuple(size), *given, device="xla", **options)
+    found = xla_distribute_tensor(plain, device_mesh, placements)
+    found.requires_grad_(requires_grad)
+    return found
+
+
+def _is_ours(mesh: Any) -> bool:
+    return mesh.device_type == "xla" and bool(xr.is_spmd())
+
+
+serve_dtensors(_is_ours, from_local, make)
