@@ -15,7 +15,10 @@ import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 # One process each: devices in their order, and in the order of the first mesh.
-PROCESSES = (("marking", "wrapper", "local_shards", "kernels", "scan", "state", "uneven"), ("order", "manual", "input", "low_level"))
+PROCESSES = (
+    ("marking", "wrapper", "local_shards", "kernels", "scan", "state", "uneven", "text"),
+    ("order", "manual", "input", "low_level"),
+)
 
 Report = dict[str, Any]
 
