@@ -19,7 +19,8 @@ MOST_GONE = 40
 OPEN = (
     "torch_xla.distributed.data_parallel",
     "torch_xla.distributed.parallel_loader",
-    "torch_xla.distributed.spmd",
+    "torch_xla.distributed.spmd.api",
+    "torch_xla.distributed.spmd.xla_sharded_tensor",
     "torch_xla.distributed.xla_backend",
     "torch_xla.distributed.xla_multiprocessing",
     "torch_xla.experimental.distributed_checkpoint",
