@@ -17,7 +17,6 @@ NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.jso
 MOST_GONE = 40
 # Modules that are not complete yet.
 OPEN = (
-    "torch_xla.distributed.spmd",
     "torch_xla.distributed.xla_backend",
 )
 

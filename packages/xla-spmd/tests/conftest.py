@@ -16,7 +16,7 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 # One process each: devices in their order, and in the order of the first mesh.
 PROCESSES = (
-    ("marking", "wrapper", "dtensor", "local_shards", "kernels", "scan", "state", "uneven"),
+    ("marking", "wrapper", "dtensor", "local_shards", "kernels", "scan", "state", "uneven", "text", "saving"),
     ("order", "manual", "input", "low_level"),
 )
 

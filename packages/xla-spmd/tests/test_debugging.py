@@ -54,6 +54,13 @@ def test_a_cell_for_each_tile(capsys: pytest.CaptureFixture[str]) -> None:
     assert row.split() == ["CPU", "0", "CPU", "1", "CPU", "2", "CPU", "3"], "one dimension goes to the right"
 
 
+def test_dimensions_that_are_not_split_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for dims in ("2,1,2", "1,2,2", "2,2,1", "1,2,1,2"):
+        assert drawn(f"{{devices=[{dims}]3,1,0,2}}", capsys, use_color=False, scale=0.2) == LINES
+    one = "{devices=[2,1,1,2]0,2,1,3 last_tile_dim_replicate}"
+    assert drawn(one, capsys, use_color=False, scale=0.2, min_width=22) == GROUPS, "the first dimension goes down"
+
+
 def test_widths_stay_within_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     text = "{devices=[1,16]" + ",".join(map(str, range(16))) + "}"
     for use_color in (True, False):
@@ -90,7 +97,7 @@ def test_of_a_tensor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     [
         ("", "no text of a sharding"),
         ("{manual}", "a manual sharding does not say"),
-        ("{devices=[2,1,2]0,1,2,3}", "one or two dimensions, the sharding .* has 3"),
+        ("{devices=[2,2,2]0,1,2,3,4,5,6,7}", r"two dimensions, the sharding .* splits 3: \[0, 1, 2\]"),
     ],
 )
 def test_what_has_no_picture(text: str, said: str) -> None:

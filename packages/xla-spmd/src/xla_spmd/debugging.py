@@ -1,4 +1,4 @@
-"""Pictures of shardings: which devices hold which shard of a tensor of one or two dimensions, as a `rich` table."""
+"""Pictures of shardings: which devices hold which shard of a tensor, as a `rich` table of the one or two dimensions that are split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def visualize_sharding(text: str, use_color: bool = True, scale: float = 1.0, mi
     """Print and return a table with a cell for each tile of a sharding, such as `{devices=[2,1]0,1}`.
 
     use_color: coloured cells instead of lines between them. scale: of the whole. min_width: of a cell, max_width: of the whole, in
-    characters. Raises ValueError without `rich`, for a text that is no sharding, a manual one, or one of more than two dimensions.
+    characters. Raises ValueError without `rich`, for a text that is no sharding, a manual one, or one that splits more than two dimensions.
     """
     try:
         from rich import box
@@ -67,7 +67,12 @@ def _cells(sharding: OpSharding) -> list[list[str]]:
         raise ShardingError("a manual sharding does not say at which indices of a tensor its shards are")
     if sharding.effective_type is ShardingType.REPLICATED:
         return [[f"{kind} {list(range(xr.global_runtime_device_count()))}"]]
-    if len(sharding.dims) > 2:
-        raise ShardingError(f"pictures have one or two dimensions, the sharding {sharding} has {len(sharding.dims)}")
-    tiles = sharding.tiles.reshape(-1, *sharding.tiles.shape[-2:])
+    shown = sharding.dims
+    if len(shown) > 2:
+        split = [dim for dim, count in enumerate(shown) if count > 1]
+        if len(split) > 2:
+            raise ShardingError(f"pictures have two dimensions, the sharding {sharding} splits {len(split)}: {split}")
+        others = [dim for dim in range(len(shown)) if dim not in split]
+        shown = tuple(shown[dim] for dim in sorted((split + others)[:2]))
+    tiles = sharding.tiles.reshape(-1, shown[-1], sharding.tiles.shape[-1])
     return [[f"{kind} {ids[0] if len(ids) == 1 else ids}" for ids in row] for row in tiles.tolist()]

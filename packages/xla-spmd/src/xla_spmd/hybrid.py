@@ -65,7 +65,7 @@ class HybridMesh(Mesh):
         shapes differ in size.
         """
         _check_size(mesh_shape, physical_mesh.size)
-        assignment = _whole_axes(physical_mesh.shape, mesh_shape)
+        assignment = whole_axes(physical_mesh.shape, mesh_shape)
         return _transposed(physical_mesh, assignment).reshape(mesh_shape), assignment
 
     def _create_device_mesh(self, mesh_shape: Sequence[int], devices: Sequence[int] | None = None) -> Ids:
@@ -113,7 +113,7 @@ def _check_size(mesh_shape: Sequence[int], count: int) -> None:
         raise TopologyError(f"a mesh of shape {tuple(mesh_shape)} has {math.prod(mesh_shape)} devices, a slice of the hardware {count}")
 
 
-def _whole_axes(physical: Sequence[int], mesh_shape: Sequence[int]) -> Assignment:
+def whole_axes(physical: Sequence[int], mesh_shape: Sequence[int]) -> Assignment:
     """The first set of free physical axes for each logical axis, from last to first; three axes rather than two, two rather than one."""
     free = set(range(len(physical)))
     assignment: Assignment = [() for _ in mesh_shape]
@@ -145,10 +145,10 @@ def _in_prime_axes(physical: Ids, mesh_shape: Sequence[int]) -> Ids:
 
     Every physical axis is split into axes of prime sizes. As both shapes have one product, each logical axis finds its primes.
     """
-    primes = [list(_primes(size)) for size in physical.shape]
-    sizes = [prime for split in primes for prime in split]
-    ends = list(itertools.accumulate(map(len, primes)))
-    free = [axis for end, split in zip(ends, primes, strict=True) for axis in reversed(range(end - len(split), end))]
+    splits = [list(primes(size)) for size in physical.shape]
+    sizes = [prime for split in splits for prime in split]
+    ends = list(itertools.accumulate(map(len, splits)))
+    free = [axis for end, split in zip(ends, splits, strict=True) for axis in reversed(range(end - len(split), end))]
     assignment: Assignment = [() for _ in mesh_shape]
     for index in reversed(range(len(mesh_shape))):
         wanted, taken = mesh_shape[index], []
@@ -161,7 +161,8 @@ def _in_prime_axes(physical: Ids, mesh_shape: Sequence[int]) -> Ids:
     return _transposed(physical.reshape(sizes), assignment).reshape(mesh_shape)
 
 
-def _primes(number: int) -> Iterator[int]:
+def primes(number: int) -> Iterator[int]:
+    """The prime factors of a number, ascending."""
     factor = 2
     while number > 1:
         while number % factor == 0:

@@ -36,6 +36,44 @@ class XLAPatchedLinear(torch.autograd.Function):
         return tuple([next(found) if one else None for one in wanted])
 
 
+def linear_gradients(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs_input_grad_input: bool,
+    needs_input_grad_weight: bool,
+    needs_input_grad_bias: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of input (…, n), weight (m, n) and bias (m,) from that of the result (…, m); None where it is not needed."""
+    wanted = [needs_input_grad_input, needs_input_grad_weight, needs_input_grad_bias and bias is not None]
+    found = iter(torch.ops.xla.einsum_linear_backward(grad_output, input, weight, wanted) if any(wanted) else ())
+    of_input, of_weight, of_bias = [next(found) if one else None for one in wanted]
+    return of_input, of_weight, of_bias
+
+
+def linear_without_values(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """A tensor like the result of `linear` of (…, n) and (m, n), without its values."""
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+def linear_gradients_without_values(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs_input_grad_input: bool,
+    needs_input_grad_weight: bool,
+    needs_input_grad_bias: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Tensors like what `linear_gradients` gives, without their values."""
+    return (
+        torch.empty_like(input) if needs_input_grad_input else None,
+        torch.empty_like(weight) if needs_input_grad_weight else None,
+        torch.empty_like(bias) if needs_input_grad_bias and bias is not None else None,
+    )
+
+
 def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
     """`m(input)`, by XLAPatchedLinear."""
     result: torch.Tensor = XLAPatchedLinear.apply(input, m.weight, m.bias)  # type: ignore[no-untyped-call]

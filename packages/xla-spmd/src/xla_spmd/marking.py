@@ -28,7 +28,10 @@ def check_mesh(mesh: Mesh) -> None:
     """Raise DeviceCountError (an AssertionError) for a mesh that is not over all devices of the job."""
     count = int(xr.global_runtime_device_count())
     if mesh.size() != count:
-        raise DeviceCountError(f"the mesh of shape {mesh.mesh_shape} is over {mesh.size()} devices, the job has {count}")
+        raise DeviceCountError(
+            f"{mesh.mesh_shape} is not mappable over {count} devices: the mesh is over {mesh.size()} devices and must be over all of the "
+            "job; give those that do not count an axis of their own, on which nothing is split"
+        )
 
 
 def annotation_for(shape: Sequence[int], mesh: AnyMesh, partition_spec: PartitionSpec) -> Annotation:
@@ -39,7 +42,7 @@ def annotation_for(shape: Sequence[int], mesh: AnyMesh, partition_spec: Partitio
     spec = tuple(partition_spec)
     if len(spec) != len(shape):
         raise AxisError(
-            f"a partition spec has an entry per dimension: {spec} has {len(spec)}, the tensor of shape {tuple(shape)} has {len(shape)}"
+            f"Partition spec length ({len(spec)}) should be equal to the input rank ({len(shape)}): {spec} for shape {tuple(shape)}"
         )
     return Annotation(sharding, over, spec)
 

@@ -195,8 +195,10 @@ def _check_names(names: tuple[str, ...] | None, shape: tuple[int, ...]) -> None:
         return
     if len(names) != len(shape):
         raise MeshError(f"a mesh of shape {shape} needs {len(shape)} axis names, got {names}")
-    if len(set(names)) != len(names) or any(not isinstance(name, str) for name in names):
-        raise MeshError(f"axis names are texts that differ from each other, got {names}")
+    if len(set(names)) != len(names):
+        raise MeshError(f"Axis names must be unique, got {names}: give each axis of shape {shape} a name of its own")
+    if any(not isinstance(name, str) for name in names):
+        raise MeshError(f"axis names are texts, got {names}")
 
 
 def _check_ids(ids: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
@@ -204,14 +206,19 @@ def _check_ids(ids: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
     if not shape or min(shape) < 1:
         raise MeshError(f"a mesh has at least one axis, and each of size 1 or more, got shape {shape}")
     if ids.ndim != 1 or len(ids) != size:
-        raise MeshError(f"a mesh of shape {shape} needs one list of {size} device ids, got ids of shape {ids.shape}")
+        raise MeshError(
+            f"Number of device IDs ({ids.size}) must match mesh size ({size}): a mesh of shape {shape} needs one list of {size} ids, "
+            f"got ids of shape {ids.shape}"
+        )
     if ids.dtype.kind not in "iu":
         raise MeshError(f"device ids are integers, got {ids.tolist()}")
     if ids.min() < 0 or ids.max() >= size or len(np.unique(ids)) != size:
         outside = ids[(ids < 0) | (ids >= size)].tolist()
         values, counts = np.unique(ids, return_counts=True)
+        rule = "less than mesh size" if ids.max() >= size else "0 or more" if outside else "unique"
         raise MeshError(
-            f"{size} devices have ids 0 to {size - 1}, each once; out of range: {outside}, repeated: {values[counts > 1].tolist()}"
+            f"Device IDs must be {rule}: {size} devices have ids 0 to {size - 1}, each once; out of range: {outside}, "
+            f"repeated: {values[counts > 1].tolist()}. A mesh over a part of the devices is not possible: give the others an axis"
         )
 
 

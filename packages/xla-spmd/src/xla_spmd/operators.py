@@ -43,6 +43,11 @@ def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     return constrained(t, annotation_for(t.shape, found, ast.literal_eval(partition_spec)))
 
 
+def marked_without_values(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
+    """A tensor like what `aot_mark_sharding` gives, without its values."""
+    return torch.empty_like(t)
+
+
 def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.mesh, ctx.partition_spec = inputs[1:]
 

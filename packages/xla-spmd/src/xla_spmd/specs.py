@@ -52,7 +52,7 @@ def _axis(mesh: Mesh, entry: Any, spec: object) -> int:
         index = mesh.get_axis_name_idx(entry)
         if index is None:
             known = ", ".join(mesh.axis_names) if mesh.axis_names else "no names, use indices"
-            raise PartitionSpecError(f"the mesh has no axis {entry!r} ({known}): partition spec {spec}")
+            raise PartitionSpecError(f"Axis name {entry!r} is not defined in mesh ({known}): partition spec {spec}")
         return index
     if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
         return operator.index(entry)
@@ -69,9 +69,14 @@ def split_axes(mesh: Mesh, partition_spec: PartitionSpec) -> list[tuple[int, ...
     used = [axis for entry in axes for axis in entry]
     wrong = [axis for axis in used if not 0 <= axis < len(mesh.mesh_shape)]
     if wrong:
-        raise AxisError(f"a mesh of shape {mesh.mesh_shape} has axes 0 to {len(mesh.mesh_shape) - 1}, got {wrong[0]}: {partition_spec}")
+        raise AxisError(
+            f"partition_spec {partition_spec} contains out of bound index into mesh_shape {mesh.mesh_shape}: "
+            f"it has axes 0 to {len(mesh.mesh_shape) - 1}, got {wrong[0]}"
+        )
     if len(set(used)) != len(used):
-        raise AxisError(f"each mesh axis may split one dimension, once: {partition_spec} on a mesh of shape {mesh.mesh_shape}")
+        raise AxisError(
+            f"Each device mesh dimension should appear at most once in partition_spec {partition_spec}, on a mesh {mesh.mesh_shape}"
+        )
     return axes
 
 

@@ -154,5 +154,6 @@ def compare_orders(seen: dict[str, int]) -> None:
 @case
 def any_orders() -> dict[str, Any]:
     seen = {"other orders": 0}
+    keeps_the_order = xs.mark_sharding(torch.ones(8, 8).to("xla"), FIRST, (0, 1))
     compare_orders(seen)
-    return seen
+    return {**seen, "order": device_order().tolist(), "kept": text(keeps_the_order)}

@@ -17,6 +17,7 @@ from xla_spmd.linear import (
 )
 from xla_spmd.local_shards import XLAShard
 from xla_spmd.manual import disable_manual_sharding, enable_manual_sharding
+from xla_spmd.manual import mark_manual_sharding as _mark_manual_sharding
 from xla_spmd.marking import clear_sharding, mark_sharding, wrap_if_sharded
 from xla_spmd.mesh import Mesh, get_1d_mesh, get_global_mesh, set_global_mesh
 from xla_spmd.op_sharding import ShardingType
@@ -30,6 +31,7 @@ __all__ = [
     "XLAPatchedLinear",
     "XLAShard",
     "XLAShardedTensor",
+    "_mark_manual_sharding",
     "annotate_custom_sharding",
     "apply_backward_optimization_barrier",
     "apply_xla_patch_to_nn_linear",
