@@ -16,9 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.json").read_text(encoding="utf-8"))
 MOST_GONE = 40
 # Modules that are not complete yet.
-OPEN = (
-    "torch_xla.distributed.xla_backend",
-)
+OPEN = ("torch_xla.distributed.xla_backend",)
 
 
 def gone() -> set[str]:
