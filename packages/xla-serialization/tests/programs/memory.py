@@ -2,7 +2,8 @@
 
 Two measures above what the process has before it begins (on CPU devices that is with the state):
 
-* risen (of `beside`, steps that are saved while the next ones run: with the state): RssAnon, which is memory that is there and that no file stands for, looked at every millisecond.
+* risen (of `beside`, steps that are saved while the next ones run: with the state): RssAnon, which is memory that is there and that no
+  file stands for, looked at every millisecond.
 * allowed: RLIMIT_DATA, under which the system refuses private writable memory whether it is touched or not. The files, mapped
   read-only, are the page cache's, which the system takes back when it likes: neither measure counts them, as RLIMIT_AS would.
 """
