@@ -172,6 +172,7 @@ def elsewhere(name: str) -> Callable[[dict[str, Any]], None]:
             ("tensors as a list", lambda manifest: manifest.update(tensors=[]), "does not follow the format"),
             ("version 0", lambda manifest: manifest.update(version=0), "never was"),
             ("no version", lambda manifest: manifest.pop("version"), "never was"),
+            ("no name", lambda manifest: manifest.update(id=""), "its id is empty"),
             ("version as a text", lambda manifest: manifest.update(version="1"), "never was"),
             ("deep tree", tree(nested(150)), "100 containers"),
             ("unknown kind", tree({"list": [{"tensor": "a"}, {"object": "os.system"}]}), "the tree"),

@@ -331,6 +331,7 @@ def test_replicas_save_one_state_of_which_marked_parts_are_each_ones_own(run: Ca
         ):
             kind, text, _ = report["errors"][name]
             assert kind == "ReplicasDifferError" and words in text and "PerProcess" in text
+        assert "have [0, 1] PerProcess" in report["errors"]["marks"][1]
         assert report["errors"]["alone"][0] == "UnsavableError" and "over 2 processes, and 1 save together" in report["errors"]["alone"][1]
         assert report["later"][0] == "FailedSaveError" and report["later"][2] == "ReplicasDifferError"
     assert one["own"] == [[0.0, 0.0], 0.0, [1.0], 0.0] and two["own"] == [[1.0, 1.0, 1.0], 1.0, [2.0], 1.0]

@@ -36,6 +36,15 @@ def test_one_tensor_at_a_time(tmp_path: Path) -> None:
     check(tmp_path / "state", 8, 32)
 
 
+def test_beside_training_one_copy_of_the_state(tmp_path: Path) -> None:
+    done = run("beside", tmp_path / "run", 8, 32)
+    assert done.returncode == 0, done.stderr
+    found, state = json.loads(done.stdout.splitlines()[-1]), 8 * 32 * MB
+    assert found["right"]
+    # The state, a copy that is being written, and what compiling the steps takes.
+    assert state * 3 // 2 < found["risen"] <= 2 * state + 3 * 32 * MB, f"{found['risen'] / MB:.1f} MB for a state of {state / MB:.0f}"
+
+
 @pytest.mark.long
 def test_four_gigabytes_one_tensor_at_a_time(tmp_path: Path) -> None:
     check(tmp_path / "state", 16, 256)

@@ -134,6 +134,7 @@ def replicas(folder: str) -> dict[str, Any]:
         "differ": error_of(lambda: manager.save(1, {"same": torch.ones(2), "weight": torch.full((3,), float(mine), device="xla")})),
         "names": error_of(lambda: manager.save(1, {f"weight {mine}": torch.ones(2)})),
         "shapes": error_of(lambda: manager.save(1, {"weight": torch.ones(2 + mine)})),
+        "marks": error_of(lambda: manager.save(1, {"value": PerProcess(1) if mine else 1})),
         "alone": error_of(lambda: xla_serialization.save({"divided": found["divided"]}, f"{folder}/alone", master_only=False)),
     }
     manager.save_async(1, {"weight": torch.full((3,), float(mine))})

@@ -16,6 +16,7 @@ from xla_serialization.checkpoint.agreement import check_equal, divide, warn_of_
 from xla_serialization.checkpoint.chunks import Chunk, Chunks, key_of, local_chunks
 from xla_serialization.checkpoint.participants import Participants, is_writer, spmd_participants
 from xla_serialization.checkpoint.state import FlatState, flatten
+from xla_serialization.errors import UnsavableError
 from xla_serialization.format import folder as folders
 from xla_serialization.format.manifest import Manifest, Piece, TensorEntry, Tree, canonical, checksum
 from xla_serialization.format.per_process import of_all
@@ -124,6 +125,9 @@ def _publish(state: FlatState, folder: Path, save_id: str, written: _Written, pa
     mine = {name: _kind(state.tensors[name]) for name in state.own_tensors}
     digest = checksum(canonical(state.tree)) if participants.count > 1 else ""
     gathered = [_Part(*part) for part in participants.all_gather([asdict(written), mine, state.own, digest])]
+    counts = [len(part.own) for part in gathered]
+    if len(set(counts)) > 1:
+        raise UnsavableError(f"processes have {counts} PerProcess in what they save together: mark the same places in all of them")
     check_equal([part.checksums() for part in gathered], [part.written["copies"] for part in gathered])
     warn_of_values(state.tree, [part.digest for part in gathered], participants)
     with participants.raise_together():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -106,7 +105,7 @@ def _offsets(path: Path, shard: ShardReader) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        return {name: tuple(place["saved_offsets"]) for name, place in json.loads(text).items()}
+        return {name: tuple(place["saved_offsets"]) for name, place in parsed(text.encode()).items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: its DCP_SHARDING_INFO does not say where its tensors belong: {str(error)[:80]}") from None
 

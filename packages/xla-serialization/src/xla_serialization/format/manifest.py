@@ -131,6 +131,8 @@ def parse(data: bytes, path: str) -> Manifest:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: it has no {error}") from error
     except ValueError as error:
         raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: {error}") from error
+    if not name:
+        raise DamagedCheckpointError(f"{path}: the manifest does not follow the format: its id is empty")
     manifest = Manifest(name, files, tensors, found.get("tree"), version)
     check_sense(manifest, path)
     for key, value in _for_others(manifest).items():
