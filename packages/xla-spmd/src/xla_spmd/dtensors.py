@@ -11,9 +11,10 @@ from torch.distributed.tensor.placement_types import Placement, Shard
 
 import torch_xla.runtime as xr
 from xla_core.abi.process import topology
-from xla_spmd._compat import serve_dtensors
+from xla_spmd._compat import serve_dtensors, serve_local_map
 from xla_spmd.distribute import place, xla_distribute_tensor
 from xla_spmd.errors import AnnotationError, PartitionSpecError
+from xla_spmd.local_map import has_sharded, local_map
 from xla_spmd.tensor import XLAShardedTensor
 
 
@@ -60,3 +61,4 @@ def _is_ours(mesh: Any) -> bool:
 
 
 serve_dtensors(_is_ours, from_local, make)
+serve_local_map(has_sharded, local_map)
