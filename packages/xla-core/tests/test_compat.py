@@ -463,3 +463,21 @@ def test_higher_order_operators_are_served_under_autocast_too() -> None:
     operator = torch.ops.higher_order.cond
     assert XLATensor in operator.python_key_table
     assert not operator.non_fallthrough_keys.has(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def test_device_meshes_are_announced_by_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    monkeypatch.setattr(DeviceMesh, "__new__", DeviceMesh.__new__)
+    said: list[str] = []
+    _compat.before_device_meshes("meta", lambda: said.append("one"))
+    DeviceMesh.__new__(DeviceMesh, "cpu")
+    assert said == []
+    made = [DeviceMesh.__new__(DeviceMesh, "meta"), DeviceMesh.__new__(DeviceMesh, device_type="meta")]
+    assert said == ["one"] * 2 and all(type(one) is DeviceMesh for one in made)
+
+    class Other(DeviceMesh):
+        pass
+
+    _compat.before_device_meshes("meta", lambda: setattr(DeviceMesh, "__new__", lambda cls, device_type: object.__new__(Other)))
+    assert type(DeviceMesh.__new__(DeviceMesh, "meta")) is Other, "what `ready` sets makes this one already"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 ROWS_OVER_TP = "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
 COLUMNS_OVER_TP = "{devices=[1,4,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
 
@@ -67,7 +69,7 @@ def test_factories(report: Any) -> None:
 
 def test_what_tensors_refuse(report: Any, refused: Any) -> None:
     partial, shape, nowhere, strided = report("dtensor.tensors")["refused"]
-    assert refused(partial, "ValueError", "Partial", "axis 0") or refused(partial, "ValueError", "P(sum)", "axis 0")
+    assert refused(partial, "ValueError", "only Shard and Replicate", "axis 0")
     assert refused(shape, "ValueError", "(20, 7)", "(10, 7)") and refused(nowhere, "RuntimeError", "placements")
     assert refused(strided, "ValueError", "later mesh axes", "[4]")
 
@@ -80,3 +82,20 @@ def test_gradients(report: Any) -> None:
 
 def test_output_functions_get_placements(report: Any) -> None:
     assert report("dtensor.output_functions")["output"] == [True, [["(Replicate(), Replicate())", True]]]
+
+
+def test_local_map_sees_one_devices_shards(report: Any, refused: Any) -> None:
+    found = report("dtensor.local_maps")
+    assert found["product"] == ["(Replicate(), Replicate())", True, True, True] and found["plain"] == [2.0, 2.0]
+    assert found["softmax"] == [True, 3, "(Shard(dim=0),)"]
+    placed, uneven = found["refused"]
+    assert refused(placed, "ValueError", "redistribute_inputs") and refused(uneven, "ValueError", "divisible by 4")
+
+
+def test_a_model_that_torch_parallelizes_trains_as_on_the_cpu(report: Any) -> None:
+    found = report("dtensor.gpt")
+    mine, theirs = found["losses"]
+    assert mine == pytest.approx(theirs, rel=1e-3) and found["state"] < 1e-3
+    assert found["weight"] == [ROWS_OVER_TP, "(Shard(dim=0),)", True, True]
+    assert found["twin"] == ["(Shard(dim=0),)", True]
+    assert found["autocast"] == "torch.bfloat16"

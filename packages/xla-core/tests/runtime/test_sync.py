@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -424,3 +425,17 @@ def test_random_state_that_is_read_late_is_drawn_once(counts: Any) -> None:
         drawn.append(after.cpu())
     assert all(0 <= float((late - early - 1).min()) and float((late - early - 1).max()) <= 1 for early, late in pairwise(drawn))
     torch.testing.assert_close(state.cpu(), drawn[-1] + 1)
+
+
+def test_a_long_read_without_a_loop_computes_what_it_asked_for() -> None:
+    """Looking for a loop drops what nobody needs, and renumbers the rest."""
+    chosen = random.Random(0)
+    functions = [chosen.choice((torch.sin, torch.cos, torch.tanh, torch.neg)) for _ in range(600)]
+    expected = torch.ones(3)
+    found = torch.ones(3, device="xla")
+    (found * 5).exp()  # nobody needs it
+    for function in functions:
+        expected, found = function(expected), function(found)
+    after = found + 1
+    torch.testing.assert_close(after.cpu(), expected + 1)
+    torch.testing.assert_close(found.cpu(), expected)

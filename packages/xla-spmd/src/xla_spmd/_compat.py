@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 
 # Nested tuples, lists and dicts, as torch's dispatch brings them.
 tree_map: Any = torch.utils._pytree.tree_map
+tree_flatten: Any = torch.utils._pytree.tree_flatten
+tree_unflatten: Any = torch.utils._pytree.tree_unflatten
 
 # A context in which writes to a tensor do not count as changes of what autograd saved.
 same_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
@@ -46,11 +49,12 @@ def all_submeshes(mesh: Any) -> torch.Tensor:
 
 
 def make_meshes_of(kind: type, wanted: Callable[[str], bool]) -> None:
-    """Let `DeviceMesh(device_type, …)`, by whomever it is called, make an object of this subclass if `wanted(device_type)`."""
+    """Let `DeviceMesh(device_type, …)` make an object of this subclass if `wanted(device_type)`, and slices of one be so, too."""
     from torch.distributed.device_mesh import DeviceMesh
 
-    def new(cls: type, device_type: str = "", *_: Any, **__: Any) -> Any:
-        return object.__new__(kind if cls is DeviceMesh and wanted(device_type) else cls)
+    def new(cls: type, device_type: str = "", *_: Any, _root_mesh: Any = None, **__: Any) -> Any:
+        chosen = cls is DeviceMesh and (isinstance(_root_mesh, kind) or wanted(device_type))
+        return object.__new__(kind if chosen else cls)
 
     DeviceMesh.__new__ = new  # type: ignore[method-assign]
 
@@ -93,3 +97,27 @@ def serve_dtensors(is_ours: Callable[[Any], bool], from_local: Callable[..., Any
         return (make if is_ours(mesh) else make_theirs)(function, size, mesh, placements, **options)
 
     _api._FromTorchTensor, _api._dtensor_init_helper = FromTorchTensor, init  # type: ignore[assignment,misc]
+
+
+def serve_local_map(is_ours: Callable[[Any], bool], local_map: Callable[..., Any]) -> None:
+    """Let functions of torch's `local_map`, also those that were made before, call `local_map` where `is_ours(arguments)`.
+
+    local_map: called with the function, out_placements, in_placements, the mesh, redistribute_inputs, and the tuple and dict of arguments.
+    """
+    from torch.distributed.tensor.experimental import _func_map
+
+    wrapped: Any = _func_map._local_map_wrapped
+    theirs = FunctionType(wrapped.__code__, _func_map.__dict__)
+
+    def choose(function: Any, outputs: Any, inputs: Any, of_gradients: Any, mesh: Any, redistribute: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_ours(args):
+            return local_map(function, outputs, inputs, mesh, redistribute, args, kwargs)
+        return theirs(function, outputs, inputs, of_gradients, mesh, redistribute, *args, **kwargs)
+
+    # Its code, since partial objects that hold the function itself are all over the user's modules.
+    wrapped.__code__ = _call_choose.__code__
+    wrapped.__globals__["_choose_local_map"] = choose
+
+
+def _call_choose(*args: Any, **kwargs: Any) -> Any:
+    return _choose_local_map(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821

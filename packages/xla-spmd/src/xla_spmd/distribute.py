@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
 import torch_xla.runtime as xr
-from xla_core.abi.process import topology
 from xla_core.abi.tensors import tensor_behind
 from xla_spmd._compat import tree_map
 from xla_spmd.annotations import Annotation, annotation_of
@@ -117,10 +116,6 @@ class _GradientIn(torch.autograd.Function):
 
 def to_local(tensor: XLAShardedTensor) -> torch.Tensor:
     """As `XLAShardedTensor.to_local`."""
-    if topology().process_count > 1:
-        raise AnnotationError(
-            "to_local is for one process that has all devices: of several, use local_shards for the shards of this one, or full_tensor()"
-        )
     found: torch.Tensor = Unwrapping.apply(tensor)  # type: ignore[no-untyped-call]
     return found
 

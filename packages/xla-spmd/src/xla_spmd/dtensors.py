@@ -11,20 +11,25 @@ from torch.distributed.tensor.placement_types import Placement, Shard
 
 import torch_xla.runtime as xr
 from xla_core.abi.process import topology
-from xla_spmd._compat import serve_dtensors
+from xla_core.abi.tensors import is_pending
+from xla_spmd._compat import serve_dtensors, serve_local_map
+from xla_spmd.annotations import annotation_of
 from xla_spmd.distribute import place, xla_distribute_tensor
 from xla_spmd.errors import AnnotationError, PartitionSpecError
+from xla_spmd.local_map import has_sharded, local_map
 from xla_spmd.tensor import XLAShardedTensor
 
 
 def from_local(
     tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int] | None = None
 ) -> XLAShardedTensor:
-    """`DTensor.from_local`: what this process has, which runs for all devices, is the whole tensor; gradients flow back.
+    """`DTensor.from_local`: a program for all devices has the whole tensor; gradients flow back.
 
-    Raises ValueError for another `shape` than its own, and as `xla_distribute_tensor`; RuntimeError for shards of several processes.
+    Raises ValueError for another `shape` than its own, and as `xla_distribute_tensor`; RuntimeError for what each of several processes may
+    have uploaded by itself.
     """
-    if topology().process_count > 1 and any(isinstance(placement, Shard) for placement in placements):
+    sharded = any(isinstance(placement, Shard) for placement in placements)
+    if sharded and topology().process_count > 1 and not _made_by_the_program(tensor):
         raise AnnotationError(
             "DTensor.from_local makes no global tensor of the shards of several SPMD processes: upload them with "
             "torch_xla.distributed.spmd.ShardingSpec(mesh, spec, minibatch=True).upload(block)"
@@ -34,6 +39,11 @@ def from_local(
             f"one process runs for all devices, so that its tensor is the whole: shape {tuple(shape)} is not its {tuple(tensor.shape)}"
         )
     return place(tensor, device_mesh, placements)
+
+
+def _made_by_the_program(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is surely the same in all processes: a result, or one that was sharded."""
+    return isinstance(tensor, XLAShardedTensor) or is_pending(tensor) or annotation_of(tensor) is not None
 
 
 def make(
@@ -60,3 +70,4 @@ def _is_ours(mesh: Any) -> bool:
 
 
 serve_dtensors(_is_ours, from_local, make)
+serve_local_map(has_sharded, local_map)

@@ -21,7 +21,9 @@ from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor, wrap_as_sharded_tensor
 
 
-class _Enter(torch.autograd.Function):
+class Enter(torch.autograd.Function):
+    """From a tensor to each device's shard of it."""
+
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
         """Each device's shard."""
@@ -34,7 +36,9 @@ class _Enter(torch.autograd.Function):
         return leave_manual(unwrap_sharded_tensor(grad), ctx.sharding, ctx.shape), None
 
 
-class _Leave(torch.autograd.Function):
+class Leave(torch.autograd.Function):
+    """The other way round."""
+
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, sharding: NamedSharding, shape: tuple[int, ...]) -> torch.Tensor:
         """The global tensor."""
@@ -85,7 +89,7 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, me
     """
     wanted, sharding = _sharding("enable_manual_sharding", t.shape, mesh, partition_spec)
     annotate(unwrap_sharded_tensor(t), wanted)
-    return wrap_as_sharded_tensor(_Enter.apply(t, sharding))  # type: ignore[no-untyped-call]
+    return wrap_as_sharded_tensor(Enter.apply(t, sharding))  # type: ignore[no-untyped-call]
 
 
 def disable_manual_sharding(
@@ -95,7 +99,7 @@ def disable_manual_sharding(
     wanted, sharding = _sharding("disable_manual_sharding", full_shape, mesh, partition_spec)
     inner = unwrap_sharded_tensor(t)
     check_is_shard(inner, wanted.sharding, full_shape)
-    whole = _Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
+    whole = Leave.apply(t, sharding, tuple(full_shape))  # type: ignore[no-untyped-call]
     annotate(unwrap_sharded_tensor(whole), wanted)
     return wrap_as_sharded_tensor(whole)
 

@@ -50,13 +50,8 @@ class XLAShardedTensor(XLATensor):
     Raises AnnotationError for a tensor that is not on `xla`.
     """
 
-    __slots__ = (
-        "_dtensor_spec",
-        "_mesh",
-        "global_tensor",
-        "mesh_shape",
-        "partition_spec",
-    )  # no attributes that pickles and copies carry along
+    # No attributes that pickles and copies carry along.
+    __slots__ = ("_dtensor_spec", "_mesh", "global_tensor", "mesh_shape", "partition_spec")
 
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
@@ -201,10 +196,7 @@ class XLAShardedTensor(XLATensor):
         return found
 
     def to_local(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
-        """The plain tensor of this process, which has all devices: the whole. Gradients flow back.
-
-        Raises RuntimeError if other processes hold some of it: see `local_shards`, or `full_tensor`.
-        """
+        """The plain tensor, which in SPMD mode is the whole: for what each device has, see `local_shards`. Gradients flow back."""
         found: torch.Tensor = _distribution("distribute").to_local(self)
         return found
 
@@ -257,7 +249,7 @@ _SAME_DATA = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch
 @cache
 def _keeps_sharding(operator: Any) -> bool:
     """Whether a result of its operand's shape is sharded as that."""
-    return torch.Tag.pointwise in operator.tags or operator in _SAME_DATA
+    return torch.Tag.pointwise in getattr(operator, "tags", ()) or operator in _SAME_DATA
 
 
 def _shown_over(wrapper: XLAShardedTensor, mesh: Any, shape: Sequence[int] | None, spec: PartitionSpec | None) -> XLAShardedTensor:

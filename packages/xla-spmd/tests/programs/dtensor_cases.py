@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import pickle
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor, full, ones, rand, zeros
+from torch.distributed.tensor.experimental import local_map
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import _StridedShard
 
+import torch_xla
 import torch_xla._XLAC
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
@@ -190,3 +197,126 @@ def output_functions() -> dict[str, Any]:
     twin = distribute_module(copy.deepcopy(net).to("xla"), mesh(), None, None, gather)
     x = torch.randn(4, 8)
     return {"output": [far(twin(x.to("xla")), net(x).detach()) < 1e-6, seen]}
+
+
+@case
+def local_maps() -> dict[str, Any]:
+    """The function sees one device's shards; what was decorated before SPMD mode began works, too."""
+    x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 12, requires_grad=True)
+    d = distribute_tensor(x.detach(), mesh(), [Replicate(), Shard(1)]).requires_grad_()
+    e = distribute_tensor(w.detach(), mesh(), [Replicate(), Shard(0)]).requires_grad_()
+    product, theirs = partial_product(d, e), x @ w
+    product.square().sum().backward()
+    theirs.square().sum().backward()
+    rows = distribute_tensor(x.detach(), mesh()["tp"], [Shard(0)])
+    own = local_map(lambda a, b: (a.softmax(0) + b, 3), out_placements=([Shard(0)], None))
+    softmax, number = own(rows, torch.ones(8, device="xla"))
+    apart = torch.cat([part.softmax(0) for part in x.detach().chunk(4)]) + 1
+    uneven = distribute_tensor(torch.ones(3, 8), mesh()["tp"], [Shard(0)])
+    return {
+        "product": [str(product.placements), far(product, theirs) < 1e-4, far(d.grad, x.grad) < 1e-3, far(e.grad, w.grad) < 1e-3],
+        "softmax": [far(softmax, apart) < 1e-6, number, str(softmax.placements)],
+        "plain": local_map(lambda a: a + 1, out_placements=None)(torch.ones(2)).tolist(),
+        "refused": [why(partial_product, e, d), why(own, uneven, torch.ones(8, device="xla"))],
+    }
+
+
+@functools.partial(local_map, out_placements=[Replicate(), Partial()], in_placements=([Replicate(), Shard(1)], [Replicate(), Shard(0)]))
+def partial_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.query, self.key, self.value, self.proj = (nn.Linear(16, 16) for _ in range(4))
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        normed = self.norm1(hidden)
+        parts = [part(normed).unflatten(2, (4, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)]
+        hidden = hidden + self.proj(F.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).flatten(2))
+        found: torch.Tensor = hidden + self.down(F.gelu(self.up(self.norm2(hidden))))
+        return found
+
+
+class Gpt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(20, 16), nn.ModuleList([Layer()])
+        self.norm, self.out = nn.LayerNorm(16), nn.Linear(16, 20, bias=False)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(text)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        found: torch.Tensor = self.out(self.norm(hidden))
+        return found
+
+
+def parallel(model: nn.Module) -> nn.Module:
+    """As programs for torch's own devices do it: sequences between the layers, heads and hidden features within them, over `tp`."""
+    tp, rows = mesh()["tp"], Shard(1)
+    parallelize_module(
+        model,
+        tp,
+        {
+            "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=rows),
+            "norm": SequenceParallel(),
+            "out": ColwiseParallel(input_layouts=rows, output_layouts=Shard(-1), use_local_output=False),
+        },
+    )
+    plan: dict[str, ParallelStyle] = {name: SequenceParallel() for name in ("norm1", "norm2")}
+    plan |= {name: ColwiseParallel(input_layouts=rows) for name in ("query", "key", "value", "up")}
+    plan |= {name: RowwiseParallel(output_layouts=rows) for name in ("proj", "down")}
+    for layer in model.layers:  # type: ignore[union-attr]
+        parallelize_module(layer, tp, plan)
+    return model
+
+
+def losses(model: nn.Module, device: str, steps: int = 2) -> list[float]:
+    torch.manual_seed(7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=device == "xla")
+    found = []
+    for _ in range(steps):
+        text_, target = torch.randint(0, 20, (4, 8)).to(device), torch.randint(0, 20, (4, 8)).to(device)
+        if device == "xla":
+            text_ = distribute_tensor(text_, mesh()["dp"], [Shard(0)])
+        optimizer.zero_grad()
+        with loss_parallel() if device == "xla" else contextlib.nullcontext():
+            loss = F.cross_entropy(model(text_).flatten(0, 1), target.flatten())
+            loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        if device == "xla":
+            torch_xla.sync()
+        found += [loss.item(), float(norm.full_tensor() if isinstance(norm, DTensor) else norm)]
+    return found
+
+
+@case
+def gpt() -> dict[str, Any]:
+    torch.manual_seed(0)
+    reference = Gpt()
+    model = parallel(copy.deepcopy(reference).to("xla"))
+    found: dict[str, Any] = {"losses": [losses(model, "xla"), losses(reference, "cpu")]}
+    weight = model.layers[0].up.weight  # type: ignore[index,union-attr]
+    found["weight"] = [text(weight), str(weight.placements), weight.device_mesh == mesh()["tp"], isinstance(weight, nn.Parameter)]
+    found["state"] = max(
+        far(one.full_tensor() if hasattr(one, "full_tensor") else one, theirs)
+        for one, theirs in zip(model.state_dict().values(), reference.state_dict().values(), strict=True)
+    )
+    twin = copy.deepcopy(model)
+    twin.load_state_dict(Gpt().state_dict())
+    twin.load_state_dict(model.state_dict())
+    x = torch.randint(0, 20, (4, 8))
+    found["twin"] = [str(twin.layers[0].up.weight.placements), far(whole(twin(x.to("xla"))), reference(x)) < 1e-3]  # type: ignore[index,union-attr]
+    with torch.autocast("xla", dtype=torch.bfloat16):
+        found["autocast"] = str(twin(x.to("xla")).dtype)
+    return found
+
+
+def whole(t: Any) -> torch.Tensor:
+    found: torch.Tensor = t.full_tensor().detach()
+    return found

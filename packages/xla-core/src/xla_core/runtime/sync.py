@@ -297,7 +297,7 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
     dead = donation.spare_leaves(pending_graph, list(renamed), slots) if gives else ()
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
-        # The turns have run most of it: what is left is another, short program.
+        # If there are turns, they have run most of it, and what is left is a short program.
         _compute_on(recorder, [value for value in values if value.buffer is None], cause)
         return
     executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())

@@ -99,15 +99,18 @@ _no_loop: set[int] = set()  # hashes of long programs for reads in which none wa
 
 
 def run_before(recorder: Recorder, pending_graph: PendingGraph, graph: Graph) -> bool:
-    """Before a value is read by `graph`, which is long: run the turns of the loop that the pending graph ends in. Whether something ran."""
+    """Before a value is read by `graph`, which is long: run the turns of the loop that the pending graph ends in.
+
+    Whether the pending graph is another one now: to look for a loop, it is prepared, which gives its values other slots.
+    """
     mark = hash(graph.key)
     if mark in _no_loop or limit() == NO_LIMIT:
         return False
-    if may_run(recorder, pending_graph) and run_turns(recorder, pending_graph):
-        return True
-    # A loop that reads the same long program each time is searched once.
-    _no_loop.add(mark)
-    return False
+    looks = may_run(recorder, pending_graph)
+    if not looks or not run_turns(recorder, pending_graph):
+        # A loop that reads the same long program each time is searched once.
+        _no_loop.add(mark)
+    return looks
 
 
 def ended(pending_graph: PendingGraph, loop: Loop) -> bool:
