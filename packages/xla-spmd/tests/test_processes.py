@@ -88,3 +88,8 @@ def test_training_is_that_of_the_cpu(one: dict[str, Any]) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert one["training"]["losses"] == pytest.approx(losses, rel=1e-4)
+
+
+def test_meshes_that_do_not_divide_evenly_or_have_another_order(one: dict[str, Any], two: Reports) -> None:
+    for report in (one, *two):
+        assert report["any mesh"] == {"far": [0.0, 0.0, 0.0], "inside": True, "shape": [2, 3]}

@@ -136,7 +136,7 @@ found["uneven"] = [
     [list(shard.data.shape) for shard in uneven_storage.addressable_shards],
     str(abi.sharding.sharding_of(uneven).named.spec), (uneven * 2).sum().item(), first_shard(uneven),
 ]
-found["other order"] = why(abi.sharding.set_sharding, uneven, NamedSharding(mesh(8, order=range(7, -1, -1)), P("x")))
+found["other order"] = why(abi.sharding.enter_manual, uneven, NamedSharding(mesh(8, order=range(7, -1, -1)), P("x")))
 found["too late"] = why(abi.process.order_devices, range(7, -1, -1))
 """
 

@@ -77,6 +77,21 @@ def training(mesh: xs.Mesh) -> dict[str, object]:
     }
 
 
+def any_mesh(mesh: xs.Mesh) -> dict[str, object]:
+    """Dimensions that do not divide evenly, and a mesh of another order, over the devices of all processes: how far from the CPU."""
+    x = torch.arange(35.0).reshape(7, 5)
+    uneven = xs.mark_sharding(x.to("xla"), mesh, ("x", "y"))
+    other = xs.Mesh([3, 1, 6, 0, 7, 2, 5, 4], (2, 4), ("x", "y"))
+    turned = xs.mark_sharding(x.to("xla"), other, ("y", "x"))
+    turned.global_tensor.add_(uneven.global_tensor)
+    torch_xla.sync()
+    loaded = xs.mark_sharding(torch.zeros(7, 5).to("xla"), other, ("y", "x"))
+    loaded.load_local_shards_(turned.local_shards)
+    inside = all(torch.equal(shard.unpadded_data, (2 * x)[tuple(shard.indices)]) for shard in turned.local_shards)
+    far = [(t.cpu() - wanted).abs().max().item() for t, wanted in ((uneven, x), (turned, 2 * x), (loaded, 2 * x))]
+    return {"far": far, "inside": inside, "shape": list(turned.local_shards[0].data.shape)}
+
+
 def refusal() -> str:
     """What a collective of a whole tensor says."""
     try:
@@ -90,7 +105,7 @@ def main() -> None:
     xr.use_spmd()
     mesh = xs.Mesh(range(xr.global_runtime_device_count()), (4, 2), ("x", "y"))
     report = {"devices": [len(mesh.device_ids), xr.addressable_runtime_device_count()], "manual": manual(mesh)}
-    report |= {"training": training(mesh), "refusal": refusal()}
+    report |= {"training": training(mesh), "refusal": refusal(), "any mesh": any_mesh(mesh)}
     with open(f"{sys.argv[1]}.{xr.process_index()}", "w", encoding="utf-8") as file:
         json.dump(report, file)
 

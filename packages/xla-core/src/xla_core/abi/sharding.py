@@ -1,7 +1,7 @@
 """Data over the devices of a mesh (SPMD): how it is sharded, the shards of each device, and regions that are not partitioned.
 
 In SPMD mode one device, `xla:0`, stands for all devices of the job, and every program runs over all of them. A sharding is a
-`jax.sharding.NamedSharding` over these devices in the order in which programs run over them.
+`jax.sharding.NamedSharding` over these devices. In another order than that in which programs run over them, programs send shards around.
 
     >>> import os
     >>> os.environ.update(CPU_NUM_DEVICES="2")  # before the first use of a device
@@ -28,9 +28,9 @@ In SPMD mode one device, `xla:0`, stands for all devices of the job, and every p
 * `enter_manual` gives each device its shard of a tensor. What is recorded over such shards runs on each device by itself, collectives over
   the axis `operators.REPLICA_AXIS` included, until `leave_manual` makes a whole of them. `is_manual` asks.
 
-Guarantees: values never depend on how data is sharded. Dimensions that are not evenly divided are padded on the
-devices, which no shard shows. All processes of a job
-make these calls in the same order. Outside SPMD mode, or for a mesh of other devices or another order, ExecutionError is raised.
+Guarantees: values never depend on how data is sharded. Dimensions that are not evenly divided are padded on the devices, which no shard
+shows. All processes of a job make these calls in the same order. Outside SPMD mode, for a mesh of other devices, and for a manual region
+over another order of them than that of programs, ExecutionError is raised.
 """
 
 from __future__ import annotations
