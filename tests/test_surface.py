@@ -20,7 +20,6 @@ OPEN = (
     "torch_xla.distributed.data_parallel",
     "torch_xla.distributed.parallel_loader",
     "torch_xla.distributed.spmd",
-    "torch_xla.distributed.xla_backend",
     "torch_xla.distributed.xla_multiprocessing",
     "torch_xla.experimental.distributed_checkpoint",
 )
