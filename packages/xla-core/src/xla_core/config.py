@@ -134,6 +134,7 @@ SYNC_WAIT: Setting[bool | None] = Setting(
     "XLA_SYNC_WAIT", None, "When set, replaces the `wait` argument of step syncs.", _parse_bool, "0, 1, true or false"
 )
 USE_SPMD = _flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones.")
+AUTO_SPMD = _flag("XLA_AUTO_SPMD", False, "SPMD mode: uploaded tensors are sharded over all devices by a policy, see docs/spmd.md.")
 USE_BF16 = _flag("XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16.")
 DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32.")
 USE_32BIT_LONG = _flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32.")

@@ -14,7 +14,7 @@ import torch_xla._XLAC as xlac
 import torch_xla.runtime as xr
 import torch_xla.version
 from xla_core import metrics
-from xla_core.config import USE_SPMD
+from xla_core.config import AUTO_SPMD, USE_SPMD, override
 
 
 def waiting() -> int:
@@ -97,8 +97,9 @@ def test_devices() -> None:
     assert xlac._xla_get_all_device_attributes() == [xlac._xla_get_device_attributes("CPU:0")] == [{"name": "CPU:0"}]
     assert isinstance(xlac._xla_get_platform_version(), str) and xlac._xla_get_spmd_config_is_locked()
     assert xlac._xla_get_auto_sharding() is False and not USE_SPMD.get()
-    with pytest.raises(NotImplementedError, match="mark_sharding"):
+    with override(AUTO_SPMD, None):
         xlac._xla_set_auto_sharding()
+        assert xlac._xla_get_auto_sharding() is True
     with pytest.raises(RuntimeError):
         xlac._xla_get_device_ordinal("nonsense")
 

@@ -20,11 +20,12 @@ from xla_spmd.specs import PartitionSpec
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A sharding, and the mesh and spec that it was made of, where it was."""
+    """A sharding, and the mesh and spec that it was made of, where it was. by_policy: nobody asked for it, any other may take its place."""
 
     sharding: OpSharding
     mesh: Mesh | None = None
     spec: PartitionSpec | None = None
+    by_policy: bool = False
 
 
 def annotation_of(t: torch.Tensor) -> Annotation | None:
@@ -33,6 +34,12 @@ def annotation_of(t: torch.Tensor) -> Annotation | None:
         return Annotation(MANUAL)
     found = sharding_of(t)
     return found.note if found is not None and isinstance(found.note, Annotation) else None
+
+
+def requested_annotation(t: torch.Tensor) -> Annotation | None:
+    """The annotation of a tensor, if somebody asked for it; None for one that the policy gave."""
+    found = annotation_of(t)
+    return None if found is None or found.by_policy else found
 
 
 def sharding_text(t: torch.Tensor) -> str:
@@ -50,7 +57,7 @@ def check_not_manual(t: torch.Tensor) -> None:
 def annotate(t: torch.Tensor, wanted: Annotation) -> None:
     """Set the sharding of a tensor. Raises AnnotationError if it is sharded otherwise already, or is a shard, in a manual region."""
     check_not_manual(t)
-    before = annotation_of(t)
+    before = requested_annotation(t)
     if before is not None and before.sharding != wanted.sharding and before.sharding.effective_type is not ShardingType.REPLICATED:
         if not is_pending(t):
             raise AnnotationError(

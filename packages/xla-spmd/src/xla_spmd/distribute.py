@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
 import torch_xla.runtime as xr
+from xla_spmd.auto_sharding import along, largest_even_dim
 from xla_spmd.constraints import mark_sharding_with_gradients
 from xla_spmd.errors import AnnotationError, PartitionSpecError
 from xla_spmd.inputs import ShardingSpec
@@ -57,9 +58,8 @@ def auto_policy(mod_name: str, mod: nn.Module, device_mesh: DeviceMesh) -> None:
     axes = tuple(range(len(mesh.mesh_shape)))
     # A list: parameters are replaced on the way.
     for name, parameter in list(mod.named_parameters(recurse=False)):
-        even = [dim for dim, size in enumerate(parameter.shape) if size % mesh.size() == 0 and size > 0]
-        best = max(even, key=lambda dim: parameter.shape[dim], default=None)
-        _shard_tensor(mod, name, parameter, mesh, tuple([axes if dim == best else None for dim in range(parameter.dim())]))
+        dim = largest_even_dim(parameter.shape, mesh.size())
+        _shard_tensor(mod, name, parameter, mesh, along(dim, parameter.dim(), axes))
 
 
 def _shard_tensor(module: nn.Module, name: str, tensor: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torch_xla.core.xla_model as xm
-from xla_spmd.annotations import annotation_of
+from xla_spmd.annotations import requested_annotation
 from xla_spmd.auto_wrap import Policy, wrap_children
 from xla_spmd.errors import AnnotationError, PartitionSpecError
 from xla_spmd.linear import apply_backward_optimization_barrier
@@ -65,7 +65,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
             module = module.to(xm.xla_device())
         self._orig_module = module
         for parameter in module.parameters():
-            if annotation_of(unwrap_sharded_tensor(parameter)) is None:
+            if requested_annotation(unwrap_sharded_tensor(parameter)) is None:
                 mark_sharding(parameter, self._mesh, _along_largest(parameter.shape))
         for submodule in module.modules():  # nothing follows the backward pass of the outermost module
             if isinstance(submodule, SpmdFullyShardedDataParallel):

@@ -8,9 +8,12 @@ from typing import Any
 
 def offered() -> Mapping[str, Callable[..., Any]]:
     """User's name → function."""
+    from xla_core.abi.uploads import set_upload_policy
     from xla_spmd import low_level
+    from xla_spmd.auto_sharding import sharding_of_upload
     from xla_spmd.op_sharding import OpSharding
 
+    set_upload_policy(sharding_of_upload)
     lib = "torch_xla._XLAC."
     return {
         f"{lib}OpSharding": OpSharding,

@@ -12,6 +12,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
 * `tpu_host`: the chips of a TPU host, and how processes share them;
+* `uploads`: the sharding that tensors get by themselves when they move to the devices;
 * `views`: what a tensor shows of data that it shares.
 
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
@@ -25,7 +26,7 @@ methods, changes with a new `ABI_VERSION` only: additions with a minor, all else
 
 from __future__ import annotations
 
-from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, tpu_host, views
+from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, tpu_host, uploads, views
 from xla_core.activation import activate
 from xla_core.runtime.abi_version import ABI_VERSION, require
 
@@ -42,6 +43,7 @@ __all__ = [
     "sharding",
     "tensors",
     "tpu_host",
+    "uploads",
     "views",
 ]
 

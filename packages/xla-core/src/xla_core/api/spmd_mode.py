@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from xla_core import config
 from xla_core.api import plugins
-from xla_core.compat.deprecation import warn_once
 from xla_core.frontend import sharding
 from xla_core.frontend.tensor import XLATensor
 from xla_core.installation import SPMD
@@ -31,7 +30,8 @@ class _Mode:
 def use_spmd(auto: bool | None = False) -> None:
     """Switch the process to SPMD mode: `xla:0` stands for all devices; the compiler splits programs over them.
 
-    auto: without a pass that chooses shardings, tensors without annotation are replicated (one warning says so).
+    auto: sets `XLA_AUTO_SPMD`: parameters that move to `xla` are sharded over all devices, along their largest dimension that they divide
+    evenly, other tensors along the first; what they do not divide is replicated. `mark_sharding` overrules it.
     """
     plugins.demand("torch_xla.runtime.use_spmd", SPMD)
     if config.USE_SPMD.is_set() and not _Mode.ours:
@@ -39,7 +39,7 @@ def use_spmd(auto: bool | None = False) -> None:
     if not config.USE_SPMD.get() and _tensors_exist():
         warnings.warn("there are xla tensors from before SPMD mode: they count as replicated", stacklevel=2)
     if auto:
-        warn_once("use_spmd(auto=True)", "use_spmd(auto=True): no pass chooses shardings; tensors without an annotation are replicated")
+        config.AUTO_SPMD.set(True)
     config.USE_SPMD.set(True)
     _Mode.ours = True
     set_topology(replace(topology(), spmd=True))

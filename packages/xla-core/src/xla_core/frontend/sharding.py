@@ -11,6 +11,7 @@ import jax
 import torch
 from jax.sharding import NamedSharding
 
+from xla_core import config
 from xla_core.errors import ExecutionError
 from xla_core.frontend.interop import annotate, annotation, buffer_of
 from xla_core.frontend.live_buffers import live_tensors
@@ -20,12 +21,13 @@ from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import value_of
 from xla_core.ir.aval import aval_of
 from xla_core.ir.manual import enter, leave
-from xla_core.ir.pending_graph import Value, buffer_value
+from xla_core.ir.pending_graph import BLANK, Value, blank_value, buffer_value
 from xla_core.ir.sharding import Sharding, sharding_constraint, spans_devices
 from xla_core.ir.signature import Signature
 from xla_core.metrics import Direction
 from xla_core.runtime import resharding
 from xla_core.runtime.client import client, current_recorder, default_sharding, enter_spmd
+from xla_core.runtime.recorder import Recorder
 from xla_core.runtime.resharding import reshard
 from xla_core.runtime.sync import compute
 from xla_core.runtime.transfer import copied, download, fetched, to_torch, transferring, upload
@@ -175,6 +177,38 @@ def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes) as transfer:
         buffer = transfer.buffer = jax.make_array_from_process_local_data(even, array, aval.shape)
     return wrap(buffer_value(recorder, aval, buffer))
+
+
+UploadPolicy = Callable[[torch.Tensor], Sharding | None]
+_policies: list[UploadPolicy] = []  # the one that was set last, if any
+
+
+def set_upload_policy(policy: UploadPolicy) -> None:
+    """Let `policy` choose the sharding of what moves to `xla` in SPMD mode, None for replicated, where `XLA_AUTO_SPMD` asks for that.
+
+    policy: called with the tensor that is moved, a parameter or other, with at least one dimension.
+    """
+    _policies[:] = [policy]
+
+
+def uploaded(host: torch.Tensor, recorder: Recorder, source: torch.Tensor) -> XLATensor:
+    """A CPU tensor on a device, in SPMD mode sharded as the policy says. source: what is moved, of which `host` has the values."""
+    found = wrap(blank_value(recorder, aval_of(tuple(host.shape), host.dtype)))
+    found._storage.value = upload_to(found, host, source)
+    return found
+
+
+def upload_to(target: XLATensor, host: torch.Tensor, source: torch.Tensor) -> Value:
+    """A CPU tensor's value on the device of `target`, which takes it over, sharded by the policy if it had no data."""
+    storage = target._storage
+    wanted = None
+    if storage.value.slot == BLANK and target._view is None and _policies and host.shape == target.shape and host.dim():
+        if config.AUTO_SPMD.get() and config.USE_SPMD.get() and resharding.requested_sharding(storage) is None:
+            wanted = _policies[0](source)
+    if wanted is None:
+        return upload(host, storage.value.recorder)
+    resharding.set_sharding(storage, wanted)
+    return upload(host, storage.value.recorder, wanted.named)
 
 
 def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:

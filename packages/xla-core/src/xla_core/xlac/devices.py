@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from xla_core import config
 from xla_core.api import devices, plugins, replicas
 from xla_core.api.conversion import plain
 from xla_core.api.hardware import addressable_runtime_device_count, global_runtime_device_attributes
@@ -15,7 +16,6 @@ from xla_core.api.processes import process_count, process_index
 from xla_core.api.replication import addressable_device_count, global_device_count, global_ordinal
 from xla_core.api.spmd_mode import use_spmd
 from xla_core.api.user_modules import xr
-from xla_core.errors import UnsupportedOperationError
 from xla_core.frontend.values import value_of
 from xla_core.runtime import client
 from xla_core.runtime.executor import wait
@@ -157,10 +157,10 @@ def _xla_get_spmd_config_is_locked() -> bool:
 
 
 def _xla_get_auto_sharding() -> bool:
-    """False: no pass chooses shardings."""
-    return False
+    """Whether what moves to `xla` in SPMD mode is sharded by a policy, without marks."""
+    return config.AUTO_SPMD.get()
 
 
 def _xla_set_auto_sharding() -> None:
-    """Raises NotImplementedError: no pass chooses shardings."""
-    raise UnsupportedOperationError("no pass chooses shardings here: give them by torch_xla.distributed.spmd.mark_sharding")
+    """Shard what moves to `xla` in SPMD mode by a policy from now on, as `torch_xla.runtime.use_spmd(auto=True)`."""
+    config.AUTO_SPMD.set(True)

@@ -12,12 +12,11 @@ from xla_core._compat import OpOverload
 from xla_core.frontend.handlers.aliases import check_format
 from xla_core.frontend.recorded import recording_handler
 from xla_core.frontend.schema import Handler
-from xla_core.frontend.sharding import with_sharding_of
+from xla_core.frontend.sharding import upload_to, uploaded, with_sharding_of
 from xla_core.frontend.tensor import XLATensor, wrap
 from xla_core.frontend.values import cpu_copies, moved, value_of
 from xla_core.frontend.writes import write
 from xla_core.runtime.client import recorder_of
-from xla_core.runtime.transfer import upload
 
 aten = torch.ops.aten
 
@@ -36,7 +35,7 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = _with_shape(source)
         # The host casts what can be taken as it is; what is broadcast travels small, and the program casts it.
         fits = source.shape == target.shape
-        value = upload(source.to("cpu", target.dtype if fits else source.dtype), recorder)
+        value = upload_to(target, source.to("cpu", target.dtype if fits else source.dtype), source)
     if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
         write(target, value)
         return target
@@ -71,7 +70,7 @@ def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     target = None if device is None else torch.device(device)
     if type(tensor) is not XLATensor:
-        return wrap(upload(_with_shape(tensor).to("cpu", dtype), recorder_of(target)))
+        return uploaded(_with_shape(tensor).to("cpu", dtype), recorder_of(target), tensor)
     if "memory_format" in kwargs:
         check_format(tensor, kwargs["memory_format"])
     if target is not None and target.type != "xla":
