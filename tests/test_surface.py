@@ -15,8 +15,6 @@ from xla_core.api.single_replica import COLLECTIVES
 ROOT = Path(__file__).resolve().parents[1]
 NAMES: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "surface.json").read_text(encoding="utf-8"))
 MOST_GONE = 40
-# Modules that are not complete yet.
-OPEN = ("torch_xla.distributed.xla_backend",)
 
 
 def gone() -> set[str]:
@@ -26,7 +24,7 @@ def gone() -> set[str]:
 
 
 def unresolved() -> set[str]:
-    """The names that do not resolve in a fresh interpreter, of modules that are complete."""
+    """The names that do not resolve in a fresh interpreter."""
     run = subprocess.run([sys.executable, ROOT / "scripts" / "surface.py", "--missing"], capture_output=True, text=True, check=True)
     found: set[str] = set()
     module = ""
@@ -35,7 +33,7 @@ def unresolved() -> set[str]:
             found.add(f"{module}.{line.strip()}")
         else:
             module = line.split()[0]
-    return {name for name in found if not name.startswith(OPEN)}
+    return found
 
 
 def test_every_name_resolves_or_is_listed_with_a_reason() -> None:
@@ -56,6 +54,6 @@ def test_the_page_has_every_module() -> None:
     missing = [
         module
         for module in NAMES
-        if not module.startswith(OPEN) and not {module.removeprefix("torch_xla."), *module.split(".")[1:]} & (named | ends)
+        if not {module.removeprefix("torch_xla."), *module.split(".")[1:]} & (named | ends)
     ]
     assert not missing

@@ -109,4 +109,16 @@ def _program(
         return collective.lower(context, inputs[0] if single else inputs, token, *rest)
 
     replicated = PartitionSpec()
-    return jax.jit(jax.shard_map(run, mesh=sharding.mesh, in_specs=replicated, out_specs=replicated, check_vma=False))
+    program = jax.jit(jax.shard_map(run, mesh=sharding.mesh, in_specs=replicated, out_specs=replicated, check_vma=False))
+    return _waited_for(program) if sharding.mesh.devices.flat[0].platform == "cpu" else program
+
+
+def _waited_for(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program, which returns when it has run: on CPU one under way would take a thread of those that compile."""
+
+    def run(*arguments: Any) -> Any:
+        results = program(*arguments)
+        results[-1].block_until_ready()
+        return results
+
+    return run

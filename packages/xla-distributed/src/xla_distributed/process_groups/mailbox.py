@@ -54,11 +54,11 @@ class Mailbox:
     def send(self, tensor: torch.Tensor, target: int, tag: int) -> None:
         """Post a tensor to the member of rank `target`. Raises ReplicaLostError if it is gone."""
         _warn_once()
-        run_pending()
         sender, receiver = int(xr.global_ordinal()), self._members[target]
         file = io.BytesIO()
         torch.save(tensor.detach().cpu(), file)
         connection.job_client().post(receiver, self._next(sender, receiver, tag), file.getvalue())
+        run_pending()  # behind it: who receives it may come to these collectives only then
 
     def receiver(self, tensor: torch.Tensor, source: int | None, tag: int) -> tuple[Callable[[float | None], int], Callable[[], bool]]:
         """What fills a tensor with the next one of a member, or (None) of any: see `ReceivingWork`.
