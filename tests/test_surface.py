@@ -51,9 +51,5 @@ def test_the_page_has_every_module() -> None:
     table = page.partition("## Module by module")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([\w.]+)`", "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))))
     ends = {name.rpartition(".")[2] for name in named}
-    missing = [
-        module
-        for module in NAMES
-        if not {module.removeprefix("torch_xla."), *module.split(".")[1:]} & (named | ends)
-    ]
+    missing = [module for module in NAMES if not {module.removeprefix("torch_xla."), *module.split(".")[1:]} & (named | ends)]
     assert not missing
