@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 # How long JAX's runtime lets a process say nothing. The job's own server knows sooner, and does not end the others by a signal.
@@ -97,3 +97,41 @@ def after_backward(action: Callable[[], None]) -> None:
     import torch
 
     torch.autograd.Variable._execution_engine.queue_callback(action)
+
+
+class _SpecialDevice:
+    """Equal to a device type as long as `special` says so; it stands for that type in the code of torch's functions."""
+
+    def __init__(self, device_type: str, special: Callable[[], bool]) -> None:
+        self.device_type = device_type
+        self._special = special
+
+    def __eq__(self, other: object) -> bool:
+        return other == self.device_type and self._special()
+
+    def __hash__(self) -> int:
+        return hash(self.device_type)
+
+
+def make_special_only_if(device_type: str, special: Callable[[], bool]) -> None:
+    """Let torch's device meshes, `distribute_tensor` and `distribute_module` be special for a device type only if `special()`.
+
+    They compare with the name of the type. The functions stay the same objects, since modules of torch import them from each other.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _api
+
+    for function in (DeviceMesh.__init__, _api.distribute_tensor, _api.distribute_module):
+        code: CodeType = function.__code__  # type: ignore[attr-defined]
+        constants = tuple([_SpecialDevice(device_type, special) if each == device_type else each for each in code.co_consts])
+        function.__code__ = code.replace(co_consts=constants)  # type: ignore[attr-defined]
+
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def handle_on_dtensors(handlers: Mapping[Any, Handler]) -> None:
+    """Let each function compute its operation where it is called on DTensors, as `handler(operation, args, kwargs)`."""
+    from torch.distributed.tensor import DTensor
+
+    DTensor._op_dispatcher._custom_op_handlers.update(handlers)

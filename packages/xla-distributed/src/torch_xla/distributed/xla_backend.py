@@ -1,11 +1,13 @@
-"""Backend `xla` and init method `xla://` of `torch.distributed`; importing it gives torch the functional collectives."""
+"""Backend `xla` and init method `xla://` of `torch.distributed`; importing it gives torch the functional collectives
+and meshes of device type xla."""
 
 from __future__ import annotations
 
+from xla_distributed.process_groups import dtensor as _dtensor
 from xla_distributed.process_groups import functional_collectives as _functional_collectives
 from xla_distributed.process_groups.process_group import ProcessGroupXla, create
 from xla_distributed.process_groups.rendezvous import rendezvous
 
 __all__ = ["ProcessGroupXla", "create", "rendezvous"]
 
-del _functional_collectives  # importing it is enough: it gives torch kernels
+del _dtensor, _functional_collectives  # importing them is enough: they give torch meshes and kernels
