@@ -149,7 +149,7 @@ def test_strangers_get_nothing() -> None:
         found = [pool.submit(client.exchange, "kind", str(client.rank).encode(), 10.0) for client in clients]
         assert [future.result() for future in found] == [[b"0", b"1"]] * 2
     for client in clients:
-        client.leave("", 0)
+        client.leave("", {})
 
 
 def test_who_gave_up_waiting_does_not_count_as_waiting() -> None:
@@ -168,4 +168,4 @@ def test_who_gave_up_waiting_does_not_count_as_waiting() -> None:
             waiting.result(timeout=4.0)  # longer than processes that all wait at different places are left alone
         assert first.exchange("late", b"0", 10.0) == waiting.result() == [b"0", b"1"]
     for client in (first, second):
-        client.leave("", 0)
+        client.leave("", {})

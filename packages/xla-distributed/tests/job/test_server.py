@@ -59,7 +59,7 @@ def test_silence_from_another_host_is_a_loss(server: Server) -> None:
     text, seconds = loss(client)
     assert "replica 1 was lost: it sent no heartbeat for 2 s (XLA_HEARTBEAT_TIMEOUT_SECONDS)" in text
     assert HEARTBEAT / 2 < seconds < SOON
-    client.leave("", 0)
+    client.leave("", {})
     del quiet
 
 
@@ -73,7 +73,7 @@ def test_who_lives_on_this_host_may_be_silent(server: Server, sleeper: subproces
         time.sleep(0.1)
     sleeper.kill()
     assert "replica 1 was lost: its process has died" in loss(client)[0]
-    client.leave("", 0)
+    client.leave("", {})
     del quiet
 
 
@@ -92,20 +92,20 @@ def test_who_is_stopped_for_a_moment_is_not_lost(server: Server, sleeper: subpro
         time.sleep(0.1)
     sleeper.send_signal(signal.SIGSTOP)
     assert "replica 1 was lost: its process is stopped" in loss(client)[0]
-    client.leave("", 0)
+    client.leave("", {})
     del quiet
 
 
 def test_who_leaves_says_why_and_how_far_it_came(server: Server) -> None:
     first, second = (join(server.address, KEY, rank, 2, 10.0) for rank in range(2))
-    second.leave("it failed with ValueError: so", 3)
+    second.leave("it failed with ValueError: so", {"": 3})
     first.wait_for_losses()
     assert first.losses() == "replica 1 was lost: it failed with ValueError: so"
     assert not first.cannot_run(3), "the other one has run it, too"
     assert first.cannot_run(4)
     with pytest.raises(ReplicaLostError, match="this process has left the job"):
         second.exchange("rendezvous", b"", 10.0)
-    first.leave("", 3)
+    first.leave("", {"": 3})
 
 
 def test_the_state_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:

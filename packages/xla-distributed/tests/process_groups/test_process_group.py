@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from xla_distributed.collectives.groups import Members
 from xla_distributed.process_groups.meshes import groups_for, inferred_mesh
 
 Reports = list[dict[str, Any]]
@@ -54,7 +55,7 @@ def test_the_old_init_method(reports: Reports) -> None:
 
 def test_groups(reports: Reports) -> None:
     for rank, report in enumerate(reports):
-        assert report["groups"] == {"alone": [10 * rank], "part": "ValueError"}
+        assert report["groups"] == {"alone": [10 * rank], "part": [10 * rank]}
 
 
 def test_a_process_on_its_own_is_a_group_of_one() -> None:
@@ -246,9 +247,9 @@ def test_what_is_no_rectangle_is_refused(ranks: list[int], count: int) -> None:
         inferred_mesh(ranks, count)
 
 
-def test_a_part_needs_a_mesh_that_has_it() -> None:
+def test_a_part_stands_alone_or_in_a_mesh_that_has_it() -> None:
     assert groups_for([0, 1], 2, {}) is None
+    assert groups_for([0, 2], 4, {}) == Members((0, 2))
     assert groups_for([0, 2], 4, {"mesh": [[0, 2], [1, 3]]}) == [[0, 2], [1, 3]]
-    for options in ({}, {"mesh": [[0, 1], [2, 3]]}):
-        with pytest.raises(ValueError, match=r"\[0, 2\]"):
-            groups_for([0, 2], 4, options)
+    with pytest.raises(ValueError, match=r"\[0, 2\]"):
+        groups_for([0, 2], 4, {"mesh": [[0, 1], [2, 3]]})

@@ -27,11 +27,13 @@ class CollectiveOp:
     """A collective as replicas issue it.
 
     operation: records it in a graph, called as `operation(inputs, token, *rest)`, and gives results and the next token.
+    lower: what it is in a program, called as `lower(context, inputs, token, *rest)`, with arrays.
     among_threads: its results where the replicas are threads of one process, called as `among_threads(name, inputs, *rest)`.
     """
 
     name: str
     operation: Any
+    lower: Callable[..., Any]
     among_threads: Callable[..., Any]
 
 
@@ -53,7 +55,7 @@ def define(
     # has_side_effects: what has run is not computed again for a later read, since other replicas do not read.
     register_op(OpSpec(f"{NAMESPACE}::{name}", lower, frozenset(scalars), has_side_effects=True))
     flight_recorder.record_operation(f"{NAMESPACE}.{name}", name)
-    return CollectiveOp(name, getattr(getattr(torch.ops, NAMESPACE), name).default, among_threads)
+    return CollectiveOp(name, getattr(getattr(torch.ops, NAMESPACE), name).default, lower, among_threads)
 
 
 def shapes_of_inputs(inputs: Tensors, token: torch.Tensor, *_: Any) -> Results:

@@ -8,20 +8,29 @@ from dataclasses import dataclass
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import check_groups
 
-ReplicaGroups = Sequence[Sequence[int]] | None
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The ordinals of one group, in line, whose collectives only its members issue: a program of their own (`apart.py`)."""
+
+    ordinals: tuple[int, ...]
+
+
+ReplicaGroups = Sequence[Sequence[int]] | Members | None
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Disjoint groups of ordinals. `members` in line, `sizes` of each; all replicas in one group have neither.
 
-    size: of the group that this replica is in; place: its position there.
+    size: of the group that this replica is in; place: its position there; apart: its members, if the collective is theirs alone.
     """
 
     members: tuple[int, ...]
     sizes: tuple[int, ...]
     size: int
     place: int
+    apart: tuple[int, ...] = ()
 
 
 def groups_of(given: ReplicaGroups) -> Groups:
@@ -33,6 +42,8 @@ def groups_of(given: ReplicaGroups) -> Groups:
         count, mine = int(xr.global_runtime_device_count()), 0
     else:
         count, mine = int(xr.world_size()), int(xr.global_ordinal())
+    if isinstance(given, Members):
+        return Groups((), (), len(given.ordinals), given.ordinals.index(mine), given.ordinals)
     if not given:
         return Groups((), (), count, mine)
     listed = check_groups(given, count)

@@ -10,7 +10,9 @@ import torch
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import device_context
 from xla_core.abi.sharding import is_manual
+from xla_distributed.collectives.apart import run_apart
 from xla_distributed.collectives.definition import CollectiveOp
+from xla_distributed.collectives.groups import Groups
 from xla_distributed.errors import ModeError
 from xla_distributed.job import connection, thread_replicas
 
@@ -24,8 +26,13 @@ def get_all_reduce_token(device: str | None = None) -> tuple[torch.Tensor, Any]:
     return context.all_reduce_token, context
 
 
-def record(collective: CollectiveOp, inputs: Any, *rest: Any) -> Any:
-    """Record a collective behind those before it; its results. Raises JobError without other replicas, ModeError as the message says."""
+def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | None = None) -> Any:
+    """Record a collective behind those before it; its results. groups: the last arguments of those that have groups.
+
+    Raises JobError without other replicas, ModeError as the message says.
+    """
+    if groups is not None:
+        rest = (*rest, groups.members, groups.sizes)
     if thread_replicas.is_thread_replica():
         with torch.no_grad():
             return collective.among_threads(collective.name, inputs, *rest)
@@ -36,7 +43,10 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any) -> Any:
     token, context = get_all_reduce_token()
     with torch.no_grad():
         # Kept by the device, not by a graph: the next program's collectives come after this one's, too.
-        results, context.all_reduce_token = collective.operation(inputs, token, *rest)
+        if groups is not None and groups.apart:
+            results, context.all_reduce_token = run_apart(collective, inputs, rest, groups.apart, token)
+        else:
+            results, context.all_reduce_token = collective.operation(inputs, token, *rest)
     return results
 
 

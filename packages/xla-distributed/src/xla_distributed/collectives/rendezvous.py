@@ -54,7 +54,7 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequenc
             result = target(*cpu)
     except BaseException as error:
         if not thread_replicas.is_thread_replica():  # a thread that raises is missed as it is
-            connection.job_client().leave(f"{describe_error(error)}, in do_on_ordinals", flight_recorder.count())
+            connection.job_client().leave(f"{describe_error(error)}, in do_on_ordinals", flight_recorder.counts())
         raise
     xm.rendezvous("torch_xla.core.xla_model.do_on_ordinals")
     return result

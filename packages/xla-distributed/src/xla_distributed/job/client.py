@@ -7,13 +7,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 from xla_distributed.job import protocol
-from xla_distributed.job.exit_status import ExitStatus, describe_exits
+from xla_distributed.job.exit_status import ExitStatus, Runs, describe_exits, group_key
 from xla_distributed.job.process_state import host_id
 
 # How long a process looks for the job's server at its address: it listens before anybody learns of it.
@@ -60,34 +60,36 @@ class JobClient:
         threading.Thread(target=self._read, name="xla-job-client", daemon=True).start()
         threading.Thread(target=self._send_heartbeats, name="xla-job-heartbeat", daemon=True).start()
 
-    def exchange(self, kind: str, payload: bytes, timeout: float, what: str = "") -> list[bytes]:
+    def exchange(self, kind: str, payload: bytes, timeout: float, what: str = "", members: Sequence[int] = ()) -> list[bytes]:
         """The payloads of all processes, by number; returns when all have called this as often with this kind.
 
-        timeout: seconds; what: said in errors. Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.
+        timeout: seconds; what: said in errors; members: the numbers of those that take part, none for all, the same for one kind.
+        Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.
         """
         with self._news:
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        return self.exchange_once(f"{kind} {count}", payload, timeout, what or kind)
+        return self.exchange_once(f"{kind} {count}", payload, timeout, what or kind, members)
 
-    def exchange_once(self, name: str, payload: bytes, timeout: float, what: str) -> list[bytes]:
+    def exchange_once(self, name: str, payload: bytes, timeout: float, what: str, members: Sequence[int] = ()) -> list[bytes]:
         """As `exchange`, under a name that is used once in a job."""
         deadline = time.monotonic() + timeout
         with self._news:
             # Before it is sent: the answer may come at once, and what nobody wants is dropped.
             self._wanted.add(name)
         try:
-            self._send({"do": "exchange", "name": name, "what": what}, payload)
+            self._send({"do": "exchange", "name": name, "what": what, "members": list(members)}, payload)
             with self._news:
                 while name not in self._results:
                     self._check(name, what)
                     # Woken each second: that another thread has left the job is not notified of.
                     if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
-                        raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name)}.\n{what}")
+                        raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name, members)}.\n{what}")
                 found: list[bytes] | None = self._results.pop(name)
                 if found is not None:
                     return found
                 self._check(name, what)  # those that disagreed with this process may have gone since
-                raise ReplicaLostError(f"{describe_exits(self.exits)}.\n{what}")
+                gone = {rank: status for rank, status in self.exits.items() if not members or rank in members}
+                raise ReplicaLostError(f"{describe_exits(gone)}.\n{what}")
         except JobError:
             self._send({"do": "withdraw", "name": name})  # this process waits there no longer
             raise
@@ -105,22 +107,22 @@ class JobClient:
             texts = "\n".join(others.values())
             raise CollectiveMismatchError(f"replicas disagree on what they do.\n{what}\n{texts}")
 
-    def _missing(self, name: str) -> str:
+    def _missing(self, name: str, members: Sequence[int]) -> str:
         """The replicas that have not arrived in an exchange, in words; called with the lock held."""
         status = self._status(name)
         if status is None:
             return "replicas that the job's coordinator cannot name, because it does not answer"
-        absent = [rank for rank in range(self.size) if rank not in status["arrived"]]
+        absent = [rank for rank in sorted(members) or range(self.size) if rank not in status["arrived"]]
         never = status["never_joined"]
         return f"ordinals {absent}, which did not arrive" + (f" ({never} never joined the job)" if never else "")
 
-    def not_in(self, name: str) -> str:
-        """The replicas that do not hang in the program `name`, as this process does, in words."""
+    def not_in(self, name: str, members: Sequence[int] = ()) -> str:
+        """The replicas, of these members or of all, that do not hang in the program `name`, as this process does, in words."""
         with self._news:
             status = self._status(name)
         if status is None:
             return "The job's coordinator does not answer"
-        absent = set(range(self.size)) - {self.rank, *status["stuck"]}
+        absent = set(members or range(self.size)) - {self.rank, *status["stuck"]}
         return f"ordinals {sorted(absent)} did not arrive"
 
     def _status(self, name: str) -> dict[str, Any] | None:
@@ -147,9 +149,9 @@ class JobClient:
                 raise ReplicaLostError(f"{describe_exits({sender: self.exits[sender]})}.\n{name}")
             raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {name}")
 
-    def report_stuck(self, name: str, digest: str, text: str) -> None:
-        """Report that this process hangs in a program; those that run another one under its name answer."""
-        self._send({"do": "stuck", "name": name, "digest": digest, "text": text})
+    def report_stuck(self, name: str, digest: str, text: str, members: Sequence[int] = ()) -> None:
+        """Report that this process hangs in a program of these members (none: of all); those that run another one under its name answer."""
+        self._send({"do": "stuck", "name": name, "digest": digest, "text": text, "members": list(members)})
 
     def losses(self) -> str:
         """The losses of this process's job, in words; "" if there are none."""
@@ -157,10 +159,12 @@ class JobClient:
             return f"the job's coordinator is gone ({self._lost})"
         return describe_exits(self.exits)
 
-    def cannot_run(self, number: int) -> bool:
-        """True if the program with collectives of this number waits for a replica that is lost."""
+    def cannot_run(self, number: int, members: Sequence[int] = ()) -> bool:
+        """True if the program with collectives of this number, of these members or of all, waits for a replica that is lost."""
+        key = group_key(members)
         # A copy: this does not take the lock, and the thread that reads adds to it meanwhile.
-        return self._lost is not None or any(one.runs is None or one.runs < number for one in tuple(self.exits.values()))
+        exits = [one for rank, one in tuple(self.exits.items()) if not members or rank in members]
+        return self._lost is not None or any(one.runs is None or one.runs.get(key, 0) < number for one in exits)
 
     def failed(self) -> bool:
         """True if something went wrong: a process has failed, or the coordinator is lost."""
@@ -175,13 +179,13 @@ class JobClient:
         with self._news:
             self._news.wait_for(lambda: bool(self.exits) or self._lost is not None)
 
-    def leave(self, reason: str, runs: int) -> None:
+    def leave(self, reason: str, runs: Runs) -> None:
         """Take part no more. reason: what went wrong, "" if nothing did; runs: how many programs with collectives this process has run."""
         with self._news:
             if self._left:
                 return
             self._left = True
-        self._send({"do": "leave", "reason": reason, "runs": runs})
+        self._send({"do": "leave", "reason": reason, "runs": dict(runs)})
 
     def wait_for_others_to_leave(self, timeout: float) -> None:
         """Return when all others are gone, or after `timeout` seconds."""

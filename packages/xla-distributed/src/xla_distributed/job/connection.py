@@ -65,7 +65,7 @@ def _connect() -> None:
                 hardware.restrict(job.local_rank, local_size)
             _start_jax(job, joined.runtime)
         except Exception as error:
-            joined.leave("" if joined.failed() else describe_error(error), 0)
+            joined.leave("" if joined.failed() else describe_error(error), {})
             raise
         spmd = xr.is_spmd()
         set_topology(Topology(job.rank, job.size, job.local_rank, local_size, replicas=not spmd, spmd=spmd))
@@ -131,10 +131,10 @@ def leave(reason: str = "", launched: bool = False) -> None:
     reason = reason or _uncaught()
     error = flight_recorder.finish() if not reason else None
     if error is not None:
-        joined.leave("" if joined.failed() else describe_error(error), flight_recorder.count())
+        joined.leave("" if joined.failed() else describe_error(error), flight_recorder.counts())
         exit_with_error(ReplicaLostError(flight_recorder.explanation(joined, error) or str(error)))
     second = bool(reason) and joined.failed()  # it fails because another one did
-    joined.leave("" if second else reason, flight_recorder.count())
+    joined.leave("" if second else reason, flight_recorder.counts())
     jax.distributed.shutdown()
     if second and (launched or settings.RUN_ID.get() is not None):
         joined.wait_for_the_failed_to_end(_FIRST_SECONDS)

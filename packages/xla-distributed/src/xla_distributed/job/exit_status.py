@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+# How many programs with collectives a process has run, for each group of replicas that ran them together, by `group_key`.
+Runs = Mapping[str, int]
+
+
+def group_key(members: Iterable[int]) -> str:
+    """The name of a group of replicas in a job, from its ordinals in line; none for all replicas."""
+    return ",".join(map(str, members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +19,7 @@ class ExitStatus:
     """The exit of one process. reason: what went wrong, "" if nothing did; runs: programs with collectives so far, None if unknown."""
 
     reason: str
-    runs: int | None = None
+    runs: Runs | None = None
 
 
 def describe_exits(exits: Mapping[int, ExitStatus]) -> str:

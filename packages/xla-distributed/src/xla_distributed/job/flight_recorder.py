@@ -1,9 +1,9 @@
 """The flight recorder: collective programs that this process runs, compared with the other replicas before a first run, watched later.
 
-Every program with collectives has a number, counted alike on all replicas. Before one whose collectives are new runs, the
-replicas exchange what they are about to do under that number. Later runs cost nothing but an entry in the recorder: a thread looks once a
-second whether the oldest unfinished one still hangs, or is still compiled, and reports it to the job, which knows whether others run
-something else or are lost.
+Every program with collectives has a number, counted alike on all replicas that run it: on all, or on the members of a group. Before one
+whose collectives are new runs, these exchange what they are about to do under that number. Later runs cost nothing but an entry in the
+recorder: a thread looks once a second whether the oldest unfinished one still hangs, or is still compiled, and reports it to the job,
+which knows whether others run something else or are lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ import jax
 from xla_core.abi.graph import Graph, Operation, register_build_scope, register_wrapper
 from xla_distributed.errors import CollectiveMismatchError, ReplicaLostError
 from xla_distributed.job.client import JobClient, ProgramStatus
+from xla_distributed.job.exit_status import Runs, group_key
 from xla_distributed.job.shutdown import exit_with_error
 
 _CHECK_SECONDS = 1.0
@@ -34,10 +35,18 @@ _REMEMBERED = 1024  # runs that a replica can be asked about
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """The collectives of a program in order: a digest of what all replicas must share, and lines for people."""
+    """The collectives of a program in order: a digest of what all replicas must share, and lines for people.
+
+    members: the ordinals of the replicas that run it; none for all.
+    """
 
     digest: str
     lines: tuple[str, ...]
+    members: tuple[int, ...] = ()
+
+    def run_name(self, number: int) -> str:
+        """The name of a run of such a program, the same on all that run it, and no other's."""
+        return f"run {number} of {group_key(self.members)}" if self.members else f"run {number}"
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +64,7 @@ class _Run:
 
     @property
     def name(self) -> str:
-        return f"run {self.number}"
+        return self.collectives.run_name(self.number)
 
     @property
     def over(self) -> bool:
@@ -64,46 +73,51 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _FlightRecorder:
-    """The programs that this process has run in a job, the latest last."""
+    """The programs that this process has run in a job, the latest last.
+
+    counts: how many, by the key of the group that ran them; failed: the first there that failed before it was launched.
+    """
 
     job_client: JobClient
     timeout: Callable[[], float]
-    count: int = 0
-    failed: int | None = None  # the first that failed before it was launched
+    counts: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
     error_raised: bool = False  # the user's program has had an error of an execution
     building: _Run | None = None  # the next, while its program is compiled
-    known: set[str] = field(default_factory=set)
+    known: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     runs: deque[_Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def run(self, collectives: _Collectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Run a program that all replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
+        """Run a program that all its replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
+        key = group_key(collectives.members)
         # Before anything can fail: a program that fails here takes its number as on the other replicas.
-        self.count += 1
-        run = _Run(self.count, collectives, time.monotonic())
+        self.counts[key] = self.counts.get(key, 0) + 1
+        run = _Run(self.counts[key], collectives, time.monotonic())
         self.runs.append(run)
         try:
             # `exits` first: while all goes well, a run costs a look at an empty dict.
-            if self.job_client.exits and self.job_client.cannot_run(run.number):
+            if self.job_client.exits and self.job_client.cannot_run(run.number, collectives.members):
                 raise ReplicaLostError(f"{self.job_client.losses()}; {self.shown(run)}")
             # The same on all replicas as long as they agree: none waits here for others that skip it. If they do not, `watch` finds out.
-            if collectives.digest not in self.known:
+            if (collectives.digest, collectives.members) not in self.known:
                 self._agree(run)
-                self.known.add(collectives.digest)
+                self.known.add((collectives.digest, collectives.members))
             results = executable(*arguments)
         except BaseException:
             run.failed = True
-            self.failed = self.failed or run.number
+            self.failed.setdefault(key, run.number)
             raise
         # The last result of a program is donated to nobody: it can be asked at any later time.
         run.token = results[-1]
         return results
 
     def _agree(self, run: _Run) -> None:
-        """Raise unless all replicas are about to run the same collectives."""
+        """Raise unless all its replicas are about to run the same collectives."""
         mine = run.collectives
         ours = json.dumps({"digest": mine.digest, "lines": mine.lines}).encode()
-        parts = [json.loads(part) for part in self.job_client.exchange_once(run.name, ours, self.timeout(), self.shown(run))]
-        different = [rank for rank, part in enumerate(parts) if part["digest"] != mine.digest]
+        found = self.job_client.exchange_once(run.name, ours, self.timeout(), self.shown(run), mine.members)
+        parts = dict(zip(sorted(mine.members) or range(self.job_client.size), map(json.loads, found), strict=True))
+        different = [rank for rank, part in parts.items() if part["digest"] != mine.digest]
         if not different:
             return
         theirs = tuple(map(str, parts[different[0]]["lines"]))
@@ -117,7 +131,7 @@ class _FlightRecorder:
     def build(self, collectives: _Collectives) -> Iterator[None]:
         """While the program of the next run is compiled."""
         # Under the number that its run will have: others may hang there already, and wait for this compilation.
-        run = self.building = _Run(self.count + 1, collectives, time.monotonic())
+        run = self.building = _Run(self.counts.get("", 0) + 1, collectives, time.monotonic())
         try:
             yield
         finally:
@@ -135,7 +149,7 @@ class _FlightRecorder:
             time.sleep(_CHECK_SECONDS)
             run = self.oldest()
             if run is not None and time.monotonic() - run.start > _STUCK_AFTER:
-                self.job_client.report_stuck(run.name, run.collectives.digest, self.shown(run))
+                self.job_client.report_stuck(run.name, run.collectives.digest, self.shown(run), run.collectives.members)
 
     def _named(self, name: str) -> _Run | None:
         building = self.building
@@ -145,14 +159,16 @@ class _FlightRecorder:
 
     def shown(self, run: _Run, start: int = 0) -> str:
         """A run in words."""
-        return f"replica {self.job_client.rank} runs{_shown(run.collectives.lines, start)}"
+        among = f" among {list(run.collectives.members)}" if run.collectives.members else ""
+        return f"replica {self.job_client.rank} runs{among}{_shown(run.collectives.lines, start)}"
 
     def status(self, name: str, digest: str) -> str | ProgramStatus:
         """The status of a program on this process; if another one ran or runs under its name here, that one in words."""
         run = self._named(name)
         if run is None:
             # A run older than those remembered cannot be compared any more, and counts as the same.
-            return ProgramStatus.NOT_REACHED if int(name.removeprefix("run ")) > self.count else ProgramStatus.SAME
+            number, _, key = name.removeprefix("run ").partition(" of ")
+            return ProgramStatus.NOT_REACHED if int(number) > self.counts.get(key, 0) else ProgramStatus.SAME
         return ProgramStatus.SAME if run.collectives.digest == digest else self.shown(run)
 
     def disagreed(self, name: str, text: str) -> None:
@@ -173,7 +189,8 @@ class _FlightRecorder:
     def blocked(self) -> str | None:
         """The program in which this process waits, or would, for replicas that are lost, in words; None if there is none."""
         run = self.oldest()
-        return self.shown(run) if run is not None and self.job_client.cannot_run(run.number) else None
+        waits = run is not None and self.job_client.cannot_run(run.number, run.collectives.members)
+        return self.shown(run) if run is not None and waits else None
 
 
 _recorder: _FlightRecorder | None = None
@@ -196,11 +213,22 @@ def start(job_client: JobClient, timeout: Callable[[], float]) -> None:
     threading.Thread(target=_recorder.watch, name="xla-job-watch", daemon=True).start()
 
 
-def count() -> int:
-    """The number of programs with collectives that this process has run, up to one that failed."""
+def counts() -> Runs:
+    """How many programs with collectives this process has run, by group, up to one that failed."""
     if _recorder is None:
-        return 0
-    return _recorder.count if _recorder.failed is None else _recorder.failed - 1
+        return {}
+    return {key: _recorder.failed.get(key, count + 1) - 1 for key, count in _recorder.counts.items()}
+
+
+def run_among(members: Sequence[int], line: str, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Run a program of one collective, `line` in words, that these replicas run, this one among them, and no others.
+
+    Its last result is the token by which its end is known. Raises as `_FlightRecorder.run`.
+    """
+    if _recorder is None:
+        return executable(*arguments)
+    digest = hashlib.sha256(line.encode()).hexdigest()
+    return _recorder.run(_Collectives(digest, (line,), tuple(members)), executable, arguments)
 
 
 def finish() -> Exception | None:
@@ -282,5 +310,5 @@ def explanation(job_client: JobClient, error: BaseException) -> str | None:
     if others:
         return "\n".join([recorder.shown(run), *others.values()])
     if "Timed out" in str(error):
-        return f"{recorder.shown(run)}\n{job_client.not_in(run.name)}"
+        return f"{recorder.shown(run)}\n{job_client.not_in(run.name, run.collectives.members)}"
     return None

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from xla_distributed.job import protocol
-from xla_distributed.job.exit_status import ExitStatus
+from xla_distributed.job.exit_status import ExitStatus, Runs
 from xla_distributed.job.process_state import LocalProcess, ProcessState, local_process
 
 # All processes that wait at different places for so long will not reach a rendezvous any more.
@@ -27,6 +27,14 @@ _CHECK_SECONDS = 1.0
 _STOPPED_SECONDS = 2.0
 # For so long a process that comes late still finds a server, from which it learns that the others have exited.
 _LINGER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """An exchange that is not over. members: the processes that take part; parts: what came of them so far."""
+
+    members: frozenset[int]
+    parts: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +76,11 @@ class _Peer:
             return  # it has ended by itself
 
 
+def _runs(given: Any) -> Runs:
+    """Counts of programs, from a message. Raises TypeError, ValueError for anything else."""
+    return {str(key): int(count) for key, count in dict(given).items()}
+
+
 class Server:
     """Serves a job of `size` processes that know `key`, on one address of this host.
 
@@ -84,7 +97,7 @@ class Server:
         self._peers: dict[int, _Peer] = {}  # by number, of processes that have not ended
         self._exits: dict[int, ExitStatus] = {}
         self._ended = threading.Condition(self._lock)
-        self._exchanges: dict[str, dict[int, bytes]] = {}
+        self._exchanges: dict[str, _Exchange] = {}
         self._listener: socket.socket | None = protocol.listen(host)
         self.address: protocol.Address = (host, int(self._listener.getsockname()[1]))
         threading.Thread(target=self._accept, args=(self._listener,), name="xla-job-server", daemon=True).start()
@@ -126,7 +139,7 @@ class Server:
                 peer.heard = time.monotonic()
                 # One that has left is read on, so that its end is noticed, but takes part in nothing.
                 if header["do"] == "leave":
-                    self._left(peer, ExitStatus(str(header["reason"]), int(header["runs"])))
+                    self._left(peer, ExitStatus(str(header["reason"]), _runs(header["runs"])))
                 elif peer.rank not in self._exits:
                     self._handle(peer, header, body)
         except (EOFError, OSError, ValueError, KeyError, TypeError, protocol.AuthenticationError) as error:
@@ -164,16 +177,16 @@ class Server:
                 return
             name = str(header["name"])
             if header["do"] == "exchange":
-                self._exchange(peer, name, str(header["what"]), body)
+                self._exchange(peer, name, str(header["what"]), self._members(header), body)
             elif header["do"] == "withdraw":
                 peer.waits.pop(name, None)
-                self._exchanges.get(name, {}).pop(peer.rank, None)
+                if name in self._exchanges:
+                    self._exchanges[name].parts.pop(peer.rank, None)
             elif header["do"] == "stuck":  # the others know whether they run the same
                 peer.stuck = name, str(header["text"])
                 question = {"inquiry": name, "rank": peer.rank, "digest": header["digest"], "text": header["text"]}
-                for other in self._peers.values():
-                    if other is not peer:
-                        other.send(question)
+                for rank in self._members(header) & self._peers.keys() - {peer.rank}:
+                    self._peers[rank].send(question)
             elif header["do"] == "differ":
                 asking = self._peers.get(int(header["rank"]))
                 if asking is not None:
@@ -185,23 +198,29 @@ class Server:
                 if receiver is not None:
                     receiver.send({"message": name}, body)
             elif header["do"] == "status":
-                arrived = sorted(self._exchanges.get(name, ()))
+                arrived = sorted(self._exchanges[name].parts) if name in self._exchanges else []
                 absent = [rank for rank in range(self._size) if rank not in self._joined]
                 stuck = [other.rank for other in self._peers.values() if other.stuck[0] == name]
                 peer.send({"status": name, "arrived": arrived, "never_joined": absent, "stuck": stuck})
 
-    def _exchange(self, peer: _Peer, name: str, what: str, body: bytes) -> None:
-        parts = self._exchanges.setdefault(name, {})
+    def _members(self, header: dict[str, Any]) -> frozenset[int]:
+        """The processes that a message concerns."""
+        return frozenset(map(int, header["members"])) or frozenset(range(self._size))
+
+    def _exchange(self, peer: _Peer, name: str, what: str, members: frozenset[int], body: bytes) -> None:
+        exchange = self._exchanges.setdefault(name, _Exchange(members))
+        parts = exchange.parts
         parts[peer.rank] = body
         peer.waits[name] = what
-        # Who has left comes to no exchange: none that begins now can be whole.
-        if self._exits:
+        # Who has left comes to no exchange: none of its that begins now can be whole.
+        if members & self._exits.keys():
             peer.send({"exchange": name, **self._news()})
-        elif len(parts) == self._size:
-            lengths, joined = protocol.pack([parts[rank] for rank in range(self._size)])
+        elif len(parts) == len(members):
+            lengths, joined = protocol.pack([parts[rank] for rank in sorted(members)])
             del self._exchanges[name]
-            for other in self._peers.values():
-                del other.waits[name]
+            for rank in members & self._peers.keys():
+                other = self._peers[rank]
+                other.waits.pop(name, None)
                 other.send({"exchange": name, "lengths": lengths}, joined)
         elif all(other.waits for other in self._peers.values()) and len(self._peers) == self._size:
             # Not at once: a process has several threads, and another one of them may yet come.
@@ -218,7 +237,7 @@ class Server:
             for peer in self._peers.values():
                 for name in peer.waits:
                     for rank, waits in before.items():
-                        if name not in waits:
+                        if rank in self._exchanges[name].members and name not in waits:
                             peer.send({"disagree": name, "rank": rank, "text": "; ".join(waits.values())})
 
     def _not_reached(self, peer: _Peer, name: str, rank: int) -> None:
@@ -226,7 +245,9 @@ class Server:
         other = self._peers.get(rank)
         if other is None or other.stuck[0] != name:
             return
-        elsewhere = {place: what for place, what in peer.waits.items() if place not in other.waits}
+        elsewhere = {
+            place: what for place, what in peer.waits.items() if rank in self._exchanges[place].members and place not in other.waits
+        }
         crossing = (name, *elsewhere)
         # It must stay so for a while: a process that gets on is only late.
         if not elsewhere or peer.crossed[0] != crossing:
@@ -281,8 +302,8 @@ class Server:
             for other in self._peers.values():
                 other.send(self._news())
                 # Exchanges in which others wait for it.
-                for name, parts in self._exchanges.items():
-                    if other.rank in parts and other is not peer:
+                for name, exchange in self._exchanges.items():
+                    if other.rank in exchange.parts and peer.rank in exchange.members and other is not peer:
                         other.send({"exchange": name, **self._news()})
 
     def _end(self, peer: _Peer) -> None:

@@ -1,9 +1,11 @@
-"""Groups of a mesh: every replica is in exactly one, and all issue their collectives together."""
+"""The groups behind a process group: those of a mesh, in which every replica is in exactly one, or a group on its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from xla_distributed.collectives.groups import Members
 
 
 def inferred_mesh(ranks: Sequence[int], count: int) -> list[list[int]]:
@@ -22,10 +24,10 @@ def inferred_mesh(ranks: Sequence[int], count: int) -> list[list[int]]:
     return mesh
 
 
-def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> list[list[int]] | None:
+def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> list[list[int]] | Members | None:
     """The groups for a process group over `ranks` of `count` replicas; None for all of them in order.
 
-    Raises ValueError for a part of the replicas without a mesh, or a mesh that has no such group.
+    options: with a mesh, its groups all issue their collectives together, in one program. Raises ValueError for one without such a group.
     """
     if options.get("spmd"):
         return inferred_mesh(ranks, count)
@@ -35,9 +37,4 @@ def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> 
         if list(ranks) not in found:
             raise ValueError(f"the group {list(ranks)} is not one of the mesh {found}")
         return found
-    if list(ranks) == list(range(count)):
-        return None
-    raise ValueError(
-        f"the group {list(ranks)} is a part of {count} replicas, and collectives are issued by all: say which groups the others form, "
-        'with pg_options={"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}} or {"xla_pg_options": {"spmd": True}}'
-    )
+    return None if list(ranks) == list(range(count)) else Members(tuple(ranks))

@@ -17,7 +17,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import parse_torch_reduce_op
 from xla_distributed._compat import never_trace_methods
-from xla_distributed.collectives.groups import groups_of
+from xla_distributed.collectives.groups import Members, ReplicaGroups, groups_of
 from xla_distributed.collectives.ops.broadcast import broadcast_from
 from xla_distributed.job import connection
 from xla_distributed.process_groups import meshes
@@ -94,12 +94,12 @@ def _fill(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 class ProcessGroupXla(_Base):  # type: ignore[misc]
-    """The replicas of this process's job, or those of one of several groups that all issue their collectives together.
+    """The replicas of this process's job, or a part of them; or of several groups that all issue their collectives together, one.
 
     Not usable in SPMD mode (AssertionError).
     """
 
-    def __init__(self, rank: int, size: int, groups: list[list[int]] | None = None) -> None:
+    def __init__(self, rank: int, size: int, groups: ReplicaGroups = None) -> None:
         super().__init__(rank, size)
         if xr.is_spmd():
             raise AssertionError("the torch.distributed backend xla is for replicas, SPMD mode has one program over all devices")
@@ -266,8 +266,12 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         raise NotImplementedError("recv on xla devices needs a source")
 
     def barrier(self, opts: Any = None) -> Work:
-        """Wait until all replicas are here; what is pending runs first."""
-        xm.rendezvous("torch.distributed.barrier")
+        """Wait until all members are here; what is pending runs first."""
+        torch_xla.sync()
+        if self.size() > 1:
+            members = [self._ordinal(rank) for rank in range(self.size())]
+            what = f"barrier of replicas {members}"
+            connection.job_client().exchange(what, b"", connection.timeout(), f"{what}, replica {xr.global_ordinal()}", members)
         return _Recorded([])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -281,6 +285,8 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         """The ordinal of a member of this group."""
         if self.groups is None:
             return rank
+        if isinstance(self.groups, Members):
+            return self.groups.ordinals[rank]
         return next(group for group in self.groups if xr.global_ordinal() in group)[rank]
 
     # Names of the same methods in other releases of torch.
@@ -306,9 +312,10 @@ def _warn_of_point_to_point() -> None:
 
 
 def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
-    """The process group for torch: over all replicas, or a group of a mesh in which every replica has one.
+    """The process group for torch: over all replicas, or some of them.
 
-    group_options: `{"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}}`, or `{"xla_pg_options": {"spmd": True}}` to infer the mesh.
+    group_options: `{"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}}` for one of several groups that all issue their collectives together,
+    in one program; `{"xla_pg_options": {"spmd": True}}` to infer the mesh. Without them only the members issue them.
     """
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     count = int(xr.world_size())

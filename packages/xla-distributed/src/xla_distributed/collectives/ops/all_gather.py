@@ -84,7 +84,7 @@ def all_gather(
         return returned(value, [], output)
     dims = {dimension(tensor, dim) for tensor in tensors}
     if len(dims) == 1:
-        results = record(ALL_GATHER, tensors, dims.pop(), found.size, found.members, found.sizes)
+        results = record(ALL_GATHER, tensors, dims.pop(), found.size, groups=found)
     else:  # a negative dim of tensors with different ranks
         results = [all_gather(tensor, dim, groups, pin_layout=False) for tensor in tensors]
     return returned(value, results, output)

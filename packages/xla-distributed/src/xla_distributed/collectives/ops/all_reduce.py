@@ -73,7 +73,7 @@ def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Replic
     found = groups_of(groups)
     if not tensors:
         return inputs
-    results = record(ALL_REDUCE, tensors, op.value, float(scale), found.members, found.sizes)
+    results = record(ALL_REDUCE, tensors, op.value, float(scale), groups=found)
     if single:
         return results[0]
     write(tensors, results)

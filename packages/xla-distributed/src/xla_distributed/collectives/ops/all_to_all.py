@@ -72,7 +72,7 @@ def all_to_all(
     split, concat = dimension(value, split_dimension), dimension(value, concat_dimension)
     if value.size(split) % split_count:
         raise ValueError(f"all_to_all: dimension {split} of {tuple(value.shape)} is not divisible by {split_count} members")
-    result: torch.Tensor = record(ALL_TO_ALL, value, split, concat, split_count, found.members, found.sizes)
+    result: torch.Tensor = record(ALL_TO_ALL, value, split, concat, split_count, groups=found)
     return result
 
 

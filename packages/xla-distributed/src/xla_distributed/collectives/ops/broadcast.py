@@ -13,7 +13,7 @@ import torch_xla.runtime as xr
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.arguments import check_on_device, write
 from xla_distributed.collectives.definition import GROUPS, Tensors, define, shapes_of_inputs
-from xla_distributed.collectives.groups import ReplicaGroups, groups_of
+from xla_distributed.collectives.groups import Members, ReplicaGroups, groups_of
 from xla_distributed.collectives.lowering import (
     Ints,
     elementwise,
@@ -72,10 +72,12 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
     """
     check_on_device("collective_broadcast", tensors)
     found = groups_of(groups)
-    without = [group for group in groups or [range(int(xr.world_size()))] if root_ordinal not in group]
+    listed = [groups.ordinals] if isinstance(groups, Members) else groups or [range(int(xr.world_size()))]
+    without = [list(group) for group in listed if root_ordinal not in group]
     if without:
-        raise ValueError(f"collective_broadcast: root_ordinal {root_ordinal} is not in the groups {[list(group) for group in without]}")
-    broadcast_from(found.members.index(root_ordinal) if found.members else root_ordinal, tensors, groups)
+        raise ValueError(f"collective_broadcast: root_ordinal {root_ordinal} is not in the groups {without}")
+    members = found.apart or found.members
+    broadcast_from(members.index(root_ordinal) if members else root_ordinal, tensors, groups)
 
 
 def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: ReplicaGroups) -> None:
@@ -83,7 +85,7 @@ def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: ReplicaG
     if not tensors or xr.world_size() == 1:
         return
     found = groups_of(groups)
-    write(tensors, record(BROADCAST, list(tensors), place, found.members, found.sizes))
+    write(tensors, record(BROADCAST, list(tensors), place, groups=found))
 
 
 OFFERED: dict[str, Callable[..., Any]] = {

@@ -123,8 +123,8 @@ def reduce_scatter(
         if tensor.size(dim) % shard_count:
             raise ValueError(f"reduce_scatter: dimension {dim} of {tuple(tensor.shape)} is not divisible by {shard_count} members")
     if len(set(dims)) == 1:
-        rest = (op.value, float(scale), dims[0], shard_count, found.members, found.sizes)
-        results = record(REDUCE_SCATTER, tensors, *rest)
+        rest = (op.value, float(scale), dims[0], shard_count)
+        results = record(REDUCE_SCATTER, tensors, *rest, groups=found)
     else:
         # A negative scatter_dim of tensors with different ranks.
         results = [reduce_scatter(reduce_type, tensor, scale, scatter_dim, shard_count, groups) for tensor in tensors]

@@ -1,0 +1,112 @@
+"""Run a collective among some replicas only: a program of its own over their devices, of which the other replicas know nothing.
+
+A program over the mesh of all replicas names all of them in its collectives, and all must run it. What only some run is cut out:
+what the inputs depend on is computed, then the collective runs over a mesh of the members, then recording goes on. Collectives that are
+pending run before it, so that all members run theirs in the order in which they were called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from xla_core.abi.operators import REPLICA_AXIS, Context
+from xla_core.abi.process import client
+from xla_core.abi.tensors import buffer_of, materialize, tensor_from_buffer
+from xla_distributed.collectives.definition import CollectiveOp
+from xla_distributed.job import flight_recorder
+
+Ordinals = tuple[int, ...]
+
+
+def run_apart(
+    collective: CollectiveOp, inputs: Any, rest: Sequence[Any], members: Ordinals, token: torch.Tensor
+) -> tuple[Any, torch.Tensor]:
+    """The results of a collective among `members`, of which this replica is one, and the next token.
+
+    inputs: a tensor, or a list of them; rest: the collective's other arguments.
+    """
+    single = isinstance(inputs, torch.Tensor)
+    listed = [inputs] if single else list(inputs)
+    materialize([*listed, token])
+    expected = _expected(collective, inputs, token, rest)
+    sharding = _sharding(members)
+    arrays = [_over(buffer_of(tensor), sharding) for tensor in (*listed, token)]
+    numbers = {place: np.float64(value) for place, value in enumerate(rest) if isinstance(value, float) and value != 1}
+    fixed = tuple(_hashable(value) for place, value in enumerate(rest) if place not in numbers)
+    program = _program(collective, sharding, single, fixed, tuple(numbers), tuple(tuple(tensor.shape) for tensor in expected))
+    with jax.enable_x64(True):
+        arguments = (*arrays, *numbers.values())
+        if len(members) > 1:
+            made = flight_recorder.run_among(members, _line(collective, listed, rest), program, arguments)
+        else:
+            made = program(*arguments)
+    results = [tensor_from_buffer(array.addressable_data(0), like.dtype) for array, like in zip(made, expected, strict=True)]
+    return (results[0] if single else results[:-1]), results[-1]
+
+
+def _expected(collective: CollectiveOp, inputs: Any, token: torch.Tensor, rest: Sequence[Any]) -> list[torch.Tensor]:
+    """Tensors without data, as the results and the token will be."""
+
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    given = empty(inputs) if isinstance(inputs, torch.Tensor) else [empty(tensor) for tensor in inputs]
+    results, last = collective.operation(given, empty(token), *rest)
+    return [*([results] if isinstance(results, torch.Tensor) else results), last]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _line(collective: CollectiveOp, inputs: Sequence[torch.Tensor], rest: Sequence[Any]) -> str:
+    """The collective in words, the same for all members that issue the same."""
+    shapes = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in inputs)
+    return f"{collective.name}({', '.join([shapes, *map(str, rest)])})"
+
+
+@cache
+def _sharding(members: Ordinals) -> NamedSharding:
+    """One shard for each member, as `Client.default_shardings` has one for each replica."""
+    everyone = client().default_shardings[0]
+    devices = list(everyone.mesh.devices.flat if isinstance(everyone, NamedSharding) else everyone.device_set)
+    return NamedSharding(Mesh(np.array([devices[ordinal] for ordinal in members]), (REPLICA_AXIS,)), PartitionSpec())
+
+
+def _over(buffer: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """This replica's buffer as its shard of an array over the members."""
+    return jax.make_array_from_single_device_arrays(buffer.shape, sharding, [buffer])
+
+
+@cache
+def _program(
+    collective: CollectiveOp,
+    sharding: NamedSharding,
+    single: bool,
+    fixed: tuple[Any, ...],
+    numbers: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], ...],
+) -> Callable[..., Any]:
+    """The collective as a program over the members, called with the inputs, the token and those arguments that are at `numbers`.
+
+    single: there is one input, and it comes alone; fixed: the other arguments; shapes: of the results and the token.
+    """
+
+    def run(*arguments: Any) -> Any:
+        end = len(arguments) - len(numbers)
+        *inputs, token = arguments[:end]
+        rest = list(fixed)
+        for place, number in zip(numbers, arguments[end:], strict=True):
+            rest.insert(place, number)
+        context = Context(tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, (*inputs, token), strict=True)))
+        return collective.lower(context, inputs[0] if single else inputs, token, *rest)
+
+    replicated = PartitionSpec()
+    return jax.jit(jax.shard_map(run, mesh=sharding.mesh, in_specs=replicated, out_specs=replicated, check_vma=False))
