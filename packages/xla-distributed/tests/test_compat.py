@@ -117,3 +117,27 @@ def test_backward_is_known_and_says_when_it_is_over() -> None:
     weight.register_post_accumulate_grad_hook(lambda _: said.append("weight"))
     result.sum().backward()
     assert said == ["inside True", "weight", "end", "very end"] and not in_backward()
+
+
+def test_device_meshes_are_special_only_where_there_is_no_process_group() -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+
+    import torch_xla.distributed.xla_backend  # noqa: F401
+
+    assert not hasattr(DeviceMesh("xla", [0]), "_dim_group_names")
+    with pytest.raises(RuntimeError, match="SPMD mode"):
+        distribute_tensor(torch.ones(2), DeviceMesh("xla", [0]), [Shard(0)])
+    dist.init_process_group("xla", init_method="xla://")
+    try:
+        mesh = init_device_mesh("xla", (1,))
+        assert mesh.get_group().size() == 1 and mesh.get_coordinate() == (0,)
+        net = distribute_module(nn.Linear(3, 2), mesh)
+        assert isinstance(net.weight, DTensor) and net.weight.device.type == "xla"
+        x = distribute_tensor(torch.ones(4, 3), mesh, [Shard(0)])
+        net(x).sum().backward()  # linear and its gradient are handled as DTensor operations
+        assert x.to_local().device.type == "xla" and net.weight.grad is not None
+        assert net.weight.grad.full_tensor().tolist() == [[4.0] * 3] * 2
+    finally:
+        dist.destroy_process_group()

@@ -7,6 +7,7 @@ of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
@@ -135,3 +136,45 @@ def handle_on_dtensors(handlers: Mapping[Any, Handler]) -> None:
     from torch.distributed.tensor import DTensor
 
     DTensor._op_dispatcher._custom_op_handlers.update(handlers)
+
+
+def keep_used_flags_on_host(device_type: str) -> None:
+    """Let DistributedDataParallel keep on the host which parameters a pass used, for models on devices of this type.
+
+    It copies these flags to the device from pinned memory, which C++ has for no device that was added from Python.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    own: Any = dist.Reducer  # type: ignore[attr-defined]
+
+    class FlagsOnHost(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            options = kwargs or {}
+            if func is torch.ops.aten.empty.memory_format and options.get("dtype") is torch.int32:
+                options = {**options, "device": torch.device("cpu")}
+            return func(*args, **options)
+
+    class Reducer(own):  # type: ignore[misc]
+        def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
+            with FlagsOnHost() if parameters[0].device.type == device_type else nullcontext():
+                super().__init__(parameters, *args, **kwargs)
+
+    dist.Reducer = Reducer  # type: ignore[attr-defined]
+
+
+_BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+
+
+def allow_bfloat16_hooks(device_type: str) -> None:
+    """Let models on devices of this type have DistributedDataParallel's hooks that send bfloat16, for which it asks for CUDA."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    own = DistributedDataParallel._check_comm_hook
+
+    def check(self: Any, hook: Any) -> None:
+        if self.device_type != device_type or getattr(hook, "__name__", "") not in _BFLOAT16_HOOKS:
+            own(self, hook)
+
+    DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]

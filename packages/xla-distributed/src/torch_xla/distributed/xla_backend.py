@@ -1,8 +1,8 @@
-"""Backend `xla` and init method `xla://` of `torch.distributed`; importing it gives torch the functional collectives
-and meshes of device type xla."""
+"""Backend `xla` and init method `xla://` of `torch.distributed`; importing it adapts what torch builds on process groups."""
 
 from __future__ import annotations
 
+from xla_distributed.process_groups import data_parallel as _data_parallel
 from xla_distributed.process_groups import dtensor as _dtensor
 from xla_distributed.process_groups import functional_collectives as _functional_collectives
 from xla_distributed.process_groups.process_group import ProcessGroupXla, create
@@ -10,4 +10,4 @@ from xla_distributed.process_groups.rendezvous import rendezvous
 
 __all__ = ["ProcessGroupXla", "create", "rendezvous"]
 
-del _dtensor, _functional_collectives  # importing them is enough: they give torch meshes and kernels
+del _data_parallel, _dtensor, _functional_collectives  # importing them is enough

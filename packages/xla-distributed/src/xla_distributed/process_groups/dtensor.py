@@ -6,6 +6,7 @@ left to that mode; with a process group, device xla is to torch like any other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -20,18 +21,32 @@ def _left_to_spmd() -> bool:
     return bool(xr.is_spmd()) or not dist.is_initialized()
 
 
-def _linear(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """In the operations that torch splits it into on other devices, for which DTensors have rules."""
-    return operation.decompose(*args, **kwargs)
+def _shaped(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A view of that shape where one can be, of a tensor whose operations autograd does not see."""
+    return tensor if tuple(shape) == tensor.shape else torch.ops.aten.reshape.default.decompose(tensor, shape)
 
 
-def _linear_backward(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """In the operations that torch has for the gradients of those."""
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dim() == 2 else _shaped(tensor, (-1, tensor.shape[-1]))
+
+
+def _linear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """`linear` in the operations that torch splits it into on other devices: those DTensors have rules for."""
+
+    def split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        result = _rows(x).mm(weight.t()) if bias is None else torch.addmm(bias, _rows(x), weight.t())
+        return _shaped(result, (*x.shape[:-1], weight.shape[0]))
+
+    return split(*args, **kwargs)
+
+
+def _linear_backward(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its gradients, likewise."""
     x, gradient, weight, wanted = args
-    rows, gradients = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+    gradients = _rows(gradient)
     return (
-        gradients.mm(weight).reshape(x.shape) if wanted[0] else None,
-        gradients.t().mm(rows) if wanted[1] else None,
+        _shaped(gradients.mm(weight), x.shape) if wanted[0] else None,
+        gradients.t().mm(_rows(x)) if wanted[1] else None,
         gradients.sum(0) if wanted[2] else None,
     )
 
