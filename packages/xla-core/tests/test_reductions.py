@@ -11,14 +11,14 @@ from xla_core.reductions import ReduceOp, parse_reduce_op, parse_torch_reduce_op
 
 
 def test_names_of_xm_are_parsed() -> None:
-    names = [xm.REDUCE_SUM, xm.REDUCE_MUL, xm.REDUCE_AND, xm.REDUCE_OR, xm.REDUCE_MIN, xm.REDUCE_MAX]
+    names = [xm.REDUCE_SUM, xm.REDUCE_MUL, xm.REDUCE_AND, xm.REDUCE_OR, "xor", xm.REDUCE_MIN, xm.REDUCE_MAX]
     assert [parse_reduce_op(name) for name in names] == list(ReduceOp)
     assert parse_reduce_op(ReduceOp.MAX) is ReduceOp.MAX
 
 
 @pytest.mark.parametrize("given", ["average", "SUM", "", None, 3, ["sum"]])
 def test_other_names_are_refused(given: object) -> None:
-    with pytest.raises(ValueError, match="reduce_type is .*, must be one of sum, mul, and, or, min, max"):
+    with pytest.raises(ValueError, match="reduce_type is .*, must be one of sum, mul, and, or, xor, min, max"):
         parse_reduce_op(given)
 
 
@@ -30,6 +30,7 @@ def test_other_names_are_refused(given: object) -> None:
         ("PRODUCT", ReduceOp.MUL, 1.0),
         ("BAND", ReduceOp.AND, 1.0),
         ("BOR", ReduceOp.OR, 1.0),
+        ("BXOR", ReduceOp.XOR, 1.0),
         ("MIN", ReduceOp.MIN, 1.0),
         ("MAX", ReduceOp.MAX, 1.0),
     ],
@@ -40,10 +41,12 @@ def test_operations_of_torch_are_parsed(name: str, op: ReduceOp, scale: float) -
         assert parse_torch_reduce_op(given, 4) == (op, scale)
 
 
-def test_operations_that_xla_does_not_have_are_refused() -> None:
-    for given in (dist.ReduceOp.BXOR, "bxor"):
-        with pytest.raises(NotImplementedError, match="BXOR is not available on xla devices; use SUM, AVG"):
-            parse_torch_reduce_op(given, 2)
+def test_a_sum_of_products_is_parsed() -> None:
+    premultiplied = torch._C._distributed_c10d._make_nccl_premul_sum(2.5)
+    assert parse_torch_reduce_op(premultiplied, 4) == (ReduceOp.SUM, 2.5)
+
+
+def test_other_operations_of_torch_are_refused() -> None:
     with pytest.raises(RuntimeError, match="reduce_op is 'mean', must be one of sum, avg"):
         parse_torch_reduce_op("mean", 2)
 

@@ -16,13 +16,14 @@ class ReduceOp(enum.Enum):
     MUL = "mul"
     AND = "and"
     OR = "or"
+    XOR = "xor"
     MIN = "min"
     MAX = "max"
 
     def check_dtypes(self, tensors: Iterable[torch.Tensor]) -> None:
         """Raise TypeError for tensors of a dtype that does not have this reduction."""
         for tensor in tensors:
-            if self in (ReduceOp.AND, ReduceOp.OR) and (tensor.is_floating_point() or tensor.is_complex()):
+            if self in (ReduceOp.AND, ReduceOp.OR, ReduceOp.XOR) and (tensor.is_floating_point() or tensor.is_complex()):
                 raise TypeError(f"reduce_type {self.value!r} is for booleans and integers, got {tensor.dtype}")
             if self in (ReduceOp.MIN, ReduceOp.MAX) and tensor.is_complex():
                 raise TypeError(f"reduce_type {self.value!r} needs an order, which {tensor.dtype} has not")
@@ -35,6 +36,7 @@ _OF_TORCH: dict[str, tuple[ReduceOp, bool]] = {
     "PRODUCT": (ReduceOp.MUL, False),
     "BAND": (ReduceOp.AND, False),
     "BOR": (ReduceOp.OR, False),
+    "BXOR": (ReduceOp.XOR, False),
     "MIN": (ReduceOp.MIN, False),
     "MAX": (ReduceOp.MAX, False),
 }
@@ -51,12 +53,15 @@ def parse_reduce_op(given: object) -> ReduceOp:
 def parse_torch_reduce_op(given: Any, size: int) -> tuple[ReduceOp, float]:
     """The reduction and the scale of its result for a `torch.distributed.ReduceOp`, or its name in any case, over `size` replicas.
 
-    Raises RuntimeError for a name that torch does not know, NotImplementedError for an operation that XLA does not have.
+    A sum whose inputs are multiplied first (PREMUL_SUM) is one whose result is. Raises RuntimeError for a name that torch does not know.
     """
     operation = getattr(torch.distributed.ReduceOp, given.upper(), None) if isinstance(given, str) else given
     if operation is None:
-        raise RuntimeError(f"reduce_op is {given!r}, must be one of sum, avg, product, min, max, band, bor")
+        raise RuntimeError(f"reduce_op is {given!r}, must be one of sum, avg, product, min, max, band, bor, bxor")
     for name, (found, mean) in _OF_TORCH.items():
         if operation == getattr(torch.distributed.ReduceOp, name):
             return found, 1.0 / size if mean else 1.0
-    raise NotImplementedError(f"{operation} is not available on xla devices; use SUM, AVG, PRODUCT, BAND, BOR, MIN or MAX")
+    if operation == torch.distributed.ReduceOp.PREMUL_SUM:
+        _, factor = operation.__getstate__()
+        return ReduceOp.SUM, float(factor)
+    raise NotImplementedError(f"{operation} is not available on xla devices; use SUM, AVG, PRODUCT, BAND, BOR, BXOR, MIN or MAX")

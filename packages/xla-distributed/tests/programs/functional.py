@@ -80,9 +80,8 @@ def recorded(rank: int, group: Any) -> dict[str, Any]:
 def refused(rank: int, group: Any) -> dict[str, list[str]]:
     x = value(rank, 4)
     return {
-        "bxor": failure(lambda: funcol.all_reduce(x, "bxor", group)),
         "unknown": failure(lambda: funcol.all_reduce(x, "mean", group)),
-        "unequal": failure(lambda: funcol.all_to_all_single(x, [1, 3], [1, 3], group)),
+        "mismatched": failure(lambda: funcol.all_to_all_single(x, [1, 3], [1, 3], group)),
         "other rows": failure(lambda: funcol.all_to_all_single(x, [1, 1], [1, 1], group)),
         "no group": failure(lambda: OPS.all_reduce(x, "sum", "nobody")),
     }

@@ -103,7 +103,127 @@ def pipeline(me: Member) -> list[float]:
     return [round(number, 3) for number in x.tolist()]
 
 
-PARTS: tuple[Callable[[Member], Any], ...] = (of_groups, in_between, grid, pipeline)
+def every(me: Member, group: Any, ranks: list[int]) -> dict[str, Any]:
+    """Each collective in a group."""
+    size, place = len(ranks), ranks.index(me.rank)
+    last = ranks[-1]
+    found: dict[str, Any] = {}
+
+    def zeros(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, device=me.device)
+
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
+        x = me.value(3) + 1 if name[0] != "B" else torch.tensor([me.rank, 6 + me.rank, 255], dtype=torch.int32, device=me.device)
+        dist.all_reduce(x, getattr(dist.ReduceOp, name), group=group)
+        found[name] = x.tolist()
+    x, whole = me.value(2, 3), me.value(2, 6)
+    works = [dist.all_reduce(x, group=group, async_op=True), dist.all_reduce(whole.t(), group=group, async_op=True)]
+    found["async"] = [[bool(work.wait()) for work in works], x.tolist(), whole.tolist()]
+    number = torch.tensor(5.0 * me.rank, device=me.device)
+    numbers = [torch.tensor(0.0, device=me.device) for _ in ranks]
+    dist.all_gather(numbers, number, group=group)
+    dist.all_reduce(number, group=group)
+    found["scalars"] = [number.item(), [each.item() for each in numbers]]
+    pair = [me.value(2), me.value(2, 2)]
+    dist.all_reduce_coalesced(pair, group=group)
+    found["coalesced"] = [each.tolist() for each in pair]
+    lists = [[zeros(2), zeros(2, 2)] for _ in ranks]
+    dist.all_gather_coalesced(lists, [me.value(2), me.value(2, 2)], group=group)
+    found["gathered lists"] = [[each.tolist() for each in listed] for listed in lists]
+    flat = zeros(size * 2, 2)
+    dist.all_gather_into_tensor(flat, me.value(2, 2).t(), group=group)
+    found["all_gather_into_tensor"] = flat.tolist()
+    x = me.value(3).to(torch.float64)
+    dist.broadcast(x, last, group=group)
+    found["broadcast"] = [str(x.dtype), x.tolist()]
+    x = me.value(3)
+    dist.broadcast(x, group_src=1, group=group)
+    found["group_src"] = x.tolist()
+    x = me.value(3)
+    dist.reduce(x, last, group=group)
+    found["reduce"] = x.tolist() if me.rank == last else None
+    parts = [zeros(2) for _ in ranks]
+    dist.gather(me.value(2), parts if me.rank == last else None, dst=last, group=group)
+    found["gather"] = [part.tolist() for part in parts]
+    part = zeros(2)
+    dist.scatter(part, [me.value(2) + 100 * j for j in range(size)] if me.rank == last else None, src=last, group=group)
+    found["scatter"] = part.tolist()
+    dist.reduce_scatter(part, [me.value(2) + j for j in range(size)], group=group)
+    found["reduce_scatter"] = part.tolist()
+    dist.reduce_scatter_tensor(part, me.value(2 * size), group=group)
+    found["reduce_scatter_tensor"] = part.tolist()
+    out = zeros(2 * size)
+    dist.all_to_all_single(out, me.value(2 * size), group=group)
+    found["all_to_all_single"] = out.tolist()
+    sends = [(place + j) % 3 for j in range(size)]
+    out = zeros(sum(sends), 2)  # the sizes are the same both ways
+    dist.all_to_all_single(out, me.value(sum(sends), 2), sends, sends, group=group)
+    found["uneven"] = out.tolist()
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": me.rank, "text": "x" * me.rank}, group=group)
+    found["objects"] = objects
+    brought = [{"from": me.rank}, [me.rank]]
+    dist.broadcast_object_list(brought, src=ranks[0], group=group)
+    taken: list[Any] = [None]
+    dist.scatter_object_list(taken, [f"for {rank}" for rank in ranks], src=ranks[0], group=group)
+    collected: list[Any] | None = [None] * size if me.rank == last else None
+    dist.gather_object((me.rank,), collected, dst=last, group=group)
+    found["more objects"] = [brought, taken, [list(each) for each in collected or []]]
+    found["errors"] = [
+        raised(lambda: dist.all_gather([zeros(2)] * (size + 1), zeros(2), group=group)),
+        raised(lambda: dist.all_to_all_single(zeros(2), zeros(2), [2] + [1] * size, group=group)),
+        raised(lambda: dist.all_reduce(torch.ones(2, dtype=torch.complex64, device=me.device), dist.ReduceOp.MAX, group=group)),
+        raised(lambda: dist.broadcast(zeros(2), 7, group=group)),
+        raised(lambda: dist.broadcast(zeros(2), group_src=size, group=group)),
+    ]
+    return found
+
+
+def collectives(me: Member) -> dict[str, Any]:
+    """Each collective in a group, while the others do nothing."""
+    ranks = [1, 3]
+    group = dist.new_group(ranks)
+    return every(me, group, ranks) if me.rank in ranks else {}
+
+
+def messages(me: Member) -> dict[str, Any]:
+    """Point to point: crossing, tagged, out of order, from anybody, in a group, while the fourth replica does nothing."""
+    ranks = [0, 1, 3]
+    group = dist.new_group(ranks)
+    if me.rank not in ranks:
+        return {}
+    place = ranks.index(me.rank)
+    after, before = ranks[(place + 1) % 3], ranks[place - 1]
+    into = torch.zeros(2, device=me.device)
+    operations = [dist.P2POp(dist.irecv, into, before, group), dist.P2POp(dist.isend, me.value(2), after, group)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    found: dict[str, Any] = {"ring": into.tolist()}
+    if me.rank == 0:
+        sent = [dist.isend(me.value(2, 2) + tag, 1, group, tag) for tag in (5, 6)]
+        sent += [dist.isend(torch.tensor([turn], device=me.device), 1) for turn in range(3)]
+        for work in sent:
+            work.wait()
+    if me.rank == 1:
+        tagged = {tag: torch.zeros(2, 2, device=me.device) for tag in (6, 5)}
+        for tag, each in tagged.items():
+            dist.recv(each, 0, group, tag)
+        several = [torch.zeros(1, dtype=torch.int64, device=me.device) for _ in range(3)]
+        works = [dist.irecv(each, 0) for each in several]
+        for work in reversed(works):
+            work.wait()
+        found["received"] = [[each.tolist() for each in tagged.values()], [each.item() for each in several]]
+    dist.barrier(group)
+    if me.rank == 3:
+        anybody = [torch.zeros(1, device=me.device) for _ in range(2)]
+        sources = [dist.recv(each, None, group) for each in anybody]
+        found["anybody"] = sorted((source, each.item()) for source, each in zip(sources, anybody, strict=True))
+    else:
+        dist.send(torch.tensor([float(me.rank)], device=me.device), 3, group)
+    return found
+
+
+PARTS: tuple[Callable[[Member], Any], ...] = (of_groups, in_between, grid, pipeline, collectives, messages)
 
 
 def work(rank: int, folder: str) -> dict[str, Any]:

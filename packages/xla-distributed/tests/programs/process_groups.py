@@ -32,16 +32,46 @@ def raised(action: Any) -> str | None:
     return None
 
 
+def premultiplied(x: torch.Tensor) -> list[float]:
+    """The sum of halves."""
+    dist.all_reduce(x, torch._C._distributed_c10d._make_nccl_premul_sum(0.5))
+    return list(x.tolist())
+
+
+def spread(whole: torch.Tensor) -> list[list[float]]:
+    """Every second column reduced in its place."""
+    dist.all_reduce(whole[:, ::2])
+    return list(whole.tolist())
+
+
+def several_shapes(rank: int) -> list[Any]:
+    """Lists of tensors of several shapes, as NCCL takes them."""
+    parts = [torch.zeros(3, device="xla"), torch.zeros(1, 2, device="xla")]
+    dist.all_gather(parts, value(rank, 3) if rank == 0 else value(rank, 1, 2))
+    mine = torch.zeros_like(parts[rank])
+    dist.reduce_scatter(mine, [value(rank, 3), value(rank, 1, 2)])
+    received = [torch.zeros(1 + rank, device="xla"), torch.zeros(2, 1 + rank, device="xla")]
+    dist.all_to_all(received, [value(rank, 1 + rank), value(rank, 2)] if rank == 0 else [value(rank, 2), value(rank, 2, 2)])
+    return [[each.tolist() for each in parts], mine.tolist(), [each.tolist() for each in received]]
+
+
 def collectives(rank: int, size: int) -> dict[str, Any]:
     found: dict[str, Any] = {"rank": [dist.get_rank(), dist.get_world_size(), dist.get_backend()]}
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX"):
         x = value(rank, 2)
         dist.all_reduce(x, getattr(dist.ReduceOp, name))
         found[name] = x.tolist()
-    flags = torch.tensor([1 + rank, 2], device="xla")
-    dist.all_reduce(flags, dist.ReduceOp.BOR)
-    found["BOR"] = flags.tolist()
-    found["BXOR"] = raised(lambda: dist.all_reduce(flags, dist.ReduceOp.BXOR))
+    for name in ("BOR", "BXOR"):
+        flags = torch.tensor([1 + rank, 2], device="xla")
+        dist.all_reduce(flags, getattr(dist.ReduceOp, name))
+        found[name] = flags.tolist()
+    found["PREMUL_SUM"] = premultiplied(value(rank, 2))
+    for dtype in (torch.int16, torch.int8, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.bool):
+        typed = value(rank, 2).to(dtype)
+        dist.all_reduce(typed)
+        found[str(dtype)] = (typed.real if dtype.is_complex else typed).float().tolist()
+    found["spread"] = spread(value(rank, 2, 4))
+    found["several shapes"] = several_shapes(rank)
     handle = dist.all_reduce(x, async_op=True)
     found["async"] = [handle.wait(), x.tolist()]
     listed = empty(size, 2)
@@ -65,7 +95,7 @@ def collectives(rank: int, size: int) -> dict[str, Any]:
     x = torch.zeros(2 * size, device="xla")
     dist.all_to_all_single(x, value(rank, 2 * size))
     found["all_to_all_single"] = x.tolist()
-    found["unequal"] = raised(lambda: dist.all_to_all_single(x, value(rank, 2 * size), [1, 3], [1, 3]))
+    found["mismatched"] = raised(lambda: dist.all_to_all_single(x, value(rank, 2 * size), [1, 3], [1, 3]))
     listed = empty(size, 2) if rank == 0 else []
     dist.gather(value(rank, 2), listed or None, dst=0)
     found["gather"] = [each.tolist() for each in listed]

@@ -6,7 +6,7 @@
     >>> parse_reduce_op("median")
     Traceback (most recent call last):
     ...
-    ValueError: reduce_type is 'median', must be one of sum, mul, and, or, min, max
+    ValueError: reduce_type is 'median', must be one of sum, mul, and, or, xor, min, max
 
 * `ReduceOp` has the reductions of `xm.all_reduce` and its kin. `parse_reduce_op` takes what users give there, `parse_torch_reduce_op` what
   they give to `torch.distributed`: the reduction, and the factor that turns a sum into an average.

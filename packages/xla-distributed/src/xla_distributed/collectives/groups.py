@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import check_groups
 
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The ordinals of one group, in line, whose collectives only its members issue: a program of their own (`apart.py`)."""
-
-    ordinals: tuple[int, ...]
+ReplicaGroups = Sequence[Sequence[int]] | None
 
 
-ReplicaGroups = Sequence[Sequence[int]] | Members | None
+class Members(tuple[tuple[int, ...], ...]):
+    """One group, whose collectives only its members issue: in a program of their own (`apart.py`)."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,8 @@ def groups_of(given: ReplicaGroups) -> Groups:
     else:
         count, mine = int(xr.world_size()), int(xr.global_ordinal())
     if isinstance(given, Members):
-        return Groups((), (), len(given.ordinals), given.ordinals.index(mine), given.ordinals)
+        members = given[0]
+        return Groups((), (), len(members), members.index(mine), members)
     if not given:
         return Groups((), (), count, mine)
     listed = check_groups(given, count)

@@ -10,6 +10,7 @@ import torch
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import device_context
 from xla_core.abi.sharding import is_manual
+from xla_core.abi.tensors import materialize
 from xla_distributed.collectives.apart import run_apart
 from xla_distributed.collectives.definition import CollectiveOp
 from xla_distributed.collectives.groups import Groups
@@ -48,6 +49,13 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | N
         else:
             results, context.all_reduce_token = collective.operation(inputs, token, *rest)
     return results
+
+
+def run_pending() -> None:
+    """Run the collectives that are recorded, and what they need: before this process waits for others, who may wait in them."""
+    token = device_context().all_reduce_token
+    if token is not None:
+        materialize([token])
 
 
 def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:

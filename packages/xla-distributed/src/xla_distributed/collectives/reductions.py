@@ -23,6 +23,7 @@ _AMONG_THREADS: dict[ReduceOp, Callable[[torch.Tensor, torch.Tensor], torch.Tens
     ReduceOp.MAX: torch.maximum,
     ReduceOp.AND: torch.bitwise_and,
     ReduceOp.OR: torch.bitwise_or,
+    ReduceOp.XOR: torch.bitwise_xor,
 }
 
 
@@ -71,6 +72,7 @@ _FOLDS: dict[ReduceOp, tuple[Any, Callable[[np.dtype], int]]] = {
     ReduceOp.MUL: (lax.mul, lambda dtype: 1),
     ReduceOp.AND: (lax.bitwise_and, _all_bits),
     ReduceOp.OR: (lax.bitwise_or, lambda dtype: 0),
+    ReduceOp.XOR: (lax.bitwise_xor, lambda dtype: 0),
 }
 
 

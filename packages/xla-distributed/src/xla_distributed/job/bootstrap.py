@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -74,6 +75,24 @@ def current(timeout: float) -> Job | None:
     job = Job(rank, size, local_rank, settings.LOCAL_WORLD_SIZE.get(), _rendezvous(rank, size, key, timeout), key)
     set_job(job)
     return job
+
+
+def from_store(store: Store, rank: int, size: int) -> Job:
+    """The job of processes that nothing but a store of torch's connects, and a number for each. Waits for all of them.
+
+    Raises JobError, and what the store raises for those that do not come.
+    """
+    host = socket.gethostname()
+    store.set(f"{_ADDRESS}/host/{rank}", host)
+    if rank == 0:
+        secret = settings.JOB_KEY.get()
+        key = hashlib.sha256(secret.encode()).digest() if secret else os.urandom(32)
+        serving = start_coordinator(_addresses(settings.MASTER_ADDR.get() or "127.0.0.1"), size, key)
+        _kept_alive.append(serving)
+        store.set(_ADDRESS, f"{serving.address[0]} {serving.address[1]} {key.hex()}")
+    address, port, told = store.get(_ADDRESS).decode().split(" ")
+    hosts = [store.get(f"{_ADDRESS}/host/{other}").decode() for other in range(size)]
+    return Job(rank, size, hosts[:rank].count(host), hosts.count(host), (address, int(port)), bytes.fromhex(told))
 
 
 def _key_of_environment() -> bytes:

@@ -6,8 +6,7 @@ import enum
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -50,7 +49,7 @@ class JobClient:
         self._results: dict[str, Any] = {}
         self._statuses: dict[str, Any] = {}
         self._wanted: set[str] = set()
-        self._messages: dict[str, deque[bytes]] = {}
+        self._messages: dict[str, bytes] = {}
         self._counts: dict[str, int] = {}
         self._ended: set[int] = set()
         self._left = False
@@ -134,20 +133,36 @@ class JobClient:
         return found
 
     def post(self, rank: int, name: str, payload: bytes) -> None:
-        """Send bytes to one process, which takes them under `name`."""
+        """Send bytes to one process, which takes them under `name`, used once. Raises ReplicaLostError if it is gone."""
+        if rank in self.exits:
+            raise ReplicaLostError(f"{describe_exits({rank: self.exits[rank]})}.\n{name}")
         self._send({"do": "message", "name": name, "to": rank}, payload)
 
-    def take(self, sender: int, name: str, timeout: float) -> bytes:
-        """The next bytes that a process posted to this one under `name`. Raises ReplicaLostError, ReplicaTimeoutError."""
+    def take(self, senders: Mapping[str, int], timeout: float) -> tuple[str, bytes]:
+        """The first bytes that were posted to this process under one of some names, and that name.
+
+        senders: by name, the process that posts under it. Raises ReplicaLostError if none of them can any more, ReplicaTimeoutError.
+        """
+        what = " or ".join(senders)
+
+        def found() -> str | None:
+            return next((name for name in senders if name in self._messages), None)
+
         with self._news:
-            messages = self._messages.setdefault(name, deque())
-            self._news.wait_for(lambda: messages or sender in self.exits or self._lost is not None, timeout)
-            if messages:
-                return messages.popleft()
-            self._check(name, name)
-            if sender in self.exits:
-                raise ReplicaLostError(f"{describe_exits({sender: self.exits[sender]})}.\n{name}")
-            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {name}")
+            self._news.wait_for(lambda: found() or self.exits.keys() >= set(senders.values()) or self._lost is not None, timeout)
+            name = found()
+            if name is not None:
+                return name, self._messages.pop(name)
+            self._check(what, what)
+            gone = {rank: self.exits[rank] for rank in senders.values() if rank in self.exits}
+            if len(gone) == len(senders):
+                raise ReplicaLostError(f"{describe_exits(gone)}.\n{what}")
+            raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {what}")
+
+    def has_arrived(self, names: Iterable[str]) -> bool:
+        """Whether `take` would give one of these at once."""
+        with self._news:
+            return any(name in self._messages for name in names)
 
     def report_stuck(self, name: str, digest: str, text: str, members: Sequence[int] = ()) -> None:
         """Report that this process hangs in a program of these members (none: of all); those that run another one under its name answer."""
@@ -241,7 +256,7 @@ class JobClient:
         if "exchange" in header and header["exchange"] in self._wanted:
             self._results[header["exchange"]] = protocol.unpack(header["lengths"], body) if "lengths" in header else None
         if "message" in header:
-            self._messages.setdefault(str(header["message"]), deque()).append(body)
+            self._messages[str(header["message"])] = body
         if "status" in header:
             self._statuses[header["status"]] = header
         if "disagree" in header:

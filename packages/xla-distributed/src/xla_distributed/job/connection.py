@@ -15,7 +15,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 import torch_xla.runtime as xr
 from xla_core.abi.events import explain_failures
-from xla_core.abi.process import Topology, before_start, client, set_topology
+from xla_core.abi.process import Topology, before_start, client, set_topology, started
 from xla_distributed import settings
 from xla_distributed._compat import join_runtime
 from xla_distributed.errors import JobError, ReplicaLostError
@@ -76,6 +76,17 @@ def _connect() -> None:
 
 
 before_start(_connect)
+
+
+def join_by_store(store: Store, rank: int, size: int) -> None:
+    """Join the job of all processes that share a store, for a process that no launcher started. Raises JobError if it used its devices."""
+    if started():
+        raise JobError(
+            f"init_process_group(rank={rank}, world_size={size}) in a process that used its xla devices before, on its own: call it first, "
+            "or start the processes with torch_xla.launch, xmp.spawn or torchrun"
+        )
+    bootstrap.set_job(bootstrap.from_store(store, rank, size))
+    client()
 
 
 def _exchange_hosts(job: bootstrap.Job, joined: JobClient) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 
 from xla_core.abi.graph import Graph, Operation, register_build_scope, register_wrapper
-from xla_distributed.errors import CollectiveMismatchError, ReplicaLostError
+from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError
 from xla_distributed.job.client import JobClient, ProgramStatus
 from xla_distributed.job.exit_status import Runs, group_key
 from xla_distributed.job.shutdown import exit_with_error
@@ -223,12 +223,17 @@ def counts() -> Runs:
 def run_among(members: Sequence[int], line: str, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Run a program of one collective, `line` in words, that these replicas run, this one among them, and no others.
 
-    Its last result is the token by which its end is known. Raises as `_FlightRecorder.run`.
+    Its last result is the token by which its end is known. Raises as `_FlightRecorder.run`, and ReplicaLostError if it fails.
     """
     if _recorder is None:
         return executable(*arguments)
     digest = hashlib.sha256(line.encode()).hexdigest()
-    return _recorder.run(_Collectives(digest, (line,), tuple(members)), executable, arguments)
+    try:
+        return _recorder.run(_Collectives(digest, (line,), tuple(members)), executable, arguments)
+    except JobError:
+        raise
+    except (RuntimeError, ValueError) as error:  # the latter is how JAX tells of a broken connection
+        raise ReplicaLostError(explanation(_recorder.job_client, error) or f"{line} failed: {error}") from error
 
 
 def finish() -> Exception | None:

@@ -16,7 +16,8 @@ import torch_xla.core.xla_model as xm
 from xla_core.abi.collectives import parse_torch_reduce_op
 from xla_distributed.collectives.ops.broadcast import broadcast_from
 from xla_distributed.process_groups import process_group
-from xla_distributed.process_groups.process_group import ProcessGroupXla, check_parts, one_dim
+from xla_distributed.process_groups.process_group import ProcessGroupXla, one_dim, parts_of
+from xla_distributed.process_groups.unlike import exchange_unlike
 
 Tensors = Sequence[torch.Tensor]
 
@@ -80,8 +81,12 @@ def _reduce_scatter_out(tensor: torch.Tensor, reduce_op: str, group_size: int, g
 
 def _all_to_all_single(tensor: torch.Tensor, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int], group_name: Any) -> Any:
     group = _group(group_name)
-    check_parts(tensor, input_split_sizes, output_split_sizes)
-    return xm.all_to_all(tensor, 0, 0, group.size(), groups=group.groups, pin_layout=False)
+    parts = parts_of(tensor, input_split_sizes, group.size())
+    if len({*input_split_sizes, *output_split_sizes}) <= 1:  # torch gives sizes always: equal ones are taken to be so on all members
+        return xm.all_to_all(tensor, 0, 0, group.size(), groups=group.groups, pin_layout=False)
+    row = tensor.shape[1:].numel()
+    received = exchange_unlike(parts, [size * row for size in output_split_sizes], group.mailbox.exchange, group.groups)
+    return torch.cat(received).reshape(sum(output_split_sizes), *tensor.shape[1:])
 
 
 def _broadcast_(tensor: torch.Tensor, src: int, group_name: Any) -> torch.Tensor:

@@ -24,7 +24,7 @@ def inferred_mesh(ranks: Sequence[int], count: int) -> list[list[int]]:
     return mesh
 
 
-def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> list[list[int]] | Members | None:
+def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> Sequence[Sequence[int]] | None:
     """The groups for a process group over `ranks` of `count` replicas; None for all of them in order.
 
     options: with a mesh, its groups all issue their collectives together, in one program. Raises ValueError for one without such a group.
@@ -37,4 +37,4 @@ def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> 
         if list(ranks) not in found:
             raise ValueError(f"the group {list(ranks)} is not one of the mesh {found}")
         return found
-    return None if list(ranks) == list(range(count)) else Members(tuple(ranks))
+    return None if list(ranks) == list(range(count)) else Members([tuple(ranks)])

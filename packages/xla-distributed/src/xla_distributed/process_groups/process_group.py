@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, Work
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, ReduceOp, Store, Work  # type: ignore[attr-defined]
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.abi.collectives import parse_torch_reduce_op
 from xla_distributed._compat import never_trace_methods
-from xla_distributed.collectives.groups import Members, ReplicaGroups, groups_of
+from xla_distributed.collectives.groups import Members, ReplicaGroups
 from xla_distributed.collectives.ops.broadcast import broadcast_from
-from xla_distributed.job import connection
-from xla_distributed.process_groups import meshes
+from xla_distributed.process_groups.mailbox import Mailbox
+from xla_distributed.process_groups.unlike import exchange_unlike, gather_unlike, scatter_unlike
+from xla_distributed.process_groups.works import ReceivingWork, RecordedWork
 
 # A Python process group takes tensor lists and options; torch's stubs list the overloads of the C++ class besides.
 _Base: Any = ProcessGroup
 Tensors = Sequence[torch.Tensor]
-
-
-class _Recorded(Work):
-    """A collective that was recorded: its results are there, as lazily as any other."""
-
-    def __init__(self, results: Any) -> None:
-        super().__init__()
-        self._results = results
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """True: whoever reads the results waits for them."""
-        return True
-
-    def is_completed(self) -> bool:
-        """True."""
-        return True
-
-    def is_success(self) -> bool:
-        """True: failures show where results are read."""
-        return True
-
-    def result(self) -> Any:
-        """The tensors."""
-        return self._results
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future that is done."""
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self._results)
-        return future
 
 
 def _pick(options: Any, name: str, default: Any) -> Any:
@@ -78,37 +48,93 @@ def one_dim(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(1) if tensor.dim() == 0 else tensor
 
 
-def check_parts(tensor: torch.Tensor, input_sizes: Sequence[int], output_sizes: Sequence[int]) -> None:
-    """Raise NotImplementedError for an exchange of parts that are not of one size, RuntimeError for parts of another tensor."""
-    if len({*input_sizes, *output_sizes}) > 1:
-        raise NotImplementedError(
-            f"all_to_all on xla devices has equal parts only, got {list(input_sizes)} and {list(output_sizes)}: pad them"
-        )
-    if input_sizes and sum(input_sizes) != tensor.size(0):
-        raise RuntimeError(f"all_to_all: the parts {list(input_sizes)} do not make up the {tensor.size(0)} rows of the tensor")
-
-
 def _fill(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return output.copy_(result.reshape(output.shape))
 
 
-class ProcessGroupXla(_Base):  # type: ignore[misc]
-    """The replicas of this process's job, or a part of them; or of several groups that all issue their collectives together, one.
+def _check_elements(what: str, given: int, wanted: int) -> None:
+    if given != wanted:
+        raise RuntimeError(f"{what}: the output has {given} elements, the result {wanted}")
 
-    Not usable in SPMD mode (AssertionError).
+
+def parts_of(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.Tensor]:
+    """The rows of a tensor in parts of these sizes, of equal ones without any. Raises RuntimeError if they do not make up the tensor."""
+    if not sizes and tensor.size(0) % count:
+        raise RuntimeError(f"all_to_all: {tensor.size(0)} rows cannot be divided among {count} members")
+    given = list(sizes) or [tensor.size(0) // count] * count
+    if len(given) != count or sum(given) != tensor.size(0):
+        raise RuntimeError(f"all_to_all: the parts {given} do not make up the {tensor.size(0)} rows of the tensor for {count} members")
+    return list(tensor.split(given))
+
+
+class SplittingBackend:
+    """What torch takes for the backend of one device of a group, when it splits the group.
+
+    options: of the group that is split, for those that come of it: none.
     """
 
-    def __init__(self, rank: int, size: int, groups: ReplicaGroups = None) -> None:
+    supports_splitting = True
+    supports_coalescing = False
+    supports_time_estimate = False
+    options = None
+
+    def __init__(self, group: ProcessGroupXla) -> None:
+        self._group = group
+
+    def name(self) -> str:
+        """`xla`."""
+        return "xla"
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """Bind the group to its device: nothing is connected before the first collective."""
+        self._group.bound_device_id = device
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Nothing: those that are in no part take no part in a split."""
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing: the flight recorder counts."""
+
+
+class ProcessGroupXla(_Base):  # type: ignore[misc]
+    """All replicas of this process's job, or some of them; or one of several groups that all issue their collectives together.
+
+    prefix_store: torch's, None where there is none; rank, size: of this process in the group; timeout: how long members wait for each
+    other on the host; groups: the ordinals of all groups, or `Members` of one, None for all replicas. Not usable in SPMD mode
+    (AssertionError).
+    """
+
+    def __init__(
+        self,
+        prefix_store: Store | None = None,
+        rank: int = 0,
+        size: int = 1,
+        timeout: timedelta = dist.default_pg_timeout,
+        *,
+        groups: ReplicaGroups = None,
+        generation: int = 0,
+    ) -> None:
         super().__init__(rank, size)
         if xr.is_spmd():
             raise AssertionError("the torch.distributed backend xla is for replicas, SPMD mode has one program over all devices")
         self.groups = groups
+        self._store = prefix_store
+        self._timeout = timeout
+        self._generation = generation
         self._name = self._description = ""
+        mine = int(xr.global_ordinal())
+        self.members = list(range(size)) if groups is None else list(next(group for group in groups if mine in group))
+        # The names of torch begin anew with each default group.
+        self.mailbox = Mailbox(lambda: f"{generation}.{self._name}", self.members, timeout.total_seconds())
 
     def getBackendName(self) -> str:
         """`xla`."""
         return "xla"
+
+    def get_group_store(self) -> Store | None:
+        """The store that the group was made with."""
+        return self._store
 
     def setGroupName(self, name: str) -> None:
         """Torch names each group; the base class would leave that to a backend object, of which there is none."""
@@ -127,26 +153,62 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         """As `setGroupDesc` said."""
         return self._description
 
+    def _get_backend(self, device: torch.device) -> SplittingBackend:
+        """What torch asks about splitting. Raises RuntimeError for other devices than xla."""
+        if torch.device(device).type != "xla":
+            raise RuntimeError(f"no backend for {device} in a process group of backend xla")
+        return SplittingBackend(self)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> ProcessGroupXla | None:
+        """The group of some ranks of this one, which only its members use; None for those that are not in it."""
+        if self.rank() not in ranks:
+            return None
+        members = tuple(self.members[rank] for rank in ranks)
+        groups = None if members == tuple(range(int(xr.world_size()))) else Members([members])
+        made = ProcessGroupXla(
+            self._store,
+            list(ranks).index(self.rank()),
+            len(ranks),
+            timeout or self._timeout,
+            groups=groups,
+            generation=self._generation,
+        )
+        made.setGroupName(group_name or f"{self._name}:split:{','.join(map(str, members))}")
+        made.setGroupDesc(group_desc or "undefined")
+        return made
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Nothing: what is recorded runs together anyway."""
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        return RecordedWork([])
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce tensors in place."""
         listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        op, scale = parse_torch_reduce_op(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        op, scale = self._reduction(opts)
         moved = [_here(tensor) for tensor in listed]
-        xm.all_reduce(op.value, moved, scale=scale, groups=self.groups, pin_layout=False)
+        xm.all_reduce(op, moved, scale=scale, groups=self.groups, pin_layout=False)
         _back(listed, moved)
-        return _Recorded(listed)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        """Raises NotImplementedError."""
-        raise NotImplementedError("allreduce_coalesced: all_reduce of a list is coalesced already; use torch_xla's xm.all_reduce")
+        return RecordedWork(listed)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Fill the list `outputs[i]` with input i of each member."""
+        """Fill the list `outputs[i]` with input i of each member; these may be of several shapes, which the list has."""
         for listed, tensor in zip(outputs, inputs, strict=True):
-            gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self.groups, pin_layout=False)
-            for output, part in zip(listed, gathered.unbind(0), strict=True):
+            if len(listed) != self.size():
+                raise RuntimeError(f"all_gather: {len(listed)} outputs for {self.size()} members")
+            _check_elements("all_gather", listed[self.rank()].numel(), tensor.numel())
+            for output, part in zip(listed, gather_unlike(_here(tensor), [output.shape for output in listed], self.groups), strict=True):
                 _fill(output, part)
-        return _Recorded(outputs)
+        return RecordedWork(outputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Fill `outputs[member][i]` with input i of each member."""
@@ -154,142 +216,155 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         for place, listed in enumerate(outputs):
             for output, parts in zip(listed, gathered, strict=True):
                 _fill(output, parts[place])
-        return _Recorded(outputs)
+        return RecordedWork(outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Fill `output` with the members' tensors in line."""
-        _fill(output, xm.all_gather(one_dim(_here(tensor)), groups=self.groups, pin_layout=False))
-        return _Recorded([output])
+        return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """`all_gather_single` for each pair."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            _check_elements("all_gather_single", output.numel(), self.size() * tensor.numel())
         gathered = xm.all_gather([one_dim(_here(tensor)) for tensor in inputs], groups=self.groups, pin_layout=False)
         for output, result in zip(outputs, gathered, strict=True):
             _fill(output, result)
-        return _Recorded(outputs)
+        return RecordedWork(outputs)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         """Tensors take the root's values in place."""
         moved = [_here(tensor) for tensor in tensors]
-        broadcast_from(_pick(opts, "rootRank", 0), moved, self.groups)
+        broadcast_from(self._root(opts, "broadcast"), moved, self.groups)
         _back(tensors, moved)
-        return _Recorded(tensors)
+        return RecordedWork(tensors)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         """The root's tensors become the reduction, the others stay."""
-        op, scale = parse_torch_reduce_op(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        op, scale = self._reduction(opts)
+        root = self._root(opts, "reduce")
         for tensor in tensors:
-            reduced = xm.all_reduce(op.value, _here(tensor), scale=scale, groups=self.groups, pin_layout=False)
-            if self.rank() == opts.rootRank:
+            reduced = xm.all_reduce(op, _here(tensor), scale=scale, groups=self.groups, pin_layout=False)
+            if self.rank() == root:
                 _fill(tensor, reduced)
-        torch_xla.sync()  # others than the root may never read what depends on it, and programs must hold the same collectives
-        return _Recorded(tensors)
+        self._run_for_the_root()
+        return RecordedWork(tensors)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """`outputs[i]` becomes this member's part of the reduced list `inputs[i]`, whose tensors are of one shape."""
+        """`outputs[i]` becomes this member's part of the reduced list `inputs[i]`, whose tensors may be of several shapes."""
+        op, scale = self._reduction(opts)
         for output, listed in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, torch.stack([_here(tensor) for tensor in listed]), opts)
-        return _Recorded(outputs)
+            if len(listed) != self.size():
+                raise RuntimeError(f"reduce_scatter: {len(listed)} inputs for {self.size()} members")
+            _check_elements("reduce_scatter", output.numel(), listed[self.rank()].numel())
+            _fill(output, scatter_unlike([_here(tensor) for tensor in listed], self.rank(), op, scale, self.groups))
+        return RecordedWork(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """`output` becomes this member's part of the reduced tensor, cut along dimension 0."""
-        op, scale = parse_torch_reduce_op(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
-        _fill(output, xm.reduce_scatter(op.value, _here(tensor), scale, 0, self.size(), groups=self.groups, pin_layout=False))
-        return _Recorded([output])
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """`reduce_scatter_single` for each pair."""
-        op, scale = parse_torch_reduce_op(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
-        listed = [_here(tensor) for tensor in inputs]
-        results = xm.reduce_scatter(op.value, listed, scale, 0, self.size(), groups=self.groups, pin_layout=False)
+        op, scale = self._reduction(opts)
+        for output, tensor in zip(outputs, inputs, strict=True):
+            _check_elements("reduce_scatter_single", self.size() * output.numel(), tensor.numel())
+        listed = [_here(tensor).reshape(-1) for tensor in inputs]
+        results = xm.reduce_scatter(op, listed, scale, 0, self.size(), groups=self.groups, pin_layout=False)
         for output, result in zip(outputs, results, strict=True):
             _fill(output, result)
-        return _Recorded(outputs)
+        return RecordedWork(outputs)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Tensor j goes to member j; all are of one shape."""
-        shapes = {tuple(tensor.shape) for tensor in (*inputs, *outputs)}
-        if len(shapes) > 1:
-            raise NotImplementedError(f"all_to_all on xla devices needs tensors of one shape, got {sorted(shapes)}: pad them")
-        stacked = torch.stack([_here(tensor) for tensor in inputs])
-        received = xm.all_to_all(stacked, 0, 0, self.size(), groups=self.groups, pin_layout=False)
-        for output, part in zip(outputs, received.unbind(0), strict=True):
+        """Tensor j goes to member j; of any shapes, as long as each finds the one with as many elements there."""
+        if not len(inputs) == len(outputs) == self.size():
+            raise RuntimeError(f"all_to_all: {len(inputs)} inputs and {len(outputs)} outputs for {self.size()} members")
+        expected = [output.numel() for output in outputs]
+        received = exchange_unlike([_here(tensor) for tensor in inputs], expected, self.mailbox.exchange, self.groups)
+        for output, part in zip(outputs, received, strict=True):
             _fill(output, part)
-        return _Recorded(outputs)
+        return RecordedWork(outputs)
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Work:
-        """Part j of dimension 0 goes to member j; equal parts only."""
-        check_parts(tensor, input_sizes or (), output_sizes or ())
-        _fill(output, xm.all_to_all(_here(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
-        return _Recorded([output])
+        """Part j of dimension 0 goes to member j. Sizes on one member, if only equal ones, need sizes on all."""
+        parts = parts_of(_here(tensor), input_sizes or (), self.size())
+        places = parts_of(output, output_sizes or (), self.size())
+        if input_sizes or output_sizes:
+            received = exchange_unlike(parts, [place.numel() for place in places], self.mailbox.exchange, self.groups)
+            for place, part in zip(places, received, strict=True):
+                _fill(place, part)
+        else:
+            _check_elements("all_to_all_single", output.numel(), tensor.numel())
+            _fill(output, xm.all_to_all(_here(tensor), 0, 0, self.size(), groups=self.groups, pin_layout=False))
+        return RecordedWork([output])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """The root fills its list with the members' tensors."""
+        root = self._root(opts, "gather")
         for place, tensor in enumerate(inputs):
             gathered = xm.all_gather(_here(tensor).unsqueeze(0), groups=self.groups, pin_layout=False)
-            if self.rank() == opts.rootRank:
+            if self.rank() == root:
                 for output, part in zip(outputs[place], gathered.unbind(0), strict=True):
                     _fill(output, part)
-        torch_xla.sync()  # as in `reduce`
-        return _Recorded(outputs)
+        self._run_for_the_root()
+        return RecordedWork(outputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """JobClient j gets tensor j of the root's list."""
+        """Member j gets tensor j of the root's list."""
+        root = self._root(opts, "scatter")
         for place, output in enumerate(outputs):
-            mine = self.rank() == opts.rootRank
+            mine = self.rank() == root
             brought = torch.stack([_here(tensor) for tensor in inputs[place]]) if mine else self._nothing(output)
             received = xm.all_to_all(brought, 0, 0, self.size(), groups=self.groups, pin_layout=False)
-            _fill(output, received[opts.rootRank])
-        return _Recorded(outputs)
+            _fill(output, received[root])
+        return RecordedWork(outputs)
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
-        """Send through the job's store: for small tensors. The other side must `recv`."""
-        _warn_of_point_to_point()
-        target = self._ordinal(destination)
+        """Send through the job's store: for small tensors. Returns without waiting for the other side."""
         for tensor in tensors:
-            file = io.BytesIO()
-            torch.save(_here(tensor).cpu(), file)
-            connection.job_client().post(target, f"tensor from {xr.global_ordinal()} with tag {tag}", file.getvalue())
-        return _Recorded(tensors)
+            self.mailbox.send(tensor, destination, tag)
+        return RecordedWork(tensors)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
-        """Fill tensors with what the source sends; waits for it."""
-        _warn_of_point_to_point()
-        sender = self._ordinal(source)
-        for tensor in tensors:
-            payload = connection.job_client().take(sender, f"tensor from {sender} with tag {tag}", connection.timeout())
-            _fill(tensor, torch.load(io.BytesIO(payload), weights_only=True).to(tensor.device))
-        return _Recorded(tensors)
+        """Fill a tensor with the next one that the source sends, when the result is waited for."""
+        (tensor,) = tensors
+        return ReceivingWork(tensor, *self.mailbox.receiver(tensor, source, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        """Raises NotImplementedError."""
-        raise NotImplementedError("recv on xla devices needs a source")
+        """As `recv`, from whichever member sends first."""
+        (tensor,) = tensors
+        return ReceivingWork(tensor, *self.mailbox.receiver(tensor, None, tag))
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all members are here; what is pending runs first."""
         torch_xla.sync()
-        if self.size() > 1:
-            members = [self._ordinal(rank) for rank in range(self.size())]
-            what = f"barrier of replicas {members}"
-            connection.job_client().exchange(what, b"", connection.timeout(), f"{what}, replica {xr.global_ordinal()}", members)
-        return _Recorded([])
+        self.mailbox.exchange("barrier", self.rank())
+        return RecordedWork([])
 
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Raises NotImplementedError."""
-        raise NotImplementedError("monitored_barrier: barrier on xla devices names the replicas that do not arrive; use it")
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """As `barrier`. Raises ReplicaTimeoutError (a RuntimeError) that names all replicas that do not arrive within `timeout`."""
+        torch_xla.sync()
+        self.mailbox.exchange("monitored_barrier", self.rank(), timeout.total_seconds() if timeout else None)
+
+    def _reduction(self, opts: Any) -> tuple[str, float]:
+        op, scale = parse_torch_reduce_op(_pick(opts, "reduceOp", ReduceOp.SUM), self.size())
+        return op.value, scale
+
+    def _root(self, opts: Any, what: str) -> int:
+        root = int(_pick(opts, "rootRank", 0))
+        if not 0 <= root < self.size():
+            raise RuntimeError(f"{what}: root rank {root} is not one of the group's {self.size()} ranks")
+        return root
+
+    def _run_for_the_root(self) -> None:
+        """Others than the root may never read what depends on the collective, and programs must hold the same ones."""
+        if not isinstance(self.groups, Members):
+            torch_xla.sync()
 
     def _nothing(self, output: torch.Tensor) -> torch.Tensor:
         return torch.zeros((self.size(), *output.shape), dtype=output.dtype, device="xla")
 
-    def _ordinal(self, rank: int) -> int:
-        """The ordinal of a member of this group."""
-        if self.groups is None:
-            return rank
-        if isinstance(self.groups, Members):
-            return self.groups.ordinals[rank]
-        return next(group for group in self.groups if xr.global_ordinal() in group)[rank]
-
     # Names of the same methods in other releases of torch.
+    allreduce_coalesced = allreduce
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -301,25 +376,3 @@ never_trace_methods(ProcessGroupXla)  # torch's own are C++
 
 # The groups of this process by their names, as long as somebody has them.
 named: weakref.WeakValueDictionary[str, ProcessGroupXla] = weakref.WeakValueDictionary()
-_warned = False
-
-
-def _warn_of_point_to_point() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn("send and recv on xla devices go through the job's store, on the host: for small tensors only", stacklevel=4)
-
-
-def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
-    """The process group for torch: over all replicas, or some of them.
-
-    group_options: `{"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}}` for one of several groups that all issue their collectives together,
-    in one program; `{"xla_pg_options": {"spmd": True}}` to infer the mesh. Without them only the members issue them.
-    """
-    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    count = int(xr.world_size())
-    groups = meshes.groups_for(ranks, count, (group_options or {}).get("xla_pg_options", {}) if isinstance(group_options, dict) else {})
-    if groups is not None:
-        groups_of(groups)
-    return ProcessGroupXla(options.group_rank, options.group_size, groups)

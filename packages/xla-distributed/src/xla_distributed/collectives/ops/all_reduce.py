@@ -61,7 +61,7 @@ ALL_REDUCE = define(
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: ReplicaGroups = None, pin_layout: bool = True) -> Any:
     """Reduce tensors over the replicas of a group: a new tensor for a tensor; a list or tuple is updated in place and returned.
 
-    reduce_type: sum, mul, and, or, min or max. scale: what results are multiplied by. groups: lists of ordinals that name each replica
+    reduce_type: sum, mul, and, or, xor, min or max. scale: what results are multiplied by. groups: lists of ordinals that name each replica
     once; None: one group of all. pin_layout: has no effect. All replicas must call it, and all collectives in one order.
     Raises ValueError for an unknown reduction or bad groups, TypeError for a dtype that does not have the reduction.
     """

@@ -13,7 +13,7 @@ import torch_xla.runtime as xr
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.arguments import check_on_device, write
 from xla_distributed.collectives.definition import GROUPS, Tensors, define, shapes_of_inputs
-from xla_distributed.collectives.groups import Members, ReplicaGroups, groups_of
+from xla_distributed.collectives.groups import ReplicaGroups, groups_of
 from xla_distributed.collectives.lowering import (
     Ints,
     elementwise,
@@ -72,8 +72,7 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
     """
     check_on_device("collective_broadcast", tensors)
     found = groups_of(groups)
-    listed = [groups.ordinals] if isinstance(groups, Members) else groups or [range(int(xr.world_size()))]
-    without = [list(group) for group in listed if root_ordinal not in group]
+    without = [list(group) for group in groups or [range(int(xr.world_size()))] if root_ordinal not in group]
     if without:
         raise ValueError(f"collective_broadcast: root_ordinal {root_ordinal} is not in the groups {without}")
     members = found.apart or found.members
