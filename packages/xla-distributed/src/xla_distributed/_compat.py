@@ -158,8 +158,13 @@ def keep_used_flags_on_host(device_type: str) -> None:
 
     class Reducer(own):  # type: ignore[misc]
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
-            with FlagsOnHost() if parameters[0].device.type == device_type else nullcontext():
+            self._place: Callable[[], Any] = FlagsOnHost if parameters[0].device.type == device_type else nullcontext
+            with self._place():
                 super().__init__(parameters, *args, **kwargs)
+
+        def _set_static_graph(self) -> None:
+            with self._place():
+                super()._set_static_graph()
 
     dist.Reducer = Reducer  # type: ignore[attr-defined]
 
