@@ -123,9 +123,9 @@ def make_special_only_if(device_type: str, special: Callable[[], bool]) -> None:
     from torch.distributed.tensor import _api
 
     for function in (DeviceMesh.__init__, _api.distribute_tensor, _api.distribute_module):
-        code: CodeType = function.__code__  # type: ignore[attr-defined]
+        code: CodeType = function.__code__
         constants = tuple([_SpecialDevice(device_type, special) if each == device_type else each for each in code.co_consts])
-        function.__code__ = code.replace(co_consts=constants)  # type: ignore[attr-defined]
+        function.__code__ = code.replace(co_consts=constants)
 
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -166,7 +166,7 @@ def keep_used_flags_on_host(device_type: str) -> None:
             with self._place():
                 super()._set_static_graph()
 
-    dist.Reducer = Reducer  # type: ignore[attr-defined]
+    dist.Reducer = Reducer  # type: ignore[attr-defined, assignment]
 
 
 _BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
@@ -176,10 +176,26 @@ def allow_bfloat16_hooks(device_type: str) -> None:
     """Let models on devices of this type have DistributedDataParallel's hooks that send bfloat16, for which it asks for CUDA."""
     from torch.nn.parallel import DistributedDataParallel
 
-    own = DistributedDataParallel._check_comm_hook
+    own: Any = DistributedDataParallel._check_comm_hook
 
     def check(self: Any, hook: Any) -> None:
         if self.device_type != device_type or getattr(hook, "__name__", "") not in _BFLOAT16_HOOKS:
             own(self, hook)
 
     DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
+
+
+def stage_by_copying(device_type: str) -> None:
+    """Let `async_save` of torch's checkpoints copy tensors of this device type, which have no memory that it could copy itself."""
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    own: Any = StateDictStager._offload_tensor
+
+    def offload(self: Any, x: Any, memo: dict[int, Any], non_blocking: bool = False) -> Any:
+        if x.device.type != device_type or is_traceable_wrapper_subclass(x):  # those have tensors of that type inside
+            return own(self, x, memo, non_blocking)
+        memo[id(x)] = x.detach().cpu()
+        return memo[id(x)]
+
+    StateDictStager._offload_tensor = offload  # type: ignore[method-assign]

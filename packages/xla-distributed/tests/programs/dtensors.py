@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_module, distribute_tensor
 from torch.nn import functional as F
-
 from torch_stack import compiled, finish_step, refusal
 
 ROWS, COLUMNS, WHOLE, SUM = Shard(0), Shard(1), Replicate(), Partial()
@@ -94,7 +92,12 @@ def gradients(bench: Bench) -> dict[str, Any]:
         loss(*tensors).backward()
         found[name] = [described(tensor.grad) for tensor in tensors]
 
-    places = {"columns": (WHOLE, ROWS, ROWS), "rows": (Shard(2), COLUMNS, WHOLE), "batch": (ROWS, WHOLE, WHOLE), "times": (COLUMNS, WHOLE, WHOLE)}
+    places = {
+        "columns": (WHOLE, ROWS, ROWS),
+        "rows": (Shard(2), COLUMNS, WHOLE),
+        "batch": (ROWS, WHOLE, WHOLE),
+        "times": (COLUMNS, WHOLE, WHOLE),
+    }
     for name, (x, weight, bias) in places.items():
         inputs = ((bench.batch, x), (bench.weight, weight), (bench.bias, bias))
         record(f"linear by {name}", lambda *each: F.linear(*each).square().sum(), *inputs)
@@ -113,7 +116,9 @@ def modules(bench: Bench) -> dict[str, Any]:
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to(bench.device)
-    distribute_module(net, bench.mesh, place, lambda _, inputs, mesh: (bench.put(inputs[0], WHOLE),), lambda _, out, mesh: out.full_tensor())
+    distribute_module(
+        net, bench.mesh, place, lambda _, inputs, mesh: (bench.put(inputs[0], WHOLE),), lambda _, out, mesh: out.full_tensor()
+    )
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
     losses, programs = [], []
     for _ in range(5):
@@ -152,7 +157,7 @@ def random_numbers(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def found(rank: int, device: str, folder: Path) -> dict[str, Any]:
+def found(rank: int, device: str) -> dict[str, Any]:
     bench = Bench(rank, device)
     return {
         "mesh": [bench.mesh.get_local_rank(), bench.mesh.size(), bench.mesh.get_coordinate(), bench.mesh["d"].mesh.tolist()],

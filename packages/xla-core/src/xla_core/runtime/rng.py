@@ -68,6 +68,8 @@ def to_bytes(state: int) -> torch.Tensor:
 def from_bytes(state: torch.Tensor) -> int:
     """The state that `to_bytes` was given, moved on by the offset if there is one; raises ValueError for another size or dtype."""
     if state.dtype != torch.uint8 or state.numel() not in (8, 16):
-        raise ValueError(f"the random state of an xla device is 16 uint8 values, or 8 in older files, got {state.dtype} of {tuple(state.shape)}")
+        raise ValueError(
+            f"the random state of an xla device is 16 uint8 values, or 8 in older files, got {state.dtype} of {tuple(state.shape)}"
+        )
     content = bytes(state.tolist())
     return (int.from_bytes(content[:8], "little") + int.from_bytes(content[8:], "little") * _STRIDE) & MASK

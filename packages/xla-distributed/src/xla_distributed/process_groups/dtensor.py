@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import torch_xla.runtime as xr
-from xla_distributed._compat import handle_on_dtensors, make_special_only_if
+from xla_distributed._compat import handle_on_dtensors, make_special_only_if, stage_by_copying
 
 
 def _left_to_spmd() -> bool:
@@ -53,9 +53,10 @@ def _linear_backward(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 @cache
 def register() -> None:
-    """Let torch's device meshes have process groups where there are any, and DTensors serve what xla tensors keep whole."""
+    """Let device meshes have the process groups that there are, DTensors serve what xla tensors keep whole, checkpoints copy tensors."""
     make_special_only_if("xla", _left_to_spmd)
     handle_on_dtensors({torch.ops.aten.linear.default: _linear, torch.ops.aten.linear_backward.default: _linear_backward})
+    stage_by_copying("xla")
 
 
 register()
