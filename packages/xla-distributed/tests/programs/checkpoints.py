@@ -19,10 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
 from torch_stack import finish_step
 
-KINDS = ("FSDP2", "TP", "DDP")
+KINDS = ("FSDP2", "TP")
 
 
 def made(kind: str, device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -32,8 +31,7 @@ def made(kind: str, device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
         fully_shard(net, mesh=mesh)
     elif kind == "TP":
         parallelize_module(net, mesh, {"layers.0": ColwiseParallel(), "head": RowwiseParallel()})
-    model = DistributedDataParallel(net) if kind == "DDP" else net
-    return model, torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
+    return net, torch.optim.AdamW(net.parameters(), lr=0.1, foreach=False)
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

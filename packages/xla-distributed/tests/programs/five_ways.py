@@ -90,7 +90,7 @@ def trained(way: str, device: str) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, foreach=False)
     generator = torch.Generator().manual_seed(1)
     losses, programs = [], []
-    for _ in range(4):
+    for _ in range(3):
         tokens, wanted = (torch.randint(0, WORDS, (4, LENGTH), generator=generator).chunk(parts)[mine].to(device) for _ in range(2))
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten())

@@ -82,7 +82,7 @@ def trained(plan: str, device: str) -> dict[str, Any]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5, foreach=False)
     generator = torch.Generator().manual_seed(1)
     losses, programs = [], []
-    for _ in range(4):
+    for _ in range(3):
         tokens, wanted = (torch.randint(0, 12, (4, 6), generator=generator).to(device) for _ in range(2))
         optimizer.zero_grad()
         with loss_parallel():
@@ -97,5 +97,9 @@ def trained(plan: str, device: str) -> dict[str, Any]:
     return {"values": [each.detach() for each in whole], "placements": placements, "late": programs[-1] - programs[1]}
 
 
+def quick(rank: int, device: str) -> dict[str, Any]:
+    return {"sequences": trained("sequences", device)}
+
+
 def found(rank: int, device: str) -> dict[str, Any]:
-    return {plan: trained(plan, device) for plan in PLANS}
+    return {plan: trained(plan, device) for plan in PLANS if plan != "sequences"}
