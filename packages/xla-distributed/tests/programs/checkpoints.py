@@ -24,8 +24,10 @@ from torch_stack import finish_step
 KINDS = ("FSDP2", "TP")
 
 
-def made(kind: str, device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+def made(kind: str, device: str, reset: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
     net = Net().to(device)
+    if reset:
+        net.reset_parameters()
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     if kind == "FSDP2":
         fully_shard(net, mesh=mesh)
@@ -40,14 +42,14 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
 
 def values(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
     tensors = [*model.parameters(), *(entry[name] for entry in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq", "step"))]
-    return [(each.full_tensor() if isinstance(each, DTensor) else each).detach() for each in tensors]
+    return [(each.full_tensor() if isinstance(each, DTensor) else each).detach().clone() for each in tensors]
 
 
 def save(rank: int, device: str) -> dict[str, Any]:
     """Each kind after a step; beside that, the one saved by a thread."""
     folder, found = Path(os.environ["CHECKPOINTS"]), {}
     for kind in KINDS:
-        model, optimizer = made(kind, device)
+        model, optimizer = made(kind, device, reset=True)
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()

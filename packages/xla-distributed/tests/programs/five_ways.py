@@ -90,7 +90,7 @@ def trained(way: str, device: str) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, foreach=False)
     generator = torch.Generator().manual_seed(1)
     losses, programs = [], []
-    for _ in range(3):
+    for _ in range(4):
         tokens, wanted = (torch.randint(0, WORDS, (4, LENGTH), generator=generator).chunk(parts)[mine].to(device) for _ in range(2))
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten())
@@ -102,7 +102,7 @@ def trained(way: str, device: str) -> dict[str, Any]:
         losses.append(seen)
         programs.append(compiled(device))
     whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in net.parameters()]
-    return {"losses": losses, "sums": [p.detach().square().sum() for p in whole], "late": programs[-1] - programs[1]}
+    return {"losses": losses, "sums": [p.detach().square().sum() for p in whole], "late": programs[-1] - programs[2]}
 
 
 def found(rank: int, device: str) -> dict[str, Any]:
