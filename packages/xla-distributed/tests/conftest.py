@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-LIMIT = 240.0
+LIMIT = 600.0
 
 
 class Job:

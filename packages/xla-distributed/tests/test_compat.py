@@ -117,3 +117,51 @@ def test_backward_is_known_and_says_when_it_is_over() -> None:
     weight.register_post_accumulate_grad_hook(lambda _: said.append("weight"))
     result.sum().backward()
     assert said == ["inside True", "weight", "end", "very end"] and not in_backward()
+
+
+def test_device_meshes_are_special_only_where_there_is_no_process_group() -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+
+    import torch_xla.distributed.xla_backend  # noqa: F401
+
+    assert not hasattr(DeviceMesh("xla", [0]), "_dim_group_names")
+    with pytest.raises(RuntimeError, match="SPMD mode"):
+        distribute_tensor(torch.ones(2), DeviceMesh("xla", [0]), [Shard(0)])
+    dist.init_process_group("xla", init_method="xla://")
+    try:
+        mesh = init_device_mesh("xla", (1,))
+        assert mesh.get_group().size() == 1 and mesh.get_coordinate() == (0,)
+        net = distribute_module(nn.Linear(3, 2), mesh)
+        assert isinstance(net.weight, DTensor) and net.weight.device.type == "xla"
+        x = distribute_tensor(torch.ones(4, 3), mesh, [Shard(0)])
+        net(x).sum().backward()  # linear and its gradient are handled as DTensor operations
+        assert x.to_local().device.type == "xla" and net.weight.grad is not None
+        assert net.weight.grad.full_tensor().tolist() == [[4.0] * 3] * 2
+        _check_data_parallel()
+        _check_staging(net.weight)
+    finally:
+        dist.destroy_process_group()
+
+
+def _check_data_parallel() -> None:
+    """Flags of used parameters are on the host, and bfloat16 may be sent."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    net = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]).to("xla")
+    net.forward = lambda x: net[0](x)  # type: ignore[method-assign, assignment]
+    for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+        model = nn.parallel.DistributedDataParallel(net, **options)
+        model.register_comm_hook(None, bf16_compress_hook)
+        net.zero_grad()
+        model(torch.ones(4, 3, device="xla")).sum().backward()
+        assert net[0].weight.grad is not None and net[0].weight.grad.tolist() == [[4.0] * 3] * 2
+
+
+def _check_staging(weight: torch.Tensor) -> None:
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    staged = StateDictStager().stage({"plain": torch.ones(2, device="xla"), "sharded": weight.detach()})
+    assert staged["plain"].device.type == "cpu" and staged["plain"].tolist() == [1.0, 1.0]
+    assert staged["sharded"].to_local().device.type == "cpu"

@@ -96,7 +96,7 @@ def test_states_are_kept_and_restored() -> None:
     assert generator.seed() == generator.initial_seed() != torch.Generator("xla").seed()
     assert generator.manual_seed(-1).initial_seed() == 2**64 - 1
     for wrong in (torch.zeros(3, dtype=torch.uint8), torch.zeros(8)):
-        with pytest.raises(ValueError, match="8 uint8"):
+        with pytest.raises(ValueError, match="16 uint8"):
             generator.set_state(wrong)
 
 

@@ -209,3 +209,18 @@ def test_every_device_has_its_own_state(run: Callable[..., str]) -> None:
         CPU_NUM_DEVICES="2",
     )
     assert output.splitlines() == ["True True", "9 True"]
+
+
+def test_a_random_state_with_an_offset_is_another_one() -> None:
+    """As torch's DTensors make one for each shard."""
+    torch.manual_seed(3)
+    state = torch.xla.get_rng_state()
+    drawn = []
+    for offset in (0, 8, 16, 8):
+        moved = state.clone()
+        moved[8:] = torch.tensor([offset]).view(torch.uint8)
+        torch.xla.set_rng_state(moved)
+        drawn.append(tuple(torch.rand(4, device="xla").tolist()))
+    assert len(set(drawn)) == 3 and drawn[1] == drawn[3]
+    torch.xla.set_rng_state(state[:8])  # as files from before have it
+    assert tuple(torch.rand(4, device="xla").tolist()) == drawn[0] and torch.equal(state[8:], torch.zeros(8, dtype=torch.uint8))

@@ -478,3 +478,16 @@ def test_batch_norm_of_one_dtype(dtype: torch.dtype, training: bool) -> None:
         found.append([each.cpu().float() for each in (out, mean, variance)])
         assert all(each.numel() == (3 if training else 0) for each in saved)
     torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
+
+
+def test_a_storage_of_size_0_holds_no_data() -> None:
+    """Torch's `fully_shard` frees parameters so, and fills them again."""
+    x = torch.ones(1024, 256, device="xla")
+    part = x[0]
+    torch_xla.sync()
+    before = torch.xla.memory_allocated()  # type: ignore[attr-defined]
+    x.untyped_storage().resize_(0)
+    assert before - torch.xla.memory_allocated() == x.nbytes  # type: ignore[attr-defined]
+    x.untyped_storage().resize_(x.nbytes)
+    x.copy_(torch.full((1024, 256), 2.0))
+    assert part.tolist() == [2.0] * 256

@@ -7,8 +7,9 @@ of a job (`job/coordinator.py`) loads JAX's runtime library, but not jax.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 # How long JAX's runtime lets a process say nothing. The job's own server knows sooner, and does not end the others by a signal.
@@ -97,3 +98,104 @@ def after_backward(action: Callable[[], None]) -> None:
     import torch
 
     torch.autograd.Variable._execution_engine.queue_callback(action)
+
+
+class _SpecialDevice:
+    """Equal to a device type as long as `special` says so; it stands for that type in the code of torch's functions."""
+
+    def __init__(self, device_type: str, special: Callable[[], bool]) -> None:
+        self.device_type = device_type
+        self._special = special
+
+    def __eq__(self, other: object) -> bool:
+        return other == self.device_type and self._special()
+
+    def __hash__(self) -> int:
+        return hash(self.device_type)
+
+
+def make_special_only_if(device_type: str, special: Callable[[], bool]) -> None:
+    """Let torch's device meshes, `distribute_tensor` and `distribute_module` be special for a device type only if `special()`.
+
+    They compare with the name of the type. The functions stay the same objects, since modules of torch import them from each other.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _api
+
+    for function in (DeviceMesh.__init__, _api.distribute_tensor, _api.distribute_module):
+        code: CodeType = function.__code__
+        constants = tuple([_SpecialDevice(device_type, special) if each == device_type else each for each in code.co_consts])
+        function.__code__ = code.replace(co_consts=constants)
+
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def handle_on_dtensors(handlers: Mapping[Any, Handler]) -> None:
+    """Let each function compute its operation where it is called on DTensors, as `handler(operation, args, kwargs)`."""
+    from torch.distributed.tensor import DTensor
+
+    DTensor._op_dispatcher._custom_op_handlers.update(handlers)
+
+
+def keep_used_flags_on_host(device_type: str) -> None:
+    """Let DistributedDataParallel keep on the host which parameters a pass used, for models on devices of this type.
+
+    It copies these flags to the device from pinned memory, which C++ has for no device that was added from Python.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    own: Any = dist.Reducer  # type: ignore[attr-defined]
+
+    class FlagsOnHost(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            options = kwargs or {}
+            if func is torch.ops.aten.empty.memory_format and options.get("dtype") is torch.int32:
+                options = {**options, "device": torch.device("cpu")}
+            return func(*args, **options)
+
+    class Reducer(own):  # type: ignore[misc]
+        def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
+            self._place: Callable[[], Any] = FlagsOnHost if parameters[0].device.type == device_type else nullcontext
+            with self._place():
+                super().__init__(parameters, *args, **kwargs)
+
+        def _set_static_graph(self) -> None:
+            with self._place():
+                super()._set_static_graph()
+
+    dist.Reducer = Reducer  # type: ignore[attr-defined, assignment]
+
+
+_BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+
+
+def allow_bfloat16_hooks(device_type: str) -> None:
+    """Let models on devices of this type have DistributedDataParallel's hooks that send bfloat16, for which it asks for CUDA."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    own: Any = DistributedDataParallel._check_comm_hook
+
+    def check(self: Any, hook: Any) -> None:
+        if self.device_type != device_type or getattr(hook, "__name__", "") not in _BFLOAT16_HOOKS:
+            own(self, hook)
+
+    DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
+
+
+def stage_by_copying(device_type: str) -> None:
+    """Let `async_save` of torch's checkpoints copy tensors of this device type, which have no memory that it could copy itself."""
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    own: Any = StateDictStager._offload_tensor
+
+    def offload(self: Any, x: Any, memo: dict[int, Any], non_blocking: bool = False) -> Any:
+        if x.device.type != device_type or is_traceable_wrapper_subclass(x):  # those have tensors of that type inside
+            return own(self, x, memo, non_blocking)
+        memo[id(x)] = x.detach().cpu()
+        return memo[id(x)]
+
+    StateDictStager._offload_tensor = offload  # type: ignore[method-assign]

@@ -179,7 +179,7 @@ class DeviceModule(types.ModuleType):
         return client.current_recorder().seed
 
     def get_rng_state(self, device: Any = "xla") -> torch.Tensor:
-        """The random state as 8 bytes, for torch's own save and restore."""
+        """The random state as 16 bytes, for torch's own save and restore."""
         if not client.started():  # torch.random.fork_rng asks in programs that never use the device
             return rng.to_bytes(rng.initial_seed())
         return rng.to_bytes(client.recorder_of(device).seed)

@@ -58,7 +58,7 @@ class XLAGenerator(_compat.CppGenerator):  # type: ignore[misc]
         return self._initial
 
     def get_state(self) -> torch.Tensor:
-        """The state as 8 bytes, a CPU tensor of uint8."""
+        """The state as 16 bytes, a CPU tensor of uint8."""
         return rng.to_bytes(self._seed)
 
     def set_state(self, state: torch.Tensor) -> XLAGenerator:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from xla_core.errors import UnsupportedOperationError
-from xla_core.ir.pending_graph import Value
+from xla_core.ir.pending_graph import Value, blank_value
 
 
 class UnsupportedStorageError(UnsupportedOperationError):
@@ -39,6 +39,14 @@ class SharedStorage(torch.UntypedStorage):
     def data_ptr(self) -> int:
         """Raises RuntimeError: there is no address that the host could use."""
         raise UnsupportedStorageError("an xla tensor has no storage that the host could address; use .cpu()")
+
+    def resize_(self, size: int) -> SharedStorage:
+        """Give up the data for a size of 0, as torch's `fully_shard` does; resized again it is zeros until somebody writes."""
+        storage = self.behind()
+        if size == 0 and storage is not None:
+            storage.value = blank_value(storage.value.recorder, storage.value.aval)
+        super().resize_(size)
+        return self
 
 
 _storages: weakref.WeakKeyDictionary[Storage, SharedStorage] = weakref.WeakKeyDictionary()

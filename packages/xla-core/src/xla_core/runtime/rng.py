@@ -54,13 +54,22 @@ def checked(seed: int) -> int:
     return seed
 
 
+_STRIDE = 0x9E3779B97F4A7C15  # odd, so that no two offsets lead to one state
+
+
 def to_bytes(state: int) -> torch.Tensor:
-    """A random state as a CPU uint8 tensor of 8 bytes, least significant first."""
-    return torch.frombuffer(bytearray(state.to_bytes(8, "little")), dtype=torch.uint8)
+    """A random state as a CPU uint8 tensor of 16 bytes: the state, least significant first, and an offset of 0.
+
+    Torch's DTensors add to the offset, and give every shard another one.
+    """
+    return torch.frombuffer(bytearray(state.to_bytes(8, "little") + bytes(8)), dtype=torch.uint8)
 
 
 def from_bytes(state: torch.Tensor) -> int:
-    """The state that `to_bytes` was given; raises ValueError for a tensor of another size or dtype."""
-    if state.dtype != torch.uint8 or state.numel() != 8:
-        raise ValueError(f"the random state of an xla device is 8 uint8 values, got {state.dtype} of {tuple(state.shape)}")
-    return int.from_bytes(bytes(state.tolist()), "little")
+    """The state that `to_bytes` was given, moved on by the offset if there is one; raises ValueError for another size or dtype."""
+    if state.dtype != torch.uint8 or state.numel() not in (8, 16):
+        raise ValueError(
+            f"the random state of an xla device is 16 uint8 values, or 8 in older files, got {state.dtype} of {tuple(state.shape)}"
+        )
+    content = bytes(state.tolist())
+    return (int.from_bytes(content[:8], "little") + int.from_bytes(content[8:], "little") * _STRIDE) & MASK

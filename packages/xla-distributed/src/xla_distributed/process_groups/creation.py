@@ -6,6 +6,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import torch_xla.runtime as xr
@@ -47,6 +48,7 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     groups = meshes.groups_for(ranks, world, given)
     if groups is not None:
         groups_of(groups)
+    torch.get_device_module("xla").init()  # else device meshes choose a device by LOCAL_RANK, where each process has but one
     return ProcessGroupXla(
         options.store, options.group_rank, options.group_size, options.timeout, groups=groups, generation=_Generations.current
     )

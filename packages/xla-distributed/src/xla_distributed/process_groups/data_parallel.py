@@ -1,0 +1,38 @@
+"""What torch's DistributedDataParallel needs of device xla beside the collectives."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch.distributed.algorithms.join import Join
+
+from xla_distributed._compat import allow_bfloat16_hooks, keep_used_flags_on_host
+from xla_distributed.process_groups.process_group import ProcessGroupXla
+
+
+def _refuse_join() -> None:
+    """Let `Join` raise NotImplementedError over xla process groups: who has ended would read at once what the others only record."""
+    own = Join.__init__
+
+    def init(self: Join, joinables: list[Any], enable: bool = True, *args: Any, **kwargs: Any) -> None:
+        own(self, joinables, enable, *args, **kwargs)
+        group = joinables[0].join_process_group
+        if enable and isinstance(group, ProcessGroupXla) and group.size() > 1:
+            raise NotImplementedError(
+                "join, for uneven inputs, is not possible on xla devices, whose replicas run programs with the same collectives: give all "
+                "replicas as many batches, by DistributedSampler or by repeating some"
+            )
+
+    Join.__init__ = init  # type: ignore[method-assign]
+
+
+@cache
+def register() -> None:
+    """Let DistributedDataParallel look for unused parameters and send bfloat16."""
+    keep_used_flags_on_host("xla")
+    allow_bfloat16_hooks("xla")
+    _refuse_join()
+
+
+register()
