@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch_stack import compiled, finish_step
 
+from torch_xla.distributed.xla_backend import ProcessGroupXla
+
 WORDS, WIDTH, LENGTH, HEAD = 12, 8, 5, 2
 
 
@@ -65,9 +67,17 @@ def shard_fully(net: GPT, mesh: DeviceMesh) -> None:
     fully_shard(net, mesh=mesh)
 
 
+def mesh_for(way: str, device: str) -> DeviceMesh:
+    if not way.startswith("FSDP2 and TP"):
+        return init_device_mesh(device, (4,))
+    # On xla, groups of one axis are programs of their own, unless all groups issue theirs together.
+    together = {axis: ("xla", ProcessGroupXla.Options()) for axis in ("data", "tensor") if device == "xla" and way.endswith("one program")}
+    return init_device_mesh(device, (2, 2), mesh_dim_names=("data", "tensor"), backend_override=together or None)
+
+
 def placed(way: str, net: GPT, device: str) -> tuple[nn.Module, int, int]:
     """The model of this process; into how many parts a batch is cut, and which is this process's."""
-    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("data", "tensor")) if way == "FSDP2 and TP" else init_device_mesh(device, (4,))
+    mesh = mesh_for(way, device)
     rank = dist.get_rank()
     if way == "DDP":
         return DistributedDataParallel(net), 4, rank
@@ -76,7 +86,7 @@ def placed(way: str, net: GPT, device: str) -> tuple[nn.Module, int, int]:
         return net, 4, rank
     if way == "TP":
         tensor_parallel(net, mesh)
-    elif way == "FSDP2 and TP":
+    elif way.startswith("FSDP2 and TP"):
         tensor_parallel(net, mesh["tensor"])
         shard_fully(net, mesh["data"])
         return net, 2, mesh.get_local_rank("data")
@@ -106,4 +116,4 @@ def trained(way: str, device: str) -> dict[str, Any]:
 
 
 def found(rank: int, device: str) -> dict[str, Any]:
-    return {way: trained(way, device) for way in ("plain", "DDP", "FSDP2", "TP", "FSDP2 and TP")}
+    return {way: trained(way, device) for way in ("plain", "DDP", "FSDP2", "TP", "FSDP2 and TP", "FSDP2 and TP, one program")}

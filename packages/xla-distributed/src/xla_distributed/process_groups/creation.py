@@ -28,8 +28,9 @@ class _Generations:
 def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     """The process group for torch: over all replicas, or some of them.
 
-    group_options: `{"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}}` for one of several groups that all issue their collectives together,
-    in one program; `{"xla_pg_options": {"spmd": True}}` to infer the mesh. Without them only the members issue them.
+    group_options: `ProcessGroupXla.Options(mesh=[[0, 1], [2, 3]])` for one of several groups that all issue their collectives together,
+    in one program; without a mesh it is inferred. As in 2.9, too: `{"xla_pg_options": {"mesh": [[0, 1], [2, 3]]}}` and
+    `{"xla_pg_options": {"spmd": True}}`. Without any only the members issue them.
     Raises RuntimeError for a default group whose ranks are not those of the job.
     """
     ranks = list(options.global_ranks_in_group)
@@ -44,8 +45,7 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
             )
         ranks = list(range(world))
         _Generations.current = next(_Generations.made)
-    given = (group_options or {}).get("xla_pg_options", {}) if isinstance(group_options, dict) else {}
-    groups = meshes.groups_for(ranks, world, given)
+    groups = meshes.groups_for(ranks, world, group_options)
     if groups is not None:
         groups_of(groups)
     torch.get_device_module("xla").init()  # else device meshes choose a device by LOCAL_RANK, where each process has but one

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
+
 from xla_distributed.collectives.groups import Members
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a group that is one of several, whose collectives all replicas issue together: they are part of the step's program.
+
+    mesh: the ordinals of all these groups; None: inferred from the ranks, as rows or columns of a grid. timeout: as of `new_group`.
+    """
+
+    mesh: Sequence[Sequence[int]] | None = None
+    timeout: timedelta = dist.default_pg_timeout
+
+    @property
+    def _timeout(self) -> timedelta:  # what torch's device meshes ask for
+        return self.timeout
 
 
 def inferred_mesh(ranks: Sequence[int], count: int) -> list[list[int]]:
@@ -24,17 +43,25 @@ def inferred_mesh(ranks: Sequence[int], count: int) -> list[list[int]]:
     return mesh
 
 
-def groups_for(ranks: Sequence[int], count: int, options: Mapping[str, Any]) -> Sequence[Sequence[int]] | None:
+def groups_for(ranks: Sequence[int], count: int, options: Any = None) -> Sequence[Sequence[int]] | None:
     """The groups for a process group over `ranks` of `count` replicas; None for all of them in order.
 
-    options: with a mesh, its groups all issue their collectives together, in one program. Raises ValueError for one without such a group.
+    options: as of `creation.create`. Raises ValueError for a mesh without such a group.
     """
-    if options.get("spmd"):
+    given = _of_dictionary(options) if isinstance(options, Mapping) else options
+    if isinstance(given, Options) and given.mesh is None:
         return inferred_mesh(ranks, count)
-    mesh = options.get("mesh")
-    if mesh is not None:
-        found = [list(group) for group in mesh]
+    if isinstance(given, Options) and given.mesh is not None:
+        found = [list(group) for group in given.mesh]
         if list(ranks) not in found:
             raise ValueError(f"the group {list(ranks)} is not one of the mesh {found}")
         return found
     return None if list(ranks) == list(range(count)) else Members([tuple(ranks)])
+
+
+def _of_dictionary(options: Mapping[str, Any]) -> Options | None:
+    """The options that programs for PyTorch/XLA 2.9 give as a dictionary."""
+    given = options.get("xla_pg_options", {})
+    if given.get("spmd"):
+        return Options()
+    return Options(given["mesh"]) if given.get("mesh") is not None else None

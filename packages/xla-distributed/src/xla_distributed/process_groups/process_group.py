@@ -18,6 +18,7 @@ from xla_core.abi.collectives import parse_torch_reduce_op
 from xla_distributed._compat import never_trace_methods
 from xla_distributed.collectives.groups import Members, ReplicaGroups
 from xla_distributed.collectives.ops.broadcast import broadcast_from
+from xla_distributed.process_groups import meshes
 from xla_distributed.process_groups.mailbox import Mailbox
 from xla_distributed.process_groups.unlike import exchange_unlike, gather_unlike, scatter_unlike
 from xla_distributed.process_groups.works import ReceivingWork, RecordedWork
@@ -104,6 +105,8 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
     other on the host; groups: the ordinals of all groups, or `Members` of one, None for all replicas. Not usable in SPMD mode
     (AssertionError).
     """
+
+    Options = meshes.Options
 
     def __init__(
         self,
