@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-LIMIT = 600.0
+LIMIT = 240.0
 
 
 class Job:

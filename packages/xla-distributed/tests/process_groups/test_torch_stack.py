@@ -152,7 +152,7 @@ def test_checkpoints_of_two_are_loaded_by_four(reports: Reports, of_four: Report
             check(found, saved(reports, "FSDP2"), pair)
 
 
-@pytest.mark.parametrize(("device", "source"), [("xla", "cpu"), ("cpu", "xla")])
+@pytest.mark.parametrize(("device", "source"), [("xla", "cpu"), pytest.param("cpu", "xla", marks=pytest.mark.long)])
 def test_checkpoints_of_two_are_loaded_by_one(start: Callable[..., Any], folder: Path, reports: Reports, device: str, source: str) -> None:
     """Also those that torch wrote, and ours by torch."""
     (found,) = start("torch_stack", 1, 1, device, "checkpoints.load", CHECKPOINTS=str(folder / source)).reports()
