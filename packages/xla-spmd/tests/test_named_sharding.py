@@ -41,7 +41,7 @@ def test_values_are_right_in_any_order(report: Any) -> None:
 
 def test_meshes_of_any_order_are_divided(report: Any) -> None:
     found = report("order.any_orders")
-    assert found["other orders"] >= 5 and found["order"] == [3, 1, 2, 0, 7, 6, 5, 4]
+    assert found["other orders"] >= 3 and found["order"] == [3, 1, 2, 0, 7, 6, 5, 4]
 
 
 @st.composite

@@ -132,7 +132,7 @@ def several_orders() -> dict[str, Any]:
 def compare_orders(seen: dict[str, int]) -> None:
     """What devices hold by a mesh of any order, beside the elements of the tensor on the CPU; `seen` counts the orders that are no walk."""
 
-    @hypothesis.settings(max_examples=40, deadline=None, database=None, derandomize=True)
+    @hypothesis.settings(max_examples=20, deadline=None, database=None, derandomize=True)
     @hypothesis.given(meshes_and_specs(), st.integers(5, 9))
     def check(asked: tuple[xs.Mesh, Any], size: int) -> None:
         mesh, spec = asked

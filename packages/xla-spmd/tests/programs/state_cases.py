@@ -17,7 +17,6 @@ from xla_core.abi.metrics import counter
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
-    "Adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, foreach=False),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3),
 }
 WIDE = 96  # its weights are larger than what counts as small
