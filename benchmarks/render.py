@@ -137,6 +137,18 @@ def checkpoint_table(results: Results) -> str:
     return table(headings, rows, right_from=2)
 
 
+def replicas_table(results: Results) -> str:
+    """Bytes, collectives and seconds of steps of many replicas."""
+    rows = [
+        [row["way"], f"{row['replicas']:,}", row["collectives"]]
+        + [f"{row[key]:,}" for key in ("weight_bytes", "held_bytes", "temporary_bytes")]
+        + [number(row["seconds"])]
+        for row in results["rows"]
+    ]
+    headings = ["way", "replicas", "collectives", "weights, bytes", "held by each", "temporary", "compiled in, s"]
+    return table(headings, rows, right_from=3)
+
+
 def job_table(results: Results) -> str:
     """Seconds of each phase of a job, and its coordinator's state after it."""
     keys = ("seconds", "messages", "threads", "cpu")
@@ -170,6 +182,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "spmd": spmd_table,
     "spmd-scale": scale_table,
     "job-start": job_table,
+    "replica-scale": replicas_table,
 }
 
 

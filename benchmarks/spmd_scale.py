@@ -1,4 +1,4 @@
-"""Meshes far larger than the machine: shardings over 4,096 devices, and one transformer block compiled, not run, for 256 virtual ones.
+"""Meshes far larger than the machine: shardings over 4,096 devices, and one transformer block compiled, not run, for 256 and 1,024 virtual ones.
 
 The first part needs no device at all. The second starts a process with that many CPU devices, uploads the parts of the weights, and reads
 out of the compiled step which collectives it calls and how many bytes each device needs.
@@ -22,7 +22,12 @@ from harness import Row, wide_console, write_results
 GOAL_S = 1.0
 DEVICES = 4096
 SHAPES = {"one axis": (4096,), "two axes": (64, 64), "three axes": (16, 16, 16), "four axes": (4, 8, 16, 8)}
-MESHES = {"data=16, tensor=16": (16, 1, 16), "fsdp=256": (1, 256, 1), "data=4, fsdp=8, tensor=8": (4, 8, 8)}
+MESHES = {
+    "data=16, tensor=16": (16, 1, 16),
+    "fsdp=256": (1, 256, 1),
+    "data=4, fsdp=8, tensor=8": (4, 8, 8),
+    "data=8, fsdp=16, tensor=8": (8, 16, 8),
+}
 QUICK_MESHES = {"data=2, fsdp=2, tensor=2": (2, 2, 2)}
 
 

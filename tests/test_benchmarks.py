@@ -160,6 +160,17 @@ def test_a_job_starts_and_ends_with_one_thread_of_its_server(tmp_path: Path) -> 
     assert done.returncode == 0 and "| meet again |" in done.stdout
 
 
+@pytest.mark.long
+def test_steps_of_many_replicas_are_compiled(tmp_path: Path) -> None:
+    rows = results("replica_scale.py", tmp_path / "results.json")["rows"]
+    assert [row["replicas"] for row in rows] == [8, 8]
+    for row in rows:
+        assert "all-gather" in row["collectives"] and "reduce-scatter" in row["collectives"]
+        assert row["held_bytes"] < row["weight_bytes"], "an eighth of weights and two moments"
+    done = run_script("render.py", str(tmp_path / "results.json"))
+    assert done.returncode == 0 and "| FSDP2 and tensor |" in done.stdout
+
+
 @pytest.mark.parametrize("extra", ["recording", pytest.param("checks", marks=pytest.mark.long)])
 def test_what_an_extra_costs_is_timed(extra: str, tmp_path: Path) -> None:
     (row,) = results("extras.py", tmp_path / "results.json", extra, "--models", "mlp")["rows"]
