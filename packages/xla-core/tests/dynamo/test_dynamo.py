@@ -35,15 +35,6 @@ from xla_core.runtime.client import current_recorder
 BACKENDS = ["openxla", "openxla_eval"]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    torch_xla.sync()
-    yield
-    dynamo_config.skip_input_data_check = False
-
-
 def counters(*names: str) -> list[int]:
     return [metrics.counter(name) for name in names]
 

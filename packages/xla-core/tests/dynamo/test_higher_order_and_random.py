@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from xla_core import metrics
 from xla_core.dynamo import random_states
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
 
 
 def cost(function: Callable[[], Any]) -> tuple[Any, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +11,6 @@ import torch
 from torch import nn
 
 from xla_core import metrics
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-
 
 X = torch.arange(6.0) / 7 - 0.5
 # Functions of an xla tensor and one on the CPU, two of the latter, and how many programs a later call runs (None: not counted).
