@@ -12,7 +12,6 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "parallelism.md"
 PROGRAMS = dict(re.findall(r"^```py\n# (\w+)\.py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S))
-DEVICES = {"two_axes": 4, "marks": 8, "fsdpv2": 8, "automatic": 8}
 PLAIN = """
 import torch
 from model import GPT, batches, loss_of
@@ -26,25 +25,74 @@ for tokens in batches():
     optimizer.step()
     print(f"loss {loss.item():.4f}")
 """
+# The same programs one after the other, since processes take longer to start than to train.
+REPLICAS = """
+import importlib
+import sys
+
+import torch.distributed as dist
+import torch_xla
 
 
-def losses(folder: Path, name: str, program: str, devices: int) -> list[float]:
+def run(index):
+    for name in sys.argv[1:]:
+        importlib.import_module(name).train(index)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch_xla.launch(run)
+"""
+ONE_PROGRAM = """
+import importlib
+import sys
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has all programs of the page."""
+    found = tmp_path_factory.mktemp("page")
+    for name, program in {**PROGRAMS, "plain": PLAIN, "replicas_in_turn": REPLICAS, "in_turn": ONE_PROGRAM}.items():
+        (found / f"{name}.py").write_text(program, encoding="utf-8")
+    return found
+
+
+def losses(folder: Path, devices: int, *command: str) -> list[float]:
     """What a program prints, over so many CPU devices."""
-    (folder / "model.py").write_text(PROGRAMS["model"], encoding="utf-8")
-    (folder / f"{name}.py").write_text(program, encoding="utf-8")
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
-    command = [sys.executable, f"{name}.py"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    whole = [sys.executable, *command]
+    done = subprocess.run(whole, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return [float(line.removeprefix("loss ")) for line in done.stdout.splitlines() if line.startswith("loss ")]
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    return losses(tmp_path_factory.mktemp("plain"), "plain", PLAIN, 1)
+def expected(folder: Path) -> list[float]:
+    found = losses(folder, 1, "plain.py")
+    assert len(found) == 3
+    return found
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "model"])
-def test_a_program_prints_the_losses_of_plain_torch(name: str, expected: list[float], tmp_path: Path) -> None:
-    found = losses(tmp_path, name, PROGRAMS[name], DEVICES.get(name, 2))
-    assert len(found) == 3 and found == pytest.approx(expected, abs=2e-4)
+@pytest.mark.parametrize(
+    ("devices", "program", "names"),
+    [
+        (2, "replicas_in_turn.py", ["replicas", "fsdp2", "tensor_parallel"]),
+        pytest.param(2, "replicas_in_turn.py", ["ddp", "zero", "fsdp"], marks=pytest.mark.long),
+        pytest.param(4, "replicas_in_turn.py", ["two_axes"], marks=pytest.mark.long),
+        (8, "in_turn.py", ["marks", "fsdpv2", "automatic"]),
+    ],
+)
+def test_programs_print_the_losses_of_plain_torch(
+    devices: int, program: str, names: list[str], expected: list[float], folder: Path
+) -> None:
+    assert losses(folder, devices, program, *names) == pytest.approx(expected * len(names), abs=2e-4)
+
+
+def test_all_programs_are_run() -> None:
+    replicas = {"replicas", "ddp", "zero", "fsdp", "fsdp2", "tensor_parallel", "two_axes"}
+    assert set(PROGRAMS) == {"model", *replicas, "marks", "fsdpv2", "automatic"}

@@ -487,7 +487,7 @@ def test_a_storage_of_size_0_holds_no_data() -> None:
     torch_xla.sync()
     before = torch.xla.memory_allocated()  # type: ignore[attr-defined]
     x.untyped_storage().resize_(0)
-    assert before - torch.xla.memory_allocated() == x.nbytes  # type: ignore[attr-defined]
+    assert before - torch.xla.memory_allocated() > 0.99 * x.nbytes  # type: ignore[attr-defined]
     x.untyped_storage().resize_(x.nbytes)
     x.copy_(torch.full((1024, 256), 2.0))
     assert part.tolist() == [2.0] * 256

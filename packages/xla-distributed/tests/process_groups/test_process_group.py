@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from xla_distributed.collectives.groups import Members
-from xla_distributed.process_groups.meshes import groups_for, inferred_mesh
+from xla_distributed.process_groups.meshes import Options, groups_for, inferred_mesh
 
 Reports = list[dict[str, Any]]
 
@@ -246,7 +246,7 @@ def test_compiled_backward_holds_collectives(reports: Reports) -> None:
 )
 def test_a_mesh_is_inferred(ranks: list[int], count: int, mesh: list[list[int]]) -> None:
     assert inferred_mesh(ranks, count) == mesh
-    assert groups_for(ranks, count, {"spmd": True}) == mesh
+    assert groups_for(ranks, count, {"xla_pg_options": {"spmd": True}}) == groups_for(ranks, count, Options()) == mesh
 
 
 @pytest.mark.parametrize(("ranks", "count"), [([0, 3], 4), ([0, 1, 3], 6), ([1, 2], 4), ([1, 0], 2), ([0, 1], 3)])
@@ -258,6 +258,6 @@ def test_what_is_no_rectangle_is_refused(ranks: list[int], count: int) -> None:
 def test_a_part_stands_alone_or_in_a_mesh_that_has_it() -> None:
     assert groups_for([0, 1], 2, {}) is None
     assert groups_for([0, 2], 4, {}) == Members([(0, 2)])
-    assert groups_for([0, 2], 4, {"mesh": [[0, 2], [1, 3]]}) == [[0, 2], [1, 3]]
+    assert groups_for([0, 2], 4, {"xla_pg_options": {"mesh": [[0, 2], [1, 3]]}}) == [[0, 2], [1, 3]]
     with pytest.raises(ValueError, match=r"\[0, 2\]"):
-        groups_for([0, 2], 4, {"mesh": [[0, 1], [2, 3]]})
+        groups_for([0, 2], 4, Options(mesh=[[0, 1], [2, 3]]))

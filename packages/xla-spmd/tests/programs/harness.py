@@ -10,8 +10,8 @@ import torch
 
 import torch_xla._XLAC
 import torch_xla.distributed.spmd as xs
+from xla_core.abi.metrics import live_buffers
 from xla_core.abi.sharding import device_shards
-from xla_core.frontend.interop import stored_buffer
 from xla_spmd.tensor import XLAShardedTensor, unwrap_sharded_tensor
 
 MESH = xs.Mesh(range(8), (4, 2), ("x", "y"))  # devices in their order
@@ -54,8 +54,11 @@ def stored(t: torch.Tensor) -> list[int]:
 
 
 def bytes_of_each(t: torch.Tensor) -> list[int]:
-    """What a tensor takes on each device."""
-    return [shard.data.nbytes for shard in stored_buffer(unwrap_sharded_tensor(t))[1].addressable_shards]
+    """What a tensor takes on each device, padding included."""
+    inner = unwrap_sharded_tensor(t)
+    device_shards(inner)  # computes it
+    held = next(found.array for found in live_buffers() if any(one is inner or one is t for one in found.tensors))
+    return [shard.data.nbytes for shard in held.addressable_shards]
 
 
 def ramp(*shape: int) -> torch.Tensor:
