@@ -1,4 +1,4 @@
-"""Meshes far larger than the machine: shardings over 4,096 devices, and a transformer block compiled, not run, for up to 1,024 virtual ones.
+"""Meshes larger than the machine: shardings over 4,096 devices, and a transformer block compiled, not run, for up to 1,024 virtual ones.
 
 The first part needs no device at all. The second starts a process with that many CPU devices, uploads the parts of the weights, and reads
 out of the compiled step which collectives it calls and how many bytes each device needs.
