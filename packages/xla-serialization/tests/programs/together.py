@@ -152,7 +152,8 @@ def replicas(folder: str) -> dict[str, Any]:
 def whole(folder: str) -> dict[str, Any]:
     """`xm.save` of tensors that are divided among the processes, sent in parts of a few bytes."""
     whole_tensors._EXCHANGED_BYTES = 48
-    weight = sharded(3.0) + torch.arange(32.0).reshape(8, 4).to("xla")
+    weight = sharded(3.0)
+    weight += torch.arange(32.0).reshape(8, 4).to("xla")
     low = sharded(0.5).to(torch.bfloat16)
     state = {"weight": weight, "tied": weight, "low": low, "plain": torch.arange(3, device="xla"), "here": torch.ones(2)}
     kept = {**state, "empty": torch.ones(0, 4, device="xla"), "parameter": torch.nn.Parameter(sharded(2.0)), "step": 7}
