@@ -11,6 +11,8 @@ import torch
 
 Report = dict[str, Any]
 Reports = tuple[list[Report], list[Report]]
+# docs/parallelism.md trains by FSDP2 and tensor parallelism in the tests that always run.
+pytestmark = pytest.mark.long
 QUICK = ("dtensors", "tensor_parallel.quick", "fully_sharded.quick", "replicated.quick", "checkpoints.save")
 MORE = ("tensor_parallel", "fully_sharded", "replicated")
 ON_FOUR = ("meshes_of_two", "five_ways")
@@ -86,7 +88,6 @@ def test_training(reports: Reports, section: str, part: str) -> None:
         check(ours[f"{section}.quick"][part], theirs[f"{section}.quick"][part], part)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("section", MORE)
 def test_more_training(more: Reports, section: str) -> None:
     for ours, theirs in zip(*more, strict=True):
@@ -97,7 +98,6 @@ def test_more_training(more: Reports, section: str) -> None:
                 check(ours[section][part], wanted, part, rel=2e-3 if part == "float16" else 2e-4)
 
 
-@pytest.mark.long
 def test_distributed_data_parallel_sends_bfloat16(more: Reports) -> None:
     """Torch has this hook for CUDA only."""
     for ours, theirs in zip(*more, strict=True):
@@ -120,14 +120,12 @@ def test_join_is_refused(reports: Reports) -> None:
         assert kind == "NotImplementedError" and "as many batches" in text
 
 
-@pytest.mark.long
 def test_meshes_of_two_dimensions(of_four: Reports) -> None:
     """Their groups, tensors sharded over both, FSDP2 sharded over one and replicated over the other."""
     for ours, theirs in zip(*of_four, strict=True):
         check(ours["meshes_of_two"], theirs["meshes_of_two"], "two dimensions")
 
 
-@pytest.mark.long
 def test_a_gpt_trained_five_ways(of_four: Reports) -> None:
     ours, theirs = of_four
     wanted = theirs[0]["five_ways"]["plain"]
@@ -145,14 +143,13 @@ def test_checkpoints_hold_what_torch_would_save(reports: Reports) -> None:
         check(ours["checkpoints.save"], theirs["checkpoints.save"], "saved")
 
 
-@pytest.mark.long
 def test_checkpoints_of_two_are_loaded_by_four(reports: Reports, of_four: Reports) -> None:
     for ours in of_four[0]:
         for pair, found in ours["checkpoints.load"].items():
             check(found, saved(reports, "FSDP2"), pair)
 
 
-@pytest.mark.parametrize(("device", "source"), [("xla", "cpu"), pytest.param("cpu", "xla", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("device", "source"), [("xla", "cpu"), ("cpu", "xla")])
 def test_checkpoints_of_two_are_loaded_by_one(start: Callable[..., Any], folder: Path, reports: Reports, device: str, source: str) -> None:
     """Also those that torch wrote, and ours by torch."""
     (found,) = start("torch_stack", 1, 1, device, "checkpoints.load", CHECKPOINTS=str(folder / source)).reports()
