@@ -22,7 +22,7 @@ from xla_core.frontend.values import value_of
 from xla_core.ir.aval import Aval, aval_of
 from xla_core.ir.device_order import in_order_of
 from xla_core.ir.manual import enter, leave
-from xla_core.ir.pending_graph import BLANK, Value, blank_value, buffer_value
+from xla_core.ir.pending_graph import BLANK, Value, buffer_value
 from xla_core.ir.sharding import Sharding, inside, spans_devices, stored_shape
 from xla_core.ir.signature import Signature
 from xla_core.metrics import Direction
@@ -198,22 +198,28 @@ def set_upload_policy(policy: UploadPolicy) -> None:
 
 def uploaded(host: torch.Tensor, recorder: Recorder, source: torch.Tensor) -> XLATensor:
     """A CPU tensor on a device, in SPMD mode sharded as the policy says. source: what is moved, of which `host` has the values."""
-    found = wrap(blank_value(recorder, aval_of(tuple(host.shape), host.dtype)))
-    found._storage.value = upload_to(found, host, source)
+    wanted = _sharding_by_policy(host, source)
+    if wanted is None:
+        return wrap(upload(host, recorder))
+    found = wrap(upload(host, recorder, wanted.named))
+    resharding.set_sharding(found._storage, wanted)
     return found
 
 
 def upload_to(target: XLATensor, host: torch.Tensor, source: torch.Tensor) -> Value:
     """A CPU tensor's value on the device of `target`, which takes it over, sharded by the policy if it had no data."""
     storage = target._storage
-    wanted = None
-    if storage.value.slot == BLANK and target._view is None and _policies and host.shape == target.shape and host.dim():
-        if config.AUTO_SPMD.get() and config.USE_SPMD.get() and resharding.requested_sharding(storage) is None:
-            wanted = _policies[0](source)
+    fresh = storage.value.slot == BLANK and target._view is None and host.shape == target.shape
+    wanted = _sharding_by_policy(host, source) if fresh and resharding.requested_sharding(storage) is None else None
     if wanted is None:
         return upload(host, storage.value.recorder)
     resharding.set_sharding(storage, wanted)
     return upload(host, storage.value.recorder, wanted.named)
+
+
+def _sharding_by_policy(host: torch.Tensor, source: torch.Tensor) -> Sharding | None:
+    asked = _policies and host.dim() and config.AUTO_SPMD.get() and config.USE_SPMD.get()
+    return _policies[0](source) if asked else None
 
 
 def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
