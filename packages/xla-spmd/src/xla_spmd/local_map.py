@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,10 +95,7 @@ def _whole(result: Any, mesh: AnyMesh, placements: Placements | None) -> Any:
 
 
 def _size(mesh: Mesh, axes: Sequence[int]) -> int:
-    count = 1
-    for axis in axes:
-        count *= mesh.mesh_shape[axis]
-    return count
+    return math.prod(mesh.mesh_shape[axis] for axis in axes)
 
 
 class _Sum(torch.autograd.Function):
