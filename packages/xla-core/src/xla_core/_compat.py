@@ -560,10 +560,10 @@ has_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 @contextmanager
-def hidden_from_modes() -> Iterator[None]:
-    """Without those dispatch modes that want to see nothing of what torch.compile has compiled, one of torch's own among them."""
+def hidden_from_modes(*, all_of_them: bool = False) -> Iterator[None]:
+    """Without those dispatch modes that want to see nothing of what torch.compile has compiled, one of torch's own among them; or any."""
     with ExitStack() as stack:
-        while (mode := _python_dispatch._get_current_dispatch_mode()) is not None and mode.ignore_compile_internals():
+        while (mode := _python_dispatch._get_current_dispatch_mode()) is not None and (all_of_them or mode.ignore_compile_internals()):
             stack.enter_context(_python_dispatch._pop_mode_temporarily())
         yield
 

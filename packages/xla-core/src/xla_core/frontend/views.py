@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from xla_core._compat import OpOverload
+from xla_core._compat import OpOverload, hidden_from_modes
 from xla_core.errors import InternalError, UnsupportedOperationError
 from xla_core.frontend.encode import remember
 from xla_core.frontend.plain import ours
@@ -124,7 +124,8 @@ _LAYOUTS: weakref.WeakValueDictionary[tuple[Any, ...], ViewSpec] = weakref.WeakV
 def root(base: Aval) -> ViewSpec:
     """The view of a base that is the base itself."""
     if base.root is None:
-        found = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
+        with hidden_from_modes(all_of_them=True):  # specs outlive the modes
+            found = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
         base.root = _LAYOUTS.setdefault(_layout(base, found.meta), found)
     spec: ViewSpec = base.root
     return spec
@@ -140,7 +141,8 @@ def child(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     Raises what torch raises for arguments that make no view.
     """
     args, kwargs = _plain(args), {name: value for name, value in kwargs.items() if name != "implicit"}
-    return _derive(parent, func, (*args, *_keywords(func, len(args), kwargs)))
+    with hidden_from_modes(all_of_them=True):  # those of torch's tracing take no tensors but their own
+        return _derive(parent, func, (*args, *_keywords(func, len(args), kwargs)))
 
 
 def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
