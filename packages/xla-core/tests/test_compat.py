@@ -481,3 +481,37 @@ def test_device_meshes_are_announced_by_their_type(monkeypatch: pytest.MonkeyPat
 
     _compat.before_device_meshes("meta", lambda: setattr(DeviceMesh, "__new__", lambda cls, device_type: object.__new__(Other)))
     assert type(DeviceMesh.__new__(DeviceMesh, "meta")) is Other, "what `ready` sets makes this one already"
+
+
+def test_tensors_that_a_transform_wraps_are_known() -> None:
+    seen: list[bool] = []
+    torch.func.vmap(lambda x: (seen.append(_compat.is_transformed(x)), x)[1])(torch.ones(2))
+    assert seen == [True] and not _compat.is_transformed(torch.ones(2))
+
+
+def test_function_modes_see_data() -> None:
+    seen: list[bool] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(_compat.reads_data(func))
+            return func(*args, **(kwargs or {}))
+
+    tensor = torch.ones(2, device="xla")
+    with Mode():
+        _ = tensor.data
+        _ = tensor.shape
+    assert seen == [True, False]
+
+
+def test_axes_over_which_an_array_varies() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+    seen: list[frozenset[str]] = []
+
+    def local(x: jax.Array, y: jax.Array) -> jax.Array:
+        seen.extend([_compat.varying_axes(x), _compat.varying_axes(y)])
+        return x * y
+
+    parts = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
+    jax.shard_map(local, mesh=mesh, in_specs=parts, out_specs=parts[0])(jnp.ones(4), jnp.ones(2))
+    assert seen == [{"data"}, set()] and not _compat.varying_axes(jnp.ones(2))

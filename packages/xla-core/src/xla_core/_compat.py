@@ -715,3 +715,19 @@ def serialized_hlo(text: str) -> bytes:
     """The HloModuleProto of a module's HLO text. Raises RuntimeError for what XLA cannot parse."""
     module: bytes = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     return module
+
+
+def varying_axes(array: Any) -> frozenset[str]:
+    """The axes of a mesh over which an array of a `shard_map` varies; none outside of one."""
+    aval: Any = jax.typeof(array)
+    return frozenset(aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma)
+
+
+def is_transformed(tensor: Any) -> bool:
+    """Whether a transform of `torch.func` wraps a tensor: a batch of `vmap`, a tangent, a gradient."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def reads_data(function: Any) -> bool:
+    """Whether what a function mode sees is the `.data` of a tensor. Looked up late: xla tensors bring their own property."""
+    return bool(function == torch.Tensor.data.__get__)  # type: ignore[attr-defined]

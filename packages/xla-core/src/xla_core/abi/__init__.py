@@ -9,6 +9,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `collectives`: reductions, and the arguments of collectives;
 * `process`: the devices and settings of this process, and its place in a job;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
+* `interop`: torch code as JAX functions, JAX functions on tensors;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
 * `tpu_host`: the chips of a TPU host, and how processes share them;
@@ -26,7 +27,21 @@ methods, changes with a new `ABI_VERSION` only: additions with a minor, all else
 
 from __future__ import annotations
 
-from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, tpu_host, uploads, views
+from xla_core.abi import (
+    collectives,
+    events,
+    files,
+    graph,
+    interop,
+    metrics,
+    operators,
+    process,
+    sharding,
+    tensors,
+    tpu_host,
+    uploads,
+    views,
+)
 from xla_core.activation import activate
 from xla_core.runtime.abi_version import ABI_VERSION, require
 
@@ -36,6 +51,7 @@ __all__ = [
     "events",
     "files",
     "graph",
+    "interop",
     "metrics",
     "operators",
     "process",

@@ -22,6 +22,7 @@ from xla_core.metrics import Cause
 from xla_core.runtime import resharding
 from xla_core.runtime.client import client, current_recorder, default_sharding, recorder_of
 from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.source_location import user_line
 from xla_core.runtime.sync import compute, user_step
 from xla_core.runtime.transfer import local, upload, with_default_sharding
 
@@ -58,8 +59,13 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
     """A tensor over a jax array on one of this process's devices (in SPMD mode, or on all), without a copy; the array stays valid.
 
     dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
-    DeviceMismatchError for an array on other devices.
+    DeviceMismatchError for an array on other devices, TypeError for a traced array, which has no buffer.
     """
+    if isinstance(buffer, jax.core.Tracer):
+        raise TypeError(
+            f"tensor_from_buffer got {jax.typeof(buffer)} that JAX is tracing, at {user_line()}: it has no values yet. Make the torch code "
+            "a JAX function with xla_core.interop.to_jax, or take the tensor outside of jax.jit, grad and vmap"
+        )
     logical = torch_dtype(buffer.dtype) if dtype is None else dtype
     if device_dtype(logical) != buffer.dtype:
         raise UnsupportedDtypeError(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from jax.export import Exported
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from xla_core import metrics
-from xla_core._compat import between_graphs
+from xla_core._compat import between_graphs, is_transformed
 from xla_core.dtypes import torch_dtype
 from xla_core.frontend.encode import recorder_among, remember, two_devices
 from xla_core.frontend.observing import wrapped
@@ -98,14 +98,15 @@ def call_jax(
     name: how the operation is called in graphs and errors; the function's own name if left out.
     override_hash: stands for the function where that is another object at each call.
 
-    Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`. `torch.compile` breaks its graph here. Raises
-    RuntimeError for a tensor on another device, TypeError for an argument that cannot be a constant, and whatever the function raises.
+    Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`; the transforms of `torch.func` are those of JAX.
+    `torch.compile` breaks its graph here. Raises RuntimeError for a tensor on another device, TypeError for an argument that cannot be a
+    constant, and whatever the function raises.
     """
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            if holder_of(leaf) is None:
+            if holder_of(leaf) is None and not is_transformed(leaf):
                 raise mixed(leaf)
         elif not isinstance(leaf, Hashable):
             raise TypeError(f"call_jax cannot take a {type(leaf).__name__} as a constant: pass it as an xla tensor, or close over it")
@@ -123,7 +124,9 @@ def traced_functions() -> int:
 
 def _called(call: _Call, tensors: list[Any]) -> Any:
     traced = _trace(call, tensors)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if any(map(is_transformed, tensors)):
+        results = list(_Transformed.apply(call, *tensors))  # type: ignore[no-untyped-call]
+    elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         results = list(_Differentiable.apply(call, traced, *tensors))  # type: ignore[no-untyped-call]
     else:
         results = _record(traced.signature, tensors)
@@ -131,7 +134,7 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
 
 
 def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
-    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
+    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, _is_manual(tensor)) for tensor in tensors)
     users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
     key = (call.key, avals, users, *[getattr(jax.config, name) for name in _SETTINGS])
     found = _traced.get(key)
@@ -144,6 +147,11 @@ def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
         found = _Traced(_signature(call.name, closed, avals, inferred), tree)
         found = remember(_traced, key, found)
     return found
+
+
+def _is_manual(tensor: Any) -> bool:
+    found = holder_of(tensor)
+    return found is not None and found._storage.value.aval.manual
 
 
 def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
@@ -236,44 +244,116 @@ class _Differentiable(torch.autograd.Function):
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _record(traced.signature, tensors)
-        ctx.mark_non_differentiable(*[one for one in results if not (one.dtype.is_floating_point or one.dtype.is_complex)])
+        ctx.mark_non_differentiable(*[one for one in results if not _may_have_gradient(one)])
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
+        return None, None, *_gradients(ctx.call, ctx.saved_tensors, ctx.needs_input_grad[2:], cotangents)
+
+
+class _Transformed(torch.autograd.Function):
+    """The call over tensors that transforms of `torch.func` wrap: each is one of JAX's over the call inside."""
+
+    @staticmethod
+    def forward(call: _Call, *tensors: torch.Tensor) -> Any:
+        return tuple(jax.tree.leaves(_called(call, list(tensors))))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.mark_non_differentiable(*[one for one in output if not _may_have_gradient(one)])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
+        return None, *_gradients(ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:], cotangents)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
-        wanted = tuple(place for place, needed in enumerate(ctx.needs_input_grad[2:]) if needed)
-        inexact = [one for one in cotangents if one.dtype.is_floating_point or one.dtype.is_complex]
-        pullback = _Pullback(ctx.call, wanted, len(tensors))
-        operands = (*tensors, *[one.conj().resolve_conj() if one.dtype.is_complex else one for one in inexact])
-        leaves, tree = jax.tree.flatten((operands, {}))
-        call = _Call(pullback, f"{ctx.call.name}_backward", pullback, (_OPERAND,) * len(leaves), tree)
-        found = iter(_called(call, list(operands)))
-        grads = [next(found) if place in wanted else None for place in range(len(tensors))]
-        return None, None, *[grad.conj().resolve_conj() if grad is not None and grad.dtype.is_complex else grad for grad in grads]
+        moved = tuple(place for place, tangent in enumerate(tangents) if tangent is not None)
+        push = _Changed("jvp", ctx.call, moved, _jvp)
+        found = iter(_flat_call(push, (*tensors, *[tangent for tangent in tangents if tangent is not None])))
+        shapes = jax.tree.leaves(_called(ctx.call, list(tensors)))
+        return tuple(next(found) if _may_have_gradient(one) else None for one in shapes)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: _Call, *tensors: torch.Tensor) -> Any:
+        results = tuple(_flat_call(_Changed("vmap", call, tuple(in_dims[1:]), _vmap), tensors))
+        return results, (0,) * len(results)
+
+
+def _may_have_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _gradients(call: _Call, tensors: Sequence[Any], needed: Sequence[bool], cotangents: Sequence[torch.Tensor]) -> list[Any]:
+    """The gradient of a call for each of its tensors; None where none is needed."""
+    wanted = tuple(place for place, one in enumerate(needed) if one)
+    inexact = [one for one in cotangents if _may_have_gradient(one)]
+    operands = (*tensors, *[one.conj().resolve_conj() if one.dtype.is_complex else one for one in inexact])
+    found = iter(_flat_call(_Changed("backward", call, wanted, _pull), operands))
+    grads = [next(found) if place in wanted else None for place in range(len(tensors))]
+    return [grad.conj().resolve_conj() if grad is not None and grad.dtype.is_complex else grad for grad in grads]
+
+
+def _flat_call(changed: _Changed, operands: Sequence[Any]) -> list[Any]:
+    leaves, tree = jax.tree.flatten((tuple(operands), {}))
+    call = _Call(changed, f"{changed.call.name}_{changed.name}", changed, (_OPERAND,) * len(leaves), tree)
+    return list(_called(call, list(operands)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Pullback:
-    """The transposed derivative of a call for the operands at `wanted`: takes its operands, then cotangents of inexact results."""
+class _Changed:
+    """A call under a transform of JAX. places: the operands it is for, or where each has its batch."""
 
+    name: str
     call: _Call
-    wanted: tuple[int, ...]
-    operands: int
+    places: tuple[int | None, ...]
+    transform: Callable[[_Changed, tuple[Any, ...]], list[Any]]
 
     def __hash__(self) -> int:
-        return hash((self.call.key, self.wanted, self.operands))
+        return hash((self.name, self.call.key, self.places))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Pullback) and (self.call.key, self.wanted) == (other.call.key, other.wanted)
+        return isinstance(other, _Changed) and (self.name, self.call.key, self.places) == (other.name, other.call.key, other.places)
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        inputs, cotangents = list(arrays[: self.operands]), arrays[self.operands :]
+        return self.transform(self, arrays)
 
-        def part(*chosen: Any) -> list[Any]:
-            for place, array in zip(self.wanted, chosen, strict=True):
-                inputs[place] = array
-            return [one for one in jax.tree.leaves(self.call(*inputs)) if _is_inexact(one.dtype)]
+    def leaves(self, *arrays: Any) -> list[Any]:
+        """The results of the call itself, in a row."""
+        return jax.tree.leaves(self.call(*arrays))
 
-        _, pull = jax.vjp(part, *[inputs[place] for place in self.wanted])
-        return list(pull(list(cotangents)))
+    def part(self, inputs: Sequence[Any]) -> Callable[..., list[Any]]:
+        """The inexact results of the call as a function of the operands at `places` alone."""
+
+        def run(*chosen: Any) -> list[Any]:
+            arrays = list(inputs)
+            for place, array in zip(self.places, chosen, strict=True):
+                arrays[cast(int, place)] = array
+            return [one for one in self.leaves(*arrays) if _is_inexact(one.dtype)]
+
+        return run
+
+
+def _pull(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
+    """The gradients of the call's operands at `places`. arrays: all its operands, then cotangents of its inexact results."""
+    operands = sum(leaf is _OPERAND for leaf in changed.call.leaves)
+    inputs, cotangents = arrays[:operands], arrays[operands:]
+    _, pull = jax.vjp(changed.part(inputs), *[inputs[cast(int, place)] for place in changed.places])
+    return list(pull(list(cotangents)))
+
+
+def _jvp(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
+    """The tangents of inexact results. arrays: all operands, then tangents of those at `places`."""
+    operands = sum(leaf is _OPERAND for leaf in changed.call.leaves)
+    inputs, tangents = arrays[:operands], arrays[operands:]
+    return list(jax.jvp(changed.part(inputs), [inputs[cast(int, place)] for place in changed.places], list(tangents))[1])
+
+
+def _vmap(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
+    """The results, with their batch first. places: the axis of each operand's batch."""
+    return list(jax.vmap(changed.leaves, in_axes=changed.places)(*arrays))

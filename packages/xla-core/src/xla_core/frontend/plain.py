@@ -70,7 +70,12 @@ def holder(tensor: Any) -> XLATensor:
 
 
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
-    """The error for an operand on the CPU."""
+    """The error for an operand on the CPU, or inside of a transform."""
+    if _compat.is_transformed(tensor):
+        return DeviceMismatchError(
+            f"a transform of torch.func wraps this tensor of shape {tuple(tensor.shape)}, where plain xla tensors are needed: make the "
+            "call outside of the transform, or make the function a JAX one with xla_core.interop.to_jax and transform it there"
+        )
     return DeviceMismatchError(
         f"Input tensor is not an XLA tensor: {tensor.type()} of shape {tuple(tensor.shape)}. Move it first, with .to('xla')"
     )

@@ -151,3 +151,13 @@ def region_name() -> str | None:
     """The name of the innermost region that has one."""
     names = _regions.names
     return next((name for name in reversed(names) if name is not None), _regions.default) if names else _regions.default
+
+
+def line_of_error(error: BaseException) -> str | None:
+    """`file:line` of the innermost frame of the user's code that an error came through; None if there is none."""
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        if is_users(traceback.tb_frame.f_code.co_filename):
+            found = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found

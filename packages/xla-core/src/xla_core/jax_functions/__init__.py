@@ -1,0 +1,1 @@
+"""Functions that go both ways between torch and JAX."""
