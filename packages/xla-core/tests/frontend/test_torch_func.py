@@ -1,0 +1,90 @@
+"""The transforms of `torch.func` over xla tensors, against the same on the CPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.utils._pytree import tree_leaves
+
+# torch itself, when it first computes a tangent
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+
+Function = Callable[[Tensor], Any]
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[0] = y[0] * 2
+    return y.mul_(3).sin_()
+
+
+FUNCTIONS: dict[str, Function] = {
+    "in place": in_place,
+    "views": lambda x: x.t().reshape(-1)[2:].view(-1, 2).sin(),
+    "indices": lambda x: x[[0, 0, 2]] * x[:, [1]][:3],
+    "sorted": lambda x: x.cumsum(0).sort(0)[0] * x,
+    "branches": lambda x: torch.where(x > 0, x, x * x).log_softmax(-1),
+}
+TRANSFORMS: dict[str, Callable[[Function], Function]] = {
+    "grad": lambda f: grad(lambda x: f(x).sum()),
+    "vmap": lambda f: lambda x: vmap(f, in_dims=1, out_dims=-1)(torch.stack([x, x * 2, -x], 1)),
+    "vmap of grad": lambda f: lambda x: vmap(grad(lambda x: f(x).sum()))(torch.stack([x, x * 2, -x])),
+    "jvp": lambda f: lambda x: jvp(f, (x,), (x / 2,)),
+    "vjp": lambda f: lambda x: vjp(f, x)[1](torch.ones_like(f(x))),
+    "jacrev": lambda f: jacrev(f),
+    "jacfwd": lambda f: jacfwd(f),
+    "hessian": lambda f: hessian(lambda x: f(x).sum()),
+}
+
+
+def check(function: Function, inputs: Tensor) -> None:
+    for ours, theirs in zip(tree_leaves(function(inputs.to("xla"))), tree_leaves(function(inputs)), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
+def test_functions(transform: Callable[[Function], Function], function: Function) -> None:
+    torch.manual_seed(0)
+    check(transform(function), torch.randn(4, 3))
+
+
+def test_modules() -> None:
+    torch.manual_seed(0)
+    cpu = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)).eval()
+    modules = {"cpu": cpu, "xla": copy.deepcopy(cpu).to("xla")}
+
+    def all_of(x: Tensor) -> Any:
+        module = modules[x.device.type]
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+
+        def total(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+            result: Tensor = functional_call(module, (parameters, buffers), (x,)).square().sum()
+            return result
+
+        several = stack_module_state([module, module])
+        return (
+            grad(total)(parameters, x),
+            vmap(grad(total), (None, 0))(parameters, x[:, None]),
+            jacrev(lambda parameters: functional_call(module, (parameters, buffers), (x,)))(parameters),
+            vmap(lambda p, b: functional_call(module, (p, b), (x,)))(*several),
+        )
+
+    check(lambda x: [leaf.detach() for leaf in tree_leaves(all_of(x))], torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: nn.functional.dropout(x, 0.5), lambda x: x * 0 + torch.rand_like(x)], ids=["mask", "numbers"]
+)
+def test_random_numbers_of_batches(function: Function) -> None:
+    x = torch.ones(4, 64, device="xla")
+    same, different = (vmap(function, randomness=randomness)(x).cpu() for randomness in ("same", "different"))
+    assert torch.equal(same[0], same[1]) and not torch.equal(different[0], different[1])
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(function)(x)
