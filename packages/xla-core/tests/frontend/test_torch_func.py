@@ -48,6 +48,13 @@ def check(function: Function, inputs: Tensor) -> None:
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
+def test_transforms(transform: Callable[[Function], Function]) -> None:
+    torch.manual_seed(0)
+    check(transform(in_place), torch.randn(4, 3))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
 def test_functions(transform: Callable[[Function], Function], function: Function) -> None:
@@ -79,9 +86,10 @@ def test_modules() -> None:
     check(lambda x: [leaf.detach() for leaf in tree_leaves(all_of(x))], torch.randn(5, 3))
 
 
-@pytest.mark.parametrize(
-    "function", [lambda x: nn.functional.dropout(x, 0.5), lambda x: x * 0 + torch.rand_like(x)], ids=["mask", "numbers"]
-)
+DRAWING: dict[str, Function] = {"mask": lambda x: nn.functional.dropout(x, 0.5), "numbers": lambda x: x * 0 + torch.rand_like(x)}
+
+
+@pytest.mark.parametrize("function", DRAWING.values(), ids=DRAWING.keys())
 def test_random_numbers_of_batches(function: Function) -> None:
     x = torch.ones(4, 64, device="xla")
     same, different = (vmap(function, randomness=randomness)(x).cpu() for randomness in ("same", "different"))

@@ -42,9 +42,16 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "again"), CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("between", [False, True], ids=["together", "apart"])
-def test_policies(options: dict[str, Any], again: int, between: bool) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_policies(name: str) -> None:
+    check_policy(*CASES[name], between=False)
+
+
+def test_what_was_saved_outlives_a_sync() -> None:
+    check_policy(*CASES["offloaded"], between=True)
+
+
+def check_policy(options: dict[str, Any], again: int, between: bool) -> None:
     torch.manual_seed(0)
     cpu = Layers()
     net = copy.deepcopy(cpu).to("xla")

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch import Tensor, nn
 
 import torch_xla
@@ -100,22 +99,30 @@ def test_vmap_and_gradients_per_sample(nets: tuple[Net, Net]) -> None:
         close(found[name], grad.detach())
 
 
-@pytest.mark.parametrize("derivatives", ["torch", "jax"])
-def test_shard_map_sums_gradients_of_what_is_replicated(nets: tuple[Net, Net], derivatives: str) -> None:
-    _, net = nets
-    net.eval()
-    apply, *state = to_jax(net, derivatives=derivatives)
-    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
-    parameters, buffers = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+def test_shard_map_sums_gradients_of_what_is_replicated(run: Callable[..., str]) -> None:
+    code = """
+        from functools import partial
+        import jax, numpy as np, torch, torch_xla
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        from xla_core.interop import to_jax
 
-    @partial(jax.shard_map, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("data")), out_specs=PartitionSpec())
-    def total(parameters: Arrays, x: jax.Array) -> jax.Array:
-        return jax.lax.psum(apply(parameters, buffers, x)[0].sum(), "data")
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to("xla")
+        inputs = np.random.default_rng(0).standard_normal((6, 4), np.float32)
+        mesh = Mesh(np.array(jax.devices()), ("data",))
+        assert mesh.size == 2
+        model(torch.tensor(inputs, device="xla")).sum().backward()
+        for derivatives in ("torch", "jax"):
+            apply, parameters, buffers = to_jax(model, derivatives=derivatives)
 
-    found = jax.jit(jax.grad(total))(parameters, INPUTS)
-    expected = jax.grad(lambda p: apply(p, state[1], INPUTS)[0].sum())(state[0])
-    for name, grad in expected.items():
-        close(found[name], grad)
+            @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+            def total(parameters, x):
+                return jax.lax.psum(apply(parameters, buffers, x)[0].sum(), "data")
+
+            found = jax.jit(jax.grad(total))(jax.device_put(parameters, NamedSharding(mesh, P())), inputs)
+            for name, parameter in model.named_parameters():
+                np.testing.assert_allclose(found[name], parameter.grad.cpu(), rtol=1e-4, atol=1e-5)
+    """
+    run(code, XLA_FLAGS="--xla_force_host_platform_device_count=2")
 
 
 def test_every_order_and_direction_with_jaxs_derivatives() -> None:
