@@ -212,14 +212,16 @@ def _read(wanted: Any, data: Any, where: str) -> Any:
 
 def _check(description: Description, program: Program, where: str) -> None:
     """Raise StepFileError for places that do not exist."""
-    tensors = sum(leaf.kind is Kind.ARGUMENT for leaf in program.leaves)
+    given = [leaf.tensor for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
+    tensors = len(given)
     made = sum(slot.kind is Kind.RESULT for slot in program.outputs)
     if [slot.number for slot in program.outputs[:made]] != list(range(made)):
         raise StepFileError(f"{where}.outputs has results that are not numbered, or not first")
     for slots, name in ((program.inputs, "inputs"), (program.outputs, "outputs")):
         for slot in slots:
             wrong = slot.kind is Kind.STATE and (slot.name not in description.state or description.state[slot.name].tensor != slot.tensor)
-            if wrong or (slot.kind is Kind.ARGUMENT and slot.number >= tensors) or (slot.kind is Kind.RESULT and slot.number >= made):
+            wrong = wrong or (slot.kind is Kind.ARGUMENT and slot.tensor not in given[slot.number : slot.number + 1])
+            if wrong or (slot.kind is Kind.RESULT and slot.number >= made):
                 raise StepFileError(f"{where}.{name} names {slot}, which is not there")
     for leaf in program.leaves:
         if (leaf.kind is Kind.ARGUMENT) is not (leaf.tensor is not None) or leaf.same_as > tensors:

@@ -110,8 +110,9 @@ class ExportedStep:
 
     def _input(self, slot: Slot, packed: Mapping[Kind, Any], given: list[jax.Array]) -> Any:
         if slot.kind is Kind.STATE:
-            return self._state[slot.name]
-        return given[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind]
+            return self._state[slot.name]  # is there already
+        with jax.enable_x64(True):
+            return jax.device_put(given[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
 
     def _compiled_program(self, number: int) -> _Run:
         run = self._compiled.get(number)
@@ -127,7 +128,7 @@ class ExportedStep:
     def _run(self, run: _Run, arrays: list[Any]) -> list[jax.Array]:
         try:
             with jax.enable_x64(True):
-                return run([jax.device_put(array, self._place) for array in arrays])
+                return run(arrays)
         except (RuntimeError, ValueError, TypeError) as error:
             raise self._failed(error) from error
 
