@@ -24,7 +24,9 @@ __all__ = [
     "device",
     "device_count",
     "devices",
+    "export_step",
     "launch",
+    "load_step",
     "manual_seed",
     "real_devices",
     "save_as_stablehlo",
@@ -56,6 +58,6 @@ _register_backend()
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return _submodule(__name__, name, _SUBMODULES)
-    if name in ("save_as_stablehlo", "save_torch_model_as_stablehlo"):
+    if name in ("export_step", "load_step", "save_as_stablehlo", "save_torch_model_as_stablehlo"):
         return getattr(_submodule(__name__, "stablehlo", _SUBMODULES), name)
     return _attribute(__name__, name)

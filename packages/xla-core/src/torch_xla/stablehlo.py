@@ -19,8 +19,11 @@ from xla_core.export.meta import (
     VariableType,
     stablehlo_obj_hook,
 )
+from xla_core.export.step_export import export_step
+from xla_core.export.step_load import ExportedStep, load_step
 
 __all__ = [
+    "ExportedStep",
     "InputLocation",
     "StableHLOExportOptions",
     "StableHLOFunc",
@@ -31,8 +34,10 @@ __all__ = [
     "VariableSignature",
     "VariableType",
     "XLAExportInterpreter",
+    "export_step",
     "exported_program_to_stablehlo",
     "exported_programs_to_stablehlo",
+    "load_step",
     "save_as_stablehlo",
     "save_torch_model_as_stablehlo",
     "stablehlo_obj_hook",

@@ -12,6 +12,7 @@ XlaError (Exception)
 ├── UnsupportedOperationError (NotImplementedError)  cannot be done on XLA; says what to do instead
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
 ├── CaptureError (RuntimeError)             a step that cannot be captured, or is no longer what was captured; says why, and what to do
+├── StepFileError (ValueError)             a file of an exported step that is damaged, another program's, or of a newer version
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
@@ -78,6 +79,10 @@ class GraphBreakError(XlaError, RuntimeError):
 
 class CaptureError(XlaError, RuntimeError):
     """A function that `torch_xla.compile(capture=True)` cannot capture, or that does something else than what was captured."""
+
+
+class StepFileError(XlaError, ValueError):
+    """A file that is no exported step, a damaged one, or one of a newer version."""
 
 
 class TooManyGraphsError(XlaError, RuntimeError):

@@ -13,7 +13,7 @@ import torch
 
 from xla_core.api import eager, plugins
 from xla_core.api.graph_limit import GraphLimit
-from xla_core.captured.function import CapturedFunction, Policy
+from xla_core.captured.function import CapturedFunction, Policy, remember
 from xla_core.compat.deprecation import warn_once
 from xla_core.frontend.dispatch import captures_lines
 from xla_core.metrics import Cause
@@ -173,6 +173,7 @@ def _captured(function: Callable[P, R], region: Region, fallback: bool, verify_e
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         return captured(args, kwargs)  # type: ignore[no-any-return]
 
+    remember(wrapper, captured)
     return wrapper
 
 

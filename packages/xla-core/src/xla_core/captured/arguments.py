@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from xla_core._compat import tree_flatten
+from xla_core._compat import TreeSpec, tree_flatten
 from xla_core.errors import CaptureError
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.storage import Storage
 from xla_core.frontend.tensor import XLATensor
+from xla_core.ir.aval import Aval
 from xla_core.ir.sharding import spans_devices
 from xla_core.runtime.client import default_sharding
 
@@ -64,3 +65,38 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             found.objects.append(leaf)
     found.key = tuple(items)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """What a call is recorded for, of a tensor argument. view: None, or its view of the data; same_as: the first argument with its data."""
+
+    aval: Aval
+    view: Any
+    requires_grad: bool
+    same_as: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The arguments that a program serves, as (args, kwargs). leaves: a TensorForm for each tensor, in order, and all else as it is."""
+
+    tree: TreeSpec
+    leaves: list[Any]
+
+
+def form_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form:
+    """The form of a call's arguments; it keeps none of the tensors."""
+    leaves, tree = tree_flatten((args, kwargs))
+    first: dict[int, int] = {}
+    form: list[Any] = []
+    count = 0
+    for leaf in leaves:
+        tensor = tensor_behind(getattr(leaf, "global_tensor", leaf))
+        if tensor is None:
+            form.append(leaf)
+            continue
+        same_as = first.setdefault(id(tensor._storage), count)
+        form.append(TensorForm(tensor._storage.value.aval, tensor._view, leaf.requires_grad, same_as))
+        count += 1
+    return Form(tree, form)

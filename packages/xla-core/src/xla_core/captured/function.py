@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from xla_core.captured.arguments import Arguments, arguments_of
+from xla_core.captured.arguments import Arguments, Form, arguments_of, form_of
 from xla_core.captured.differences import difference
 from xla_core.captured.launch import Captured
 from xla_core.captured.optimizers import WAYS
@@ -45,6 +45,7 @@ class _Variant:
     """What is known of calls with equal arguments. objects: kept, since the key has their ids; calls: since it was captured.
 
     attempts: recorded calls of which no two were alike; unused: captured programs in a row that no call could use; way: of `WAYS`.
+    form: the arguments that the captured program serves.
     """
 
     objects: list[Any]
@@ -55,6 +56,7 @@ class _Variant:
     calls: int = 0
     way: int = 0
     given_up: bool = False
+    form: Form | None = None
 
 
 def _mode(recorder: Recorder) -> tuple[Any, ...]:
@@ -91,7 +93,7 @@ class CapturedFunction:
         self._record = record
         self._begin = begin
         self._variants: OrderedDict[Any, _Variant] = OrderedDict()
-        self._warned = False
+        self._refused: str | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
@@ -117,6 +119,23 @@ class CapturedFunction:
             return self._recorded(recorder, variant, variant.captured if fits else None, arguments, args, kwargs)
         variant.unused = 0
         return outcome
+
+    def programs(self) -> list[tuple[Captured, Form]]:
+        """What is captured now, with the arguments that each serves. Raises CaptureError if something could not be, or nothing is yet."""
+        if self._refused is not None:
+            raise CaptureError(self._refused)
+        found = [(each.captured, each.form) for each in self._variants.values() if each.captured is not None and each.form is not None]
+        if not found:
+            raise CaptureError(
+                f"{self._policy.name} is not captured yet: call it with arguments as they will be, at least twice, and a third time if the "
+                "first call makes the state of an optimizer"
+            )
+        return found
+
+    @property
+    def name(self) -> str:
+        """Of the function, for messages."""
+        return self._policy.name
 
     def _launched(self, recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
         """Whether a captured call fits, and what it returns, if it is not due to be verified."""
@@ -179,7 +198,7 @@ class CapturedFunction:
         variant.last = recorded
         if recorded is not None and found is None:
             if other is not None:
-                variant.captured, variant.attempts = Captured(recorder, recorded), 0
+                variant.captured, variant.attempts, variant.form = Captured(recorder, recorded), 0, form_of(args, kwargs)
             return outcome
         if verified is not None:
             problem = tape.problems[0] if found is None else found.text
@@ -214,7 +233,21 @@ class CapturedFunction:
         text = f"{self._policy.name} cannot be captured: {problem}"
         if not self._policy.fallback:
             raise CaptureError(f"{text}. With torch_xla.compile(capture=True, fallback=True) it is recorded at each call instead")
-        if not self._warned:
-            self._warned = True
+        if self._refused is None:
+            self._refused = text
             warnings.warn(f"{text}. It is recorded at each call", RuntimeWarning, stacklevel=4)
         return True
+
+
+_BEHIND = "_xla_captured_function"
+
+
+def remember(wrapper: Callable[..., Any], captured: CapturedFunction) -> None:
+    """Note what is behind a function that users call."""
+    setattr(wrapper, _BEHIND, captured)
+
+
+def captured_function(called: Any) -> CapturedFunction | None:
+    """What is behind a function, or a bound method, that users call; None if it does not capture."""
+    found = getattr(called, _BEHIND, None)
+    return found if isinstance(found, CapturedFunction) else None

@@ -46,7 +46,7 @@ _view = attrgetter("_view")
 
 
 @dataclass(slots=True, eq=False)
-class _Count:
+class Count:
     """Step counts that are equal: `arrays` show their memory, `now` is what all of them are, `advance` what a call adds."""
 
     symbol: Symbol
@@ -57,12 +57,12 @@ class _Count:
     versions: list[int]
 
 
-def _counts(counters: list[Counter]) -> list[_Count]:
+def _counts(counters: list[Counter]) -> list[Count]:
     by_symbol: dict[Symbol, list[Counter]] = {}
     for counter in counters:
         by_symbol.setdefault(counter.symbol, []).append(counter)
     return [
-        _Count(
+        Count(
             symbol,
             [counter.tensor for counter in alike],
             [counter.tensor.numpy() for counter in alike],
@@ -75,7 +75,7 @@ def _counts(counters: list[Counter]) -> list[_Count]:
 
 
 class Captured:
-    """A captured call: a program, where its inputs are, and where its results go."""
+    """A captured call: a program, where its inputs are, and where its results go. counts: step counts on the CPU."""
 
     def __init__(self, recorder: Recorder, recorded: Recorded) -> None:
         self.recorder, self.recorded = recorder, recorded
@@ -109,10 +109,10 @@ class Captured:
 
     def _name_numbers(self, recorded: Recorded) -> None:
         """How the numbers of the program are computed from hyperparameters and step counts."""
-        self._counts = _counts(recorded.counters)
+        self.counts = _counts(recorded.counters)
         self._read = reader([stepped.optimizer for stepped in recorded.stepped], recorded.hyperparameters)
         self._last: list[float] = []
-        symbols = [*recorded.hyperparameters, *[count.symbol for count in self._counts]]
+        symbols = [*recorded.hyperparameters, *[count.symbol for count in self.counts]]
         inputs, known = recorded.run.inputs, recorded.run.expressions
         floats = [known.get((False, place), number) for place, number in enumerate(inputs.floats)]
         fixed = [known.get((True, place), number) for place, number in enumerate(inputs.fixed_floats)]
@@ -190,7 +190,7 @@ class Captured:
         grads = list(map(_grad, self._leaves))
         if list(map(is_, grads, repeat(None))) != self._without or not self.recorded.state.unchanged():
             return None
-        if any(list(map(_version, count.tensors)) != count.versions for count in self._counts) or not self._read_numbers():
+        if any(list(map(_version, count.tensors)) != count.versions for count in self.counts) or not self._read_numbers():
             return None
         storages = [*self._held, *self._storages_of(arguments, grads)]
         values = list(map(_value, storages))
@@ -218,7 +218,7 @@ class Captured:
 
     def _read_numbers(self) -> bool:
         """Read hyperparameters and step counts; whether the step's Python would go the same way with them."""
-        values = [*self._read(), *[count.now for count in self._counts]]
+        values = [*self._read(), *[count.now for count in self.counts]]
         if values == self._last or not values:
             return True
         if not all(map(isinstance, values, repeat(float))):
@@ -281,7 +281,7 @@ class Captured:
             tensor.grad = None
         for number, value in written:
             ready.storages[number].value = value
-        for count in self._counts:
+        for count in self.counts:
             count.now += count.advance
             if count.advance:
                 deque(map(np.ndarray.fill, count.arrays, repeat(count.now)), maxlen=0)

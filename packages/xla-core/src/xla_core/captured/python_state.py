@@ -40,7 +40,7 @@ class PythonState:
             *chain.from_iterable(map(dict.values, self.dicts)),
             *chain.from_iterable(self.lists),
             *[place.get(key) for place, key in self.places],
-            *[_contents(cell) for cell in self.cells],
+            *[contents(cell) for cell in self.cells],
         ]
 
     def unchanged(self) -> bool:
@@ -71,7 +71,7 @@ class PythonState:
             return self.sizes[id(container)], list(container.values())
         if isinstance(container, list):
             return self.sizes[id(container)], list(container)
-        return 1, [container[0].get(container[1]) if isinstance(container, tuple) else _contents(container)]
+        return 1, [container[0].get(container[1]) if isinstance(container, tuple) else contents(container)]
 
 
 def _same(now: Any, held: Any) -> bool:
@@ -85,7 +85,8 @@ def _all_same(now: list[Any], held: list[Any]) -> bool:
     return len(now) == len(held) and all(map(_same, now, held))
 
 
-def _contents(cell: Any) -> Any:
+def contents(cell: Any) -> Any:
+    """What a variable of a closure holds; None if it has no value yet."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that has no value yet
@@ -191,7 +192,7 @@ class _Walk:
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self.state.cells.append(cell)
             self.state.names[id(cell)] = variable
-            self.visit(_contents(cell), variable)
+            self.visit(contents(cell), variable)
         self.visit(function.__defaults__, name)
         for variable in sorted(set(_names(function.__code__))):
             if variable in function.__globals__:
