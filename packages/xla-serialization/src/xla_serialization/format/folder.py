@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
@@ -12,8 +11,9 @@ from pathlib import Path
 
 from xla_serialization.core import files
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError, UnsavableError
-from xla_serialization.format.files import locked, open_file, remove_leftover
+from xla_serialization.format.files import locked, remove_leftover
 from xla_serialization.format.limits import LARGEST_TEXT, shown
+from xla_serialization.format.links import open_inside
 from xla_serialization.format.manifest import INDEX, Manifest, dump, parse
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.format.tree import check
@@ -118,7 +118,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the index of a checkpoint. Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError."""
     path = folder / INDEX
     try:
-        with open_file(inside(folder, INDEX)) as file:
+        with open_inside(folder, INDEX) as file:
             # One byte too many says enough of a file of any size.
             data = file.read(LARGEST_TEXT + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -131,22 +131,17 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def inside(folder: Path, name: str) -> Path:
-    """A file of the folder, and not one that a link leads to. Raises DamagedCheckpointError."""
-    path = folder / name
-    if path.is_symlink():
-        raise DamagedCheckpointError(
-            f"{path}: is a link to {os.readlink(path)}, and a checkpoint's files are in its folder: copy it with cp -rL"
-        )
-    return path
-
-
 def is_published(folder: Path, save_id: str) -> bool:
     """Whether this save has come to its moment."""
     try:
         return read_manifest(folder).id == save_id
     except (CheckpointError, OSError):
         return False
+
+
+def open_shard(folder: Path, name: str, nbytes: int | None = None) -> ShardReader:
+    """Open one shard, of so many bytes if that is known. Raises as `open_inside` and `ShardReader`."""
+    return ShardReader(folder / name, open_inside(folder, name), nbytes)
 
 
 def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
@@ -157,7 +152,7 @@ def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
     manifest = read_manifest(folder)
     for _ in range(_TRIES):
         try:
-            return manifest, {name: ShardReader(inside(folder, name), size) for name, size in manifest.files.items()}
+            return manifest, {name: open_shard(folder, name, size) for name, size in manifest.files.items()}
         except FileNotFoundError as error:
             newer = read_manifest(folder)
             if newer.id == manifest.id:

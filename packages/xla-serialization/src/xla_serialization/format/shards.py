@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from safetensors import SafetensorError, safe_open
 from xla_serialization.core import files
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, stored
-from xla_serialization.format.files import open_file
 from xla_serialization.format.limits import LARGEST_TEXT, check_parts, shown
 from xla_serialization.format.manifest import Shape, checksum
 
@@ -141,23 +140,25 @@ class ShardWriter:
 
 
 class ShardReader:
-    """One shard, open. metadata: texts in its header. bytes_read: of data, so far.
+    """One shard, open, which closes the file. metadata: texts in its header. nbytes: of the file. bytes_read: of data, so far.
 
     Raises DamagedCheckpointError for a file that is not of the size expected, or whose header is not that of a safetensors file.
     """
 
-    def __init__(self, path: Path, nbytes: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO, nbytes: int | None = None) -> None:
+        """path: for the texts of errors. nbytes: what it is expected to have."""
         self.bytes_read = 0
         self._path = path
-        self._file = open_file(path)
+        self._file = file
         # Nobody closes a checkpoint; what is mapped does not need the descriptor.
         weakref.finalize(self, self._file.close)
         found = os.fstat(self._file.fileno()).st_size
-        if found != nbytes:
+        if nbytes not in (None, found):
             raise DamagedCheckpointError(f"{path}: has {found} bytes, should have {nbytes}; it was cut off or changed")
+        self.nbytes = found
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
-        if length > min(LARGEST_TEXT, nbytes - _LENGTH_BYTES):
-            raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
+        if length > min(LARGEST_TEXT, found - _LENGTH_BYTES):
+            raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {found} in the file")
         this = f"/dev/fd/{self._file.fileno()}"  # whatever its name now means
         try:
             check_parts(self._file.read(length))
