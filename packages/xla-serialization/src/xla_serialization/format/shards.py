@@ -33,7 +33,7 @@ _WRITE_BYTES = 64 << 20
 """A single write takes at most so many: the kernel takes no more than 2 GB at once."""
 # Of less, the checksum takes no longer than the start of a thread.
 _WORTH_A_THREAD = 1 << 20
-_READERS = min(4, os.cpu_count() or 1)
+READERS = min(4, os.cpu_count() or 1)
 _READ_BYTES = 1 << 22
 """Read at a time: its checksum is computed while it is in the processor's cache."""
 
@@ -188,7 +188,7 @@ class ShardReader:
         places = range(start, end, _READ_BYTES)
         parts = [data.data[at - start : at - start + _READ_BYTES] for at in places]
         # `map` keeps the order, so that the checksum goes on over parts as they come while later ones are read.
-        with ThreadPoolExecutor(_READERS) as pool:  # threads start when there is work: of small blocks none does
+        with ThreadPoolExecutor(READERS) as pool:  # threads start when there is work: of small blocks none does
             self._compare(block, (pool.map if len(parts) > 1 else map)(self._filled, parts, places), wanted)
         return _shown(data, block.dtype, block.shape)
 
@@ -199,11 +199,20 @@ class ShardReader:
         places = range(start, end, _READ_BYTES)
         self._compare(block, (self._filled(memory[: end - at], at) for at in places), wanted)
 
-    def mapped(self, block: Block, wanted: str | None) -> torch.Tensor:
-        """A block as it is in the file, of which memory is taken only for what is written to. Raises as `read`."""
+    def mapped(self, block: Block, wanted: str | None, found: str | None = None) -> torch.Tensor:
+        """A block as it is in the file, of which memory is taken only for what is written to. Raises as `read`.
+
+        found: its checksum, where that has been computed.
+        """
         data = self._data(block, self._private)
-        self._compare(block, [data.data], wanted)
+        self.bytes_read += data.nbytes
+        if wanted is not None:
+            self._same(block, checksum(data) if found is None else found, wanted)
         return _shown(data, block.dtype, block.shape)
+
+    def checksum(self, block: Block) -> str:
+        """Of a block as it is mapped. Several threads may ask for it."""
+        return checksum(self._data(block, self._private))
 
     def _filled(self, part: memoryview, start: int) -> memoryview:
         """The memory, with what is in the file from `start` on."""
@@ -221,7 +230,11 @@ class ShardReader:
             self.bytes_read += len(part)
             if wanted is not None:
                 found.update(part)
-        if wanted is not None and found.hexdigest() != wanted:
+        if wanted is not None:
+            self._same(block, found.hexdigest(), wanted)
+
+    def _same(self, block: Block, found: str, wanted: str) -> None:
+        if found != wanted:
             raise DamagedCheckpointError(f"{self._path}: the data of tensor {shown(block.name)} has changed since it was written")
 
     def part(self, block: Block, index: tuple[slice, ...]) -> torch.Tensor:
