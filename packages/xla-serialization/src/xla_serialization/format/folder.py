@@ -21,6 +21,11 @@ from xla_serialization.format.tree import check
 # With the id of a save: shards of other programs have none, and are never removed.
 _OURS = re.compile(r"model-\d{5,}-of-\d{5,}-[0-9a-f]{16}\.safetensors|\.index-[0-9a-f]{16}\.json")
 _TRIES = 100
+# Files by which folders are known that we do not read.
+_OTHERS = {
+    ".metadata": "torch.distributed.checkpoint wrote it, and its load reads it, with a FileSystemReader",
+    "_CHECKPOINT_METADATA": "orbax wrote it, and its Checkpointer reads it: docs/checkpoints.md says how",
+}
 
 
 def new_id() -> str:
@@ -122,13 +127,22 @@ def read_manifest(folder: Path) -> Manifest:
             # One byte too many says enough of a file of any size.
             data = file.read(LARGEST_TEXT + 1)
     except (FileNotFoundError, NotADirectoryError):
-        what = "there is no such folder" if not folder.exists() else "no folder" if not folder.is_dir() else f"no {INDEX} in it"
-        raise MissingCheckpointError(errno.ENOENT, f"no checkpoint: {what}", str(folder)) from None
+        raise MissingCheckpointError(errno.ENOENT, f"no checkpoint: {_found_instead(folder)}", str(folder)) from None
     if len(data) > LARGEST_TEXT:
         raise DamagedCheckpointError(f"{path}: larger than any index, {LARGEST_TEXT} bytes")
     manifest = parse(data, str(path))
     check(manifest.tree, manifest.tensors, str(path))
     return manifest
+
+
+def _found_instead(folder: Path) -> str:
+    """Of a folder without an index."""
+    if not folder.is_dir():
+        return "no folder" if folder.exists() else "there is no such folder"
+    for mark, what in _OTHERS.items():
+        if (folder / mark).exists():
+            return what
+    return f"no {INDEX} in it"
 
 
 def is_published(folder: Path, save_id: str) -> bool:
