@@ -224,15 +224,15 @@ def test_a_reader_sees_one_save_while_others_follow(tmp_path: Path, saver: Saver
 
 def test_a_save_between_the_index_and_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_here("checkpoint", tmp_path / "saved", 0)
-    real, saves = folders.ShardReader, iter([1, 2])
+    real, saves = folders.open_shard, iter([1, 2])
 
-    def after_another_save(path: Path, nbytes: int) -> ShardReader:
+    def after_another_save(folder: Path, name: str, nbytes: int) -> ShardReader:
         for value in saves:
             save_here("checkpoint", tmp_path / "saved", value)
             break
-        return real(path, nbytes)
+        return real(folder, name, nbytes)
 
-    monkeypatch.setattr(folders, "ShardReader", after_another_save)
+    monkeypatch.setattr(folders, "open_shard", after_another_save)
     assert value_of("checkpoint", tmp_path / "saved") == 2
 
 

@@ -76,6 +76,12 @@ def test_parts_that_are_missing_or_nonsense_are_refused(tmp_path: Path) -> None:
         xla_serialization.load(tmp_path / "indexed")
 
 
+def test_what_reads_other_folders_is_said(tmp_path: Path) -> None:
+    dcp.save({"w": WEIGHT}, storage_writer=dcp.FileSystemWriter(tmp_path), no_dist=True)
+    with pytest.raises(MissingCheckpointError, match="torch.distributed.checkpoint wrote it, and its load reads it"):
+        xla_serialization.load(tmp_path)
+
+
 def test_what_an_interrupted_save_of_ours_left_is_no_checkpoint(tmp_path: Path) -> None:
     save_file({"w": WEIGHT}, tmp_path / f"model-00001-of-00002-{'0' * 16}.safetensors")
     with pytest.raises(MissingCheckpointError):

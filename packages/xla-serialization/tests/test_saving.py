@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 import torch_xla
 import xla_serialization as checkpoint
 from xla_core.abi import metrics
-from xla_serialization import Checkpoint, MismatchError
+from xla_serialization import Checkpoint, DamagedCheckpointError, MismatchError
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.manifest import INDEX
 
@@ -220,6 +221,21 @@ def test_mapped_tensors_show_the_file_and_may_be_written_to(tmp_path: Path) -> N
     assert same(found["a"], torch.arange(5000.0) + 1) and same(found["b"][0], state["b"][0])
     with pytest.raises(ValueError, match="mmap=True is for tensors on the CPU, not on xla"):
         checkpoint.load(tmp_path, device="xla", mmap=True)
+
+
+def test_of_many_mapped_tensors_the_damaged_one_is_named(tmp_path: Path) -> None:
+    state = {f"layer{number}": torch.full((2000,), float(number)) for number in range(20)}
+    checkpoint.save(state, tmp_path)
+    seen: list[int] = []
+    found = checkpoint.load(tmp_path, mmap=True, progress=lambda done, total: seen.append(done))
+    assert all(same(found[name], wanted) for name, wanted in state.items()) and seen[-1] == 20 * 8000
+    (shard,) = tmp_path.glob("*.safetensors")
+    with open(shard, "r+b") as file:
+        file.seek(-3 * 8000 - 1, os.SEEK_END)
+        file.write(b"\x55")
+    with pytest.raises(DamagedCheckpointError, match="the data of tensor 'layer16' has changed"):
+        checkpoint.load(tmp_path, mmap=True)
+    assert not same(checkpoint.load(tmp_path, mmap=True, verify=False)["layer16"], state["layer16"])
 
 
 TENSOR = torch.arange(5 * 6 * 7).reshape(5, 6, 7)

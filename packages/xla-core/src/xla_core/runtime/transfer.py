@@ -172,12 +172,14 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
 def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:
     """The elements of an array on the host, and whether they are the caller's own.
 
-    An array that jax had to copy to the host, it keeps there for the next time: of large ones another object is asked, which goes away.
+    An array that jax had to copy to the host, it keeps there for the next time: of large ones another object is asked, which goes away. An
+    array also keeps the shards that it has given.
     """
     if buffer.nbytes < _KEPT_BYTES:
         return np.asarray(buffer), False
     if buffer.is_fully_replicated:
-        return np.asarray(buffer.addressable_data(0)), False
+        first = buffer if len(buffer.sharding.device_set) == 1 else buffer.addressable_data(0)
+        return np.asarray(jax.make_array_from_single_device_arrays(first.shape, first.sharding, [first])), False
     whole = np.empty(buffer.shape, buffer.dtype)
     for shard in buffer.addressable_shards:
         whole[shard.index] = np.asarray(shard.data.addressable_data(0))

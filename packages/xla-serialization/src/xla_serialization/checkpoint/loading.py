@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from xla_serialization.format import folder as folders
 from xla_serialization.format.dtypes import DTYPES
 from xla_serialization.format.foreign import open_foreign
 from xla_serialization.format.manifest import INDEX, ForeignIndexError, Piece, Shape, TensorEntry
-from xla_serialization.format.shards import Block, ShardReader, new
+from xla_serialization.format.shards import READERS, Block, ShardReader, new
 from xla_serialization.format.tree import decode
 from xla_serialization.progress import Meter, Progress, no_progress
 
@@ -74,10 +75,17 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         as it is. A later save does not change it; one who writes into the file, or cuts it off, does.
         """
         entry = self._entry(name)
-        if len(entry.pieces) > 1:
-            return self[name]
+        return self[name] if len(entry.pieces) > 1 else self._mapped(entry, None)
+
+    def _mapped(self, entry: TensorEntry, found: str | None) -> torch.Tensor:
+        """found: the checksum of its piece, where that has been computed."""
         (piece,) = entry.pieces
-        return self._shard(piece).mapped(block_of(entry, piece), self._wanted(piece))
+        return self._shard(piece).mapped(block_of(entry, piece), self._wanted(piece), found)
+
+    def _checksum(self, entry: TensorEntry) -> str | None:
+        """Of what will be mapped and compared."""
+        (piece, *more) = entry.pieces
+        return None if more or self._wanted(piece) is None else self._shard(piece).checksum(block_of(entry, piece))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
         """`[name][index]` of slices without steps, on the CPU; of the files only that is read.
@@ -126,15 +134,25 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         if mmap and torch.device(device).type != "cpu":
             raise ValueError(f"mmap=True is for tensors on the CPU, not on {device}, where one at a time goes without")
         meter = Meter(progress, self.manifest.nbytes)
-        known: dict[str, torch.Tensor] = {}
+        known = self._all_mapped(meter) if mmap else {}
 
         def find(name: str) -> torch.Tensor:
             if name not in known:
-                known[name] = self.mapped(name) if mmap else self.read(name, device)
+                known[name] = self.read(name, device)
                 meter.add(known[name].nbytes)
             return known[name]
 
         return decode(self.manifest.tree, find, str(self.path / INDEX))
+
+    def _all_mapped(self, meter: Meter) -> dict[str, torch.Tensor]:
+        """All tensors, as `mapped`. Several checksums are computed at a time: one core takes longer for them than memory does."""
+        known = {}
+        with ThreadPoolExecutor(READERS) as pool:
+            entries = self.manifest.tensors
+            for (name, entry), found in zip(entries.items(), pool.map(self._checksum, entries.values()), strict=True):
+                known[name] = self[name] if len(entry.pieces) > 1 else self._mapped(entry, found)
+                meter.add(known[name].nbytes)
+        return known
 
 
 def _whole_index(index: tuple[slice, ...], shape: Shape) -> tuple[slice, ...]:

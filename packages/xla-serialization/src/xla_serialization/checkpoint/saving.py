@@ -14,6 +14,7 @@ import torch
 
 from xla_serialization.checkpoint.agreement import check_equal, divide, warn_of_values
 from xla_serialization.checkpoint.chunks import Chunk, Chunks, key_of, local_chunks
+from xla_serialization.checkpoint.heap import give_back
 from xla_serialization.checkpoint.participants import Participants, is_writer, spmd_participants
 from xla_serialization.checkpoint.state import FlatState, flatten
 from xla_serialization.errors import UnsavableError
@@ -96,6 +97,7 @@ def write_chunks(
                 for name, chunk in copies.items():
                     written.copies[name] = checksum(bytes_of(chunk.read()))
                     meter.add(chunk.block.nbytes)
+            give_back()  # of many tensors the index takes as much as one of them
             _publish(state, folder, save_id, written, participants)
         except BaseException:
             # What fails after the rename, or Ctrl-C there, must not take files from those who read them already.

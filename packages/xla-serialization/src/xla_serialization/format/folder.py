@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
@@ -12,8 +11,9 @@ from pathlib import Path
 
 from xla_serialization.core import files
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, MissingCheckpointError, UnsavableError
-from xla_serialization.format.files import locked, open_file, remove_leftover
+from xla_serialization.format.files import locked, remove_leftover
 from xla_serialization.format.limits import LARGEST_TEXT, shown
+from xla_serialization.format.links import open_inside
 from xla_serialization.format.manifest import INDEX, Manifest, dump, parse
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.format.tree import check
@@ -21,6 +21,11 @@ from xla_serialization.format.tree import check
 # With the id of a save: shards of other programs have none, and are never removed.
 _OURS = re.compile(r"model-\d{5,}-of-\d{5,}-[0-9a-f]{16}\.safetensors|\.index-[0-9a-f]{16}\.json")
 _TRIES = 100
+# Files by which folders are known that we do not read.
+_OTHERS = {
+    ".metadata": "torch.distributed.checkpoint wrote it, and its load reads it, with a FileSystemReader",
+    "_CHECKPOINT_METADATA": "orbax wrote it, and its Checkpointer reads it: docs/checkpoints.md says how",
+}
 
 
 def new_id() -> str:
@@ -118,12 +123,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the index of a checkpoint. Raises MissingCheckpointError, DamagedCheckpointError, NewerCheckpointError, OSError."""
     path = folder / INDEX
     try:
-        with open_file(inside(folder, INDEX)) as file:
+        with open_inside(folder, INDEX) as file:
             # One byte too many says enough of a file of any size.
             data = file.read(LARGEST_TEXT + 1)
     except (FileNotFoundError, NotADirectoryError):
-        what = "there is no such folder" if not folder.exists() else "no folder" if not folder.is_dir() else f"no {INDEX} in it"
-        raise MissingCheckpointError(errno.ENOENT, f"no checkpoint: {what}", str(folder)) from None
+        raise MissingCheckpointError(errno.ENOENT, f"no checkpoint: {_found_instead(folder)}", str(folder)) from None
     if len(data) > LARGEST_TEXT:
         raise DamagedCheckpointError(f"{path}: larger than any index, {LARGEST_TEXT} bytes")
     manifest = parse(data, str(path))
@@ -131,14 +135,14 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def inside(folder: Path, name: str) -> Path:
-    """A file of the folder, and not one that a link leads to. Raises DamagedCheckpointError."""
-    path = folder / name
-    if path.is_symlink():
-        raise DamagedCheckpointError(
-            f"{path}: is a link to {os.readlink(path)}, and a checkpoint's files are in its folder: copy it with cp -rL"
-        )
-    return path
+def _found_instead(folder: Path) -> str:
+    """Of a folder without an index."""
+    if not folder.is_dir():
+        return "no folder" if folder.exists() else "there is no such folder"
+    for mark, what in _OTHERS.items():
+        if (folder / mark).exists():
+            return what
+    return f"no {INDEX} in it"
 
 
 def is_published(folder: Path, save_id: str) -> bool:
@@ -149,6 +153,11 @@ def is_published(folder: Path, save_id: str) -> bool:
         return False
 
 
+def open_shard(folder: Path, name: str, nbytes: int | None = None) -> ShardReader:
+    """Open one shard, of so many bytes if that is known. Raises as `open_inside` and `ShardReader`."""
+    return ShardReader(folder / name, open_inside(folder, name), nbytes)
+
+
 def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
     """Open the checkpoint in a folder with all its shards: later saves do not change what is read from them.
 
@@ -157,7 +166,7 @@ def open_shards(folder: Path) -> tuple[Manifest, dict[str, ShardReader]]:
     manifest = read_manifest(folder)
     for _ in range(_TRIES):
         try:
-            return manifest, {name: ShardReader(inside(folder, name), size) for name, size in manifest.files.items()}
+            return manifest, {name: open_shard(folder, name, size) for name, size in manifest.files.items()}
         except FileNotFoundError as error:
             newer = read_manifest(folder)
             if newer.id == manifest.id:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from pydantic import ValidationError
 
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import name_of
-from xla_serialization.format.files import open_file
-from xla_serialization.format.folder import inside, is_own_shard
+from xla_serialization.format.folder import is_own_shard, open_shard
 from xla_serialization.format.limits import LARGEST_TEXT, is_file_name, parsed, shown
+from xla_serialization.format.links import open_inside
 from xla_serialization.format.manifest import INDEX, Manifest, Piece, TensorEntry, Tree, check_sense
 from xla_serialization.format.shards import Block, ShardReader
 
@@ -41,7 +40,7 @@ def open_foreign(folder: Path) -> tuple[Manifest, dict[str, ShardReader]] | None
         if name not in pieces:
             raise DamagedCheckpointError(f"{folder / file}: tensor {shown(name)} is not in this file")
     ordered = {name: pieces[name] for name in weights or pieces}
-    sizes = {name: os.stat(folder / name).st_size for name in names}
+    sizes = {name: shard.nbytes for name, shard in shards.items()}
     entries = {name: _entry(found) for name, found in ordered.items()}
     manifest = Manifest("", sizes, entries, flat_tree(entries))
     check_sense(manifest, str(folder))
@@ -57,7 +56,7 @@ def _weights(folder: Path) -> Mapping[str, str] | None:
     """Name → file, of the index; None where there is none."""
     index = folder / INDEX
     try:
-        with open_file(inside(folder, INDEX)) as file:
+        with open_inside(folder, INDEX) as file:
             whole = parsed(file.read(LARGEST_TEXT + 1))
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -81,11 +80,10 @@ def _without_index(folder: Path) -> list[str]:
 
 
 def _opened(folder: Path, name: str) -> ShardReader:
-    path = inside(folder, name)
     try:
-        return ShardReader(path, os.stat(path).st_size)
+        return open_shard(folder, name)
     except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path}: this file of the checkpoint is missing") from None
+        raise DamagedCheckpointError(f"{folder / name}: this file of the checkpoint is missing") from None
 
 
 def _pieces(path: Path, shard: ShardReader) -> list[tuple[Block, Piece]]:

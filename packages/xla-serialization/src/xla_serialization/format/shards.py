@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from safetensors import SafetensorError, safe_open
 from xla_serialization.core import files
 from xla_serialization.errors import DamagedCheckpointError
 from xla_serialization.format.dtypes import READ_AS, as_loaded, as_stored, stored
-from xla_serialization.format.files import open_file
 from xla_serialization.format.limits import LARGEST_TEXT, check_parts, shown
 from xla_serialization.format.manifest import Shape, checksum
 
@@ -34,7 +33,7 @@ _WRITE_BYTES = 64 << 20
 """A single write takes at most so many: the kernel takes no more than 2 GB at once."""
 # Of less, the checksum takes no longer than the start of a thread.
 _WORTH_A_THREAD = 1 << 20
-_READERS = min(4, os.cpu_count() or 1)
+READERS = min(4, os.cpu_count() or 1)
 _READ_BYTES = 1 << 22
 """Read at a time: its checksum is computed while it is in the processor's cache."""
 
@@ -141,23 +140,25 @@ class ShardWriter:
 
 
 class ShardReader:
-    """One shard, open. metadata: texts in its header. bytes_read: of data, so far.
+    """One shard, open, which closes the file. metadata: texts in its header. nbytes: of the file. bytes_read: of data, so far.
 
     Raises DamagedCheckpointError for a file that is not of the size expected, or whose header is not that of a safetensors file.
     """
 
-    def __init__(self, path: Path, nbytes: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO, nbytes: int | None = None) -> None:
+        """path: for the texts of errors. nbytes: what it is expected to have."""
         self.bytes_read = 0
         self._path = path
-        self._file = open_file(path)
+        self._file = file
         # Nobody closes a checkpoint; what is mapped does not need the descriptor.
         weakref.finalize(self, self._file.close)
         found = os.fstat(self._file.fileno()).st_size
-        if found != nbytes:
+        if nbytes not in (None, found):
             raise DamagedCheckpointError(f"{path}: has {found} bytes, should have {nbytes}; it was cut off or changed")
+        self.nbytes = found
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
-        if length > min(LARGEST_TEXT, nbytes - _LENGTH_BYTES):
-            raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {nbytes} in the file")
+        if length > min(LARGEST_TEXT, found - _LENGTH_BYTES):
+            raise DamagedCheckpointError(f"{path}: its header says that it has {length} bytes, of {found} in the file")
         this = f"/dev/fd/{self._file.fileno()}"  # whatever its name now means
         try:
             check_parts(self._file.read(length))
@@ -187,7 +188,7 @@ class ShardReader:
         places = range(start, end, _READ_BYTES)
         parts = [data.data[at - start : at - start + _READ_BYTES] for at in places]
         # `map` keeps the order, so that the checksum goes on over parts as they come while later ones are read.
-        with ThreadPoolExecutor(_READERS) as pool:  # threads start when there is work: of small blocks none does
+        with ThreadPoolExecutor(READERS) as pool:  # threads start when there is work: of small blocks none does
             self._compare(block, (pool.map if len(parts) > 1 else map)(self._filled, parts, places), wanted)
         return _shown(data, block.dtype, block.shape)
 
@@ -198,11 +199,20 @@ class ShardReader:
         places = range(start, end, _READ_BYTES)
         self._compare(block, (self._filled(memory[: end - at], at) for at in places), wanted)
 
-    def mapped(self, block: Block, wanted: str | None) -> torch.Tensor:
-        """A block as it is in the file, of which memory is taken only for what is written to. Raises as `read`."""
+    def mapped(self, block: Block, wanted: str | None, found: str | None = None) -> torch.Tensor:
+        """A block as it is in the file, of which memory is taken only for what is written to. Raises as `read`.
+
+        found: its checksum, where that has been computed.
+        """
         data = self._data(block, self._private)
-        self._compare(block, [data.data], wanted)
+        self.bytes_read += data.nbytes
+        if wanted is not None:
+            self._same(block, checksum(data) if found is None else found, wanted)
         return _shown(data, block.dtype, block.shape)
+
+    def checksum(self, block: Block) -> str:
+        """Of a block as it is mapped. Several threads may ask for it."""
+        return checksum(self._data(block, self._private))
 
     def _filled(self, part: memoryview, start: int) -> memoryview:
         """The memory, with what is in the file from `start` on."""
@@ -220,7 +230,11 @@ class ShardReader:
             self.bytes_read += len(part)
             if wanted is not None:
                 found.update(part)
-        if wanted is not None and found.hexdigest() != wanted:
+        if wanted is not None:
+            self._same(block, found.hexdigest(), wanted)
+
+    def _same(self, block: Block, found: str, wanted: str) -> None:
+        if found != wanted:
             raise DamagedCheckpointError(f"{self._path}: the data of tensor {shown(block.name)} has changed since it was written")
 
     def part(self, block: Block, index: tuple[slice, ...]) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ def _checkpoint(path: Path) -> Source:
 
 
 def _in_file(path: Path) -> dict[str, SourceTensor]:
-    reader = ShardReader(path, os.stat(path).st_size)
+    reader = ShardReader(path, open_file(path))
     return {
         block.name: SourceTensor(block.dtype, block.shape, (path.name,), 1, block.nbytes, partial(reader.mapped, block, None))
         for block in reader.blocks()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xla_serialization.checkpoint.loading import block_of
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError
-from xla_serialization.format.folder import inside, read_manifest
+from xla_serialization.format.folder import open_shard, read_manifest
 from xla_serialization.format.manifest import Manifest
 from xla_serialization.format.shards import ShardReader
 from xla_serialization.progress import Meter, Progress, no_progress
@@ -51,7 +51,7 @@ def find_damage(path: str | os.PathLike[str], progress: Progress = no_progress) 
 
 def _opened(folder: Path, file: str, nbytes: int) -> ShardReader | DamagedCheckpointError:
     try:
-        return ShardReader(inside(folder, file), nbytes)
+        return open_shard(folder, file, nbytes)
     except FileNotFoundError:
         return DamagedCheckpointError(f"{folder / file}: this file of the checkpoint is missing")
     except DamagedCheckpointError as error:
