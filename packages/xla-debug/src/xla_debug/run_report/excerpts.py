@@ -33,6 +33,13 @@ def excerpt(line: str | None) -> Excerpt | None:
     return Excerpt(first, [each[skip:][:_LONGEST] for each in lines])
 
 
+def line_of_excerpt(finding: Finding) -> str:
+    """The source at a finding's own line, without indentation; empty if it is not known."""
+    number = (finding.line or "").rpartition(":")[2]
+    lines = dict(enumerate(finding.source.lines, finding.source.first)) if finding.source else {}
+    return lines.get(int(number), "").strip() if number.isdecimal() else ""
+
+
 def with_excerpts(findings: Iterable[Finding]) -> list[Finding]:
     """The findings with the source at their lines, where it can be read and is not there yet."""
     return [finding if finding.source else replace(finding, source=excerpt(finding.line)) for finding in findings]

@@ -86,12 +86,16 @@ class Problem(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifference:
-    """The change, described (`text`), with the user's line it comes from and what to do about it."""
+    """The change, described (`text`), with the user's line it comes from and what to do about it.
+
+    nearest: the `graph_hash` of the program that it was compared with; None if there was none like it.
+    """
 
     change: Change
     text: str
     line: str | None = None
     advice: str = ""
+    nearest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
