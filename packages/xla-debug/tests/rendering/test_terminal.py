@@ -171,7 +171,7 @@ def test_files_of_one_run_are_merged(full: Make, replica: Make, run_report: Make
     for name, one in zip("ab", ones, strict=True):
         files.write(one, tmp_path / f"{name}.json")
     result = run("report", tmp_path / "a.json", tmp_path / "b.json", "--json", tmp_path / "both.json")
-    assert result.exit_code == 0 and result.output == ""
+    assert result.exit_code == 0 and result.output == f"xla-debug: written to {tmp_path / 'both.json'}\n"
     assert files.read(tmp_path / "both.json") == merge(ones)
 
 
