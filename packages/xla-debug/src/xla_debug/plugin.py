@@ -11,6 +11,7 @@ from xla_debug.analysis import execution_analysis
 from xla_debug.graphs import tensors_file
 from xla_debug.metrics import metrics_report, metrics_saver
 from xla_debug.profiling import xlac_profiler
+from xla_debug.recording import trace_log
 
 
 def offered() -> Mapping[str, Callable[..., Any]]:
@@ -18,6 +19,7 @@ def offered() -> Mapping[str, Callable[..., Any]]:
     tensors_file.install()  # first: what it is given are the programs, and not what others put around them
     metrics_saver.install()
     execution_analysis.install()
+    trace_log.install()
     folder = settings.RECORDING_DIR.get()
     if folder is not None:
         from xla_debug.recording.recorder import start_recording

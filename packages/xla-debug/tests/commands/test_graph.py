@@ -49,7 +49,7 @@ def test_a_saved_text_is_printed_as_it_is(text: Path) -> None:
 def test_it_is_drawn_to_a_file(text: Path, tmp_path: Path) -> None:
     picture = tmp_path / "graph.svg"
     result = run(text, "--format", "svg", "--output", picture)
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, result.stdout) == (0, "")
     assert "train.py:3" in "".join(ElementTree.parse(picture).getroot().itertext())
     assert run(text, "--format", "dot").stdout.startswith("digraph program {")
 

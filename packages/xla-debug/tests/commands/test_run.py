@@ -57,6 +57,30 @@ def test_six_known_mistakes_are_found_with_their_lines(mistakes: RunReport) -> N
     assert len(mistakes.findings) == len(found) and all(finding.advice and finding.text for finding in mistakes.findings)
 
 
+@pytest.mark.parametrize(
+    ("program", "kind", "problem"),
+    [
+        ("slow_python.py", "sleep", Problem.PYTHON),
+        pytest.param("slow_python.py", "words", Problem.PYTHON, marks=pytest.mark.long),
+        pytest.param("slow_input.py", "torch", Problem.LOADER, marks=pytest.mark.long),
+        ("slow_input.py", "device", Problem.LOADER),
+        pytest.param("growing_memory.py", "list", Problem.MEMORY, marks=pytest.mark.long),
+        ("growing_memory.py", "attribute", Problem.MEMORY),
+        pytest.param("growing_memory.py", "records", Problem.MEMORY, marks=pytest.mark.long),
+    ],
+)
+def test_a_mistake_is_the_only_finding_and_has_its_line(program: str, kind: str, problem: Problem, tmp_path: Path) -> None:
+    pytest.importorskip("xla_distributed")
+    (finding,) = report_of(tmp_path, str(PROGRAMS / program), kind).findings
+    marker = f"MISTAKE {'loader' if problem is Problem.LOADER else kind}"
+    assert (finding.problem, finding.line) == (problem, marked(program, marker))
+    assert finding.source is not None and any(line.endswith(marker) for line in finding.source.lines)
+    if problem is Problem.MEMORY:
+        made = marked(program, "MADE").rpartition("/")[2]
+        holder = {"list": "'outputs'", "attribute": "'history.outputs'", "records": "'records'"}[kind]
+        assert finding.text == f"memory grows by 2,048 bytes a step: list {holder} (40 items) has 40 tensors made at {made}"
+
+
 def test_why_each_program_was_compiled(mistakes: RunReport) -> None:
     (replica,) = mistakes.replicas
     shapes = [one.difference for one in replica.compiles if one.difference.change is Change.INPUT_SHAPE]

@@ -34,10 +34,10 @@ losses = []
 for step, (inputs, labels) in enumerate(DataLoader(Slow(), batch_size=8)):
     inputs, labels = inputs.to(device), labels.to(device)
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(net(inputs), labels)  # MISTAKE memory
+    loss = nn.functional.cross_entropy(net(inputs), labels)
     loss.backward()
     optimizer.step()
-    losses.append(loss)
+    losses.append(loss)  # MISTAKE memory
     torch_xla.sync()
 
     padded = sequence(step).to(device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax.numpy as jnp
 import torch
 
@@ -32,3 +35,17 @@ def test_buffers_are_known_by_their_lines_as_long_as_they_live() -> None:
         assert len(sites._sites) == count - 3
     finally:
         remove()
+
+
+def test_the_last_result_of_a_program_is_of_no_line() -> None:
+    """It is alive as long as the program runs, often where a buffer was that is gone."""
+    sites = AllocationSites()
+    buffers = [jnp.full(103, float(number)) for number in range(2)]
+    graph: Any = SimpleNamespace(results=lambda: [SimpleNamespace(line="train.py:1")])
+    run = sites.wrap(graph, lambda first, last: [first, last])
+    run(buffers[0], buffers[1])
+    sites.update()
+    assert [sites.line(buffer) for buffer in buffers] == ["train.py:1", None]
+    run(buffers[1], buffers[0])
+    sites.update()
+    assert [sites.line(buffer) for buffer in buffers] == [None, "train.py:1"]

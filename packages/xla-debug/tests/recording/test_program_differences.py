@@ -39,7 +39,16 @@ def run(function: Callable[..., torch.Tensor], *args: object) -> None:
 
 def test_the_first_program_is_like_none(reasons: list[ProgramDifference]) -> None:
     run(lambda: torch.ones(3, 71, device=DEVICE).cos())
-    assert [one.change for one in reasons] == [Change.FIRST]
+    assert [(one.change, one.nearest) for one in reasons] == [(Change.FIRST, None)]
+
+
+def test_the_program_it_was_compared_with_is_named(reasons: list[ProgramDifference]) -> None:
+    hashes: list[str] = []
+    end = events.subscribe(lambda event: hashes.append(event.graph_hash), events.CompileEvent)
+    for shape in ((3, 171), (4, 171), (5, 171)):
+        run(lambda x: x.cosh().exp(), torch.ones(shape).to(DEVICE))
+    end()
+    assert [one.nearest for one in reasons] == [None, *hashes[:2]]
 
 
 @pytest.mark.parametrize(

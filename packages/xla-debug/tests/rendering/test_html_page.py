@@ -16,7 +16,7 @@ import pytest
 from xla_debug.rendering.html_page import html_page
 from xla_debug.run_report import files
 from xla_debug.run_report.merging import merge
-from xla_debug.run_report.schema import Bottleneck, ProgramDifference, Replica, RunReport
+from xla_debug.run_report.schema import Bottleneck, Excerpt, Problem, ProgramDifference, Replica, RunReport
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -167,20 +167,16 @@ def test_what_it_shows(show: Open, full: Make, run_report: MakeReport) -> None:
     facts = words(shown.locator("#facts").inner_text())
     assert all(part in facts for part in ("Step 15.3 ms", "Steps 100", "Device at work 20 %", "State finished", "Peak memory 64.0 MiB"))
     finding = words(shown.locator(".findings li").inner_text())
-    assert (
-        finding.lower().startswith("reads in the loop /work/app/train.py:41")
-        and "cost 400 ms" in finding
-        and "read it every 100 steps" in finding
-    )
+    assert finding.lower().startswith("reads in the loop train.py:41") and "cost 400 ms" in finding and "read it every 100 steps" in finding
     for name, part in {
         "Time per step by phase": "fallback 0.80 5 %",
-        "Compiles": "input 3 is f32[31,784], was f32[32,784] /work/app/data.py:7 leave out the last batch",
-        "Syncs": "/work/app/train.py:41 read value read before sync 100 100 388 ms",
-        "Operators on the CPU": "aten::median /work/app/model.py:12 100 400.0 KiB 80.0 ms",
-        "Transfers": "to device /work/app/train.py:25 200 19.1 MiB 30.0 ms",
+        "Compiles": "input 3 is f32[31,784], was f32[32,784] data.py:7",
+        "Syncs": "train.py:41 read value read before sync 100 100 388 ms",
+        "Operators on the CPU": "aten::median model.py:12 100 400.0 KiB 80.0 ms",
+        "Transfers": "to device train.py:25 200 19.1 MiB 30.0 ms",
         "Devices": "CPU:0 50.0 MiB 64.0 MiB unknown",
-        "Largest live buffers": "/work/app/train.py:44 list 'losses' (40 items) f32[1000,1000] CPU:0 10 38.1 MiB",
-        "Hot lines": "/work/app/model.py:20 tracing 300 ms 20 %",
+        "Largest live buffers": "train.py:44 list 'losses' (40 items) f32[1000,1000] CPU:0 10 38.1 MiB",
+        "Hot lines": "model.py:20 tracing 300 ms 20 %",
         "Environment": "torch 2.13.0",
     }.items():
         table = shown.get_by_role("table", name=name, exact=True)
@@ -188,7 +184,10 @@ def test_what_it_shows(show: Open, full: Make, run_report: MakeReport) -> None:
         assert table.get_by_role("columnheader").count() >= 2, "a screen reader can name each column"
     assert shown.locator("#replicas").is_hidden() and shown.locator("#choice").is_hidden()
     assert "at most 64.0 MiB" in (shown.get_by_role("img").get_attribute("aria-label") or "")
-    shown.get_by_text("Program, 121 operations").click()
+    assert "leave out the last batch (drop_last=True), or pad it (step 40)" in words(
+        shown.get_by_role("list", name="What to do").inner_text()
+    )
+    shown.get_by_text("Text of the program").click()
     assert shown.get_by_text("%1 = aten.add(%0, %0) : f32[31,784]").is_visible()
 
 
@@ -231,7 +230,7 @@ def test_the_search_filters_all_tables(show: Open, full: Make, run_report: MakeR
     before = headings(shown)
     box = shown.get_by_role("searchbox", name="Filter all tables")
     box.fill("train.py:41")
-    assert headings(shown) == ["Findings", "Syncs"] and shown.locator("#matches").inner_text() == "2 rows found"
+    assert headings(shown) == ["Findings", "Syncs", "Transfers"] and shown.locator("#matches").inner_text() == "3 rows found"
     rows = shown.locator("#syncs tbody tr")
     assert [rows.nth(place).is_visible() for place in range(2)] == [True, False]
     box.fill("MEDIAN  model.py")
@@ -273,7 +272,7 @@ def test_it_fits(width: int, show: Open, job: RunReport, full: Make, run_report:
 def test_hostile_texts_are_texts(show: Open, full: Make, run_report: MakeReport) -> None:
     shown = show(run_report(hostile(full()), command=[HOSTILE]))
     assert shown.locator("img").count() == 0 and words(shown.title()) == f"tracing-bound · {words(HOSTILE)}"
-    for place in ("#command", "#findings p", "#compiles .soft.small", "#fallbacks .code", "#compiles pre"):
+    for place in ("#command", "#findings li p", "#compiles .soft.small", "#fallbacks .code", "#compiles pre"):
         assert words(HOSTILE) in words(shown.locator(place).first.text_content()), place
 
 
@@ -285,6 +284,79 @@ def test_dark_and_light(show: Open, full: Make, run_report: MakeReport) -> None:
         colors.append(shown.evaluate("[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"))
     brightness = [[sum(map(int, re.findall(r"\d+", color)[:3])) for color in pair] for pair in colors]
     assert brightness[0][0] > 600 > 200 > brightness[0][1] and brightness[1][0] < 200 < 600 < brightness[1][1]
+
+
+def test_two_programs_side_by_side(show: Open, full: Make, run_report: MakeReport) -> None:
+    one = full()
+    old = "\n".join(["%0 = input : f32[4]", *(f"%{n} = aten.sin(%{n - 1}) : f32[4]" for n in range(1, 20)), "%20 = aten.neg(%19) : f32[4]"])
+    new = "\n".join(["%0 = input : f32[4]", "%1 = aten.relu(%0) : f32[4]", *(f"%{n} = aten.sin(%{n - 1}) : f32[4]" for n in range(2, 21))])
+    difference = dataclasses.replace(one.compiles[1].difference, nearest=one.compiles[0].graph_hash)
+    compiles = [dataclasses.replace(one.compiles[0], graph=old), dataclasses.replace(one.compiles[1], graph=new, difference=difference)]
+    shown = show(run_report(dataclasses.replace(one, compiles=compiles)), 1400)
+    region = shown.get_by_role("region", name="Both programs")
+    assert region.count() == 0, "closed"
+    shown.get_by_text("Beside the program of step 0").click()
+    assert words(region.inner_text()).startswith("Step 0 Step 40 %0 = input : f32[4]")
+    changed = [
+        (words(each.inner_text()), each.get_attribute("class")) for each in region.locator(".gone:not(:empty), .come:not(:empty)").all()
+    ]
+    assert changed == [("%1 = aten.relu(%0) : f32[4]", "come"), ("%20 = aten.neg(%19) : f32[4]", "gone")], (
+        "numbers that shift are no change"
+    )
+    assert region.locator(".alike").all_inner_texts() == ["15 lines alike"]
+    left, right = (region.locator("code").nth(place).bounding_box() for place in (0, 1))
+    assert left is not None and right is not None and left["y"] == right["y"] and left["x"] < right["x"]
+
+
+def test_findings_of_a_kind_have_one_advice_and_their_source(show: Open, full: Make, run_report: MakeReport) -> None:
+    first = dataclasses.replace(full().findings[0], source=Excerpt(40, ["for batch in data:", "    print(loss.item())", "    step += 1"]))
+    second = dataclasses.replace(first, line="/work/app/train.py:52", source=None)
+    other = dataclasses.replace(first, problem=Problem.LOADER, advice="load in the background", source=None)
+    shown = show(run_report(full(), findings=[first, other, second]))
+    groups = shown.locator(".findings > li")
+    assert groups.count() == 2 and words(groups.nth(0).inner_text()).count("read it every 100 steps") == 1
+    assert all(place in groups.nth(0).inner_text() for place in ("train.py:41", "train.py:52"))
+    source = groups.nth(0).get_by_role("region", name="Source of /work/app/train.py:41")
+    assert words(source.inner_text()) == "40for batch in data: 41 print(loss.item()) 42 step += 1"
+    assert words(source.locator("mark").inner_text()) == "41 print(loss.item())"
+
+
+def test_steps_that_compile_do_not_flatten_the_others(show: Open, full: Make, run_report: MakeReport) -> None:
+    one = full()
+    often = [
+        dataclasses.replace(step, ms={"tracing": 6.0, "compile": 300.0}, compiles=1) if number % 3 == 0 else step
+        for number, step in enumerate(one.timeline)
+    ]
+    shown = show(run_report(dataclasses.replace(one, timeline=often)))
+    switch = shown.get_by_role("checkbox", name="compiling in the bars")
+    assert not switch.is_checked() and words(shown.locator(".chart .scale").first.inner_text()) == "10.0 ms"
+    switch.check()
+    assert words(shown.locator(".chart .scale").first.inner_text()) == "456 ms"
+    row = shown.get_by_role("table", name="Time per step by phase").locator("tbody tr").first
+    assert words(row.inner_text()) == "tracing 6.00 39 % 6.00", "the mean and the chosen step side by side"
+    assert shown.locator("#step").inner_text().startswith("Step 99,") and "compile 300 ms" in shown.locator("#step").inner_text()
+
+
+@pytest.mark.parametrize("width", [1400, 900, 420])
+def test_no_word_is_broken(width: int, show: Open, full: Make, run_report: MakeReport) -> None:
+    shown = show(run_report(full()), width)
+    broken = shown.evaluate(
+        """() => {
+          const found = [], walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+          while (walker.nextNode()) {
+            const node = walker.currentNode;
+            if (!node.parentElement.checkVisibility() || node.parentElement.closest("pre")) continue;
+            for (const word of node.data.matchAll(/[^\\s/-]+/g)) {
+              const range = document.createRange();
+              range.setStart(node, word.index);
+              range.setEnd(node, word.index + word[0].length);
+              if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) found.push(word[0]);
+            }
+          }
+          return found;
+        }"""
+    )
+    assert broken == []
 
 
 def test_a_run_without_replicas(show: Open, run_report: MakeReport) -> None:

@@ -75,6 +75,7 @@ def test_a_look_at_a_running_job(start: Callable[[int], subprocess.Popen[str]], 
     said = words(result.stdout)
     assert result.exit_code == 0 and "50 steps" in said and "2 replicas" in said and "still running" in said
     assert said.count("reads in the loop") == 1 and "replica 0 1" in said and "killed" not in said
+    assert f"recorded in {tmp_path / 'job'}".replace(" ", "") in said.replace(" ", "")
 
 
 def test_a_job_is_followed_to_its_end(start: Callable[[int], subprocess.Popen[str]], tmp_path: Path) -> None:

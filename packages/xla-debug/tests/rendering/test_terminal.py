@@ -17,7 +17,7 @@ from xla_debug.cli import COMMANDS, group
 from xla_debug.rendering.terminal import full_view, overview
 from xla_debug.run_report import files
 from xla_debug.run_report.merging import merge
-from xla_debug.run_report.schema import Bottleneck, Fallback, Finding, HotLine, Memory, ProgramDifference, Replica, RunReport
+from xla_debug.run_report.schema import Bottleneck, Excerpt, Fallback, Finding, HotLine, Memory, ProgramDifference, Replica, RunReport
 
 Make = Callable[..., Replica]
 MakeReport = Callable[..., RunReport]
@@ -171,7 +171,7 @@ def test_files_of_one_run_are_merged(full: Make, replica: Make, run_report: Make
     for name, one in zip("ab", ones, strict=True):
         files.write(one, tmp_path / f"{name}.json")
     result = run("report", tmp_path / "a.json", tmp_path / "b.json", "--json", tmp_path / "both.json")
-    assert result.exit_code == 0 and result.output == ""
+    assert result.exit_code == 0 and result.output == f"xla-debug: written to {tmp_path / 'both.json'}\n"
     assert files.read(tmp_path / "both.json") == merge(ones)
 
 
@@ -219,6 +219,20 @@ def test_commands_start_without_torch(name: str) -> None:
 def test_memory_alone(replica: Make, run_report: MakeReport, full: Make) -> None:
     text = shown(run_report(replica(memory=Memory(live=full().memory.live))))
     assert "Largest live buffers" in text and "Memory" not in text
+
+
+def test_findings_of_a_kind_have_one_advice_and_their_source(replica: Make, run_report: MakeReport, full: Make) -> None:
+    first = dataclasses.replace(full().findings[0], source=Excerpt(40, ["for batch in data:", "    print(loss.item())"]))
+    second = dataclasses.replace(first, line="/work/app/train.py:52", text="another value", cost_ms=0.0)
+    said = words(shown(run_report(replica(), findings=[first, second])))
+    where = "1. reads in the loop train.py:41 cost 400 ms a value was read in 100 of 100 steps print(loss.item())"
+    assert f"2 findings {where} and train.py:52 another value → read it every 100 steps Where" in said
+
+
+def test_compilations_of_a_kind_have_one_advice(run_report: MakeReport, full: Make) -> None:
+    one = full()
+    again = dataclasses.replace(one.compiles[1], step=60, graph_hash="e5f6")
+    assert words(shown(run_report(dataclasses.replace(one, compiles=[*one.compiles, again])))).count("→ leave out the last batch") == 1
 
 
 def test_a_finding_without_a_line(replica: Make, run_report: MakeReport, full: Make) -> None:

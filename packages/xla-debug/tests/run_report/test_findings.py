@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from xla_debug.run_report.findings import find_problems
-from xla_debug.run_report.schema import Problem, Replica, Sync
+from xla_debug.run_report.schema import Bottleneck, HotLine, Problem, Replica, Sync
 
 LINE = "/work/app/train.py:41"
 
@@ -24,3 +24,21 @@ def test_waits_are_held_against_the_time_without_compilations(
     )
     problems = find_problems(run, {LINE: (steps, wait_ms * steps)})
     assert [(each.problem, each.line) for each in problems] == ([(Problem.READS, LINE)] if found else [])
+
+
+@pytest.mark.parametrize(("phase", "problem"), [("python", Problem.PYTHON), ("loader", Problem.LOADER)])
+@pytest.mark.parametrize(
+    ("ms", "bound", "found"), [(3.0, "python-bound", True), (2.0, "tracing-bound", False), (3.0, "device-bound", False)]
+)
+def test_the_user_s_own_code_is_a_finding_if_the_device_waits_for_it(
+    replica: Callable[..., Replica], phase: str, problem: Problem, ms: float, bound: str, found: bool
+) -> None:
+    hot = [HotLine("/work/app/train.py:9", "tracing", 500.0), HotLine(LINE, phase, 200.0), HotLine("/work/app/train.py:50", phase, 100.0)]
+    run = replica(0, per_step={"tracing": 9.0, "compile": 50.0, phase: ms}, verdict=Bottleneck(bound), hot_lines=hot)
+    problems = find_problems(run, {})
+    assert [(each.problem, each.line, each.cost_ms) for each in problems] == ([(problem, LINE, 300.0)] if found else [])
+    assert all("25% of the time without compilations, 3.0 ms a step" in each.text for each in problems)
+
+
+def test_a_handful_of_samples_is_no_finding(replica: Callable[..., Replica]) -> None:
+    assert find_problems(replica(0, steps=10, per_step={"python": 10.0}), {}) == []

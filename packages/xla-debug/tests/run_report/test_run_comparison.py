@@ -78,7 +78,7 @@ def test_the_text_of_a_difference(two: tuple[Path, Path]) -> None:
 
 
 def test_a_difference_as_json(two: tuple[Path, Path], tmp_path: Path) -> None:
-    assert run("diff", *two, "--json", tmp_path / "d.json").output == ""
+    assert run("diff", *two, "--json", tmp_path / "d.json").stdout == ""
     found = json.loads((tmp_path / "d.json").read_text())
     assert (found["format"], found["version"]) == ("xla-debug comparison", 1) and found["slower"] == pytest.approx(0.5)
     assert found["before"]["name"] == str(two[0]) and found["after"]["phases_ms"]["fallback"] == 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -37,7 +38,7 @@ def read_reports(paths: Sequence[str]) -> list[RunReport]:
 
 
 def write(data: bytes, path: str) -> None:
-    """Write a result to a file, or to stdout."""
+    """Write a result to a file, which stderr names, or to stdout."""
     if path == "-":
         click.echo(data)
         return
@@ -45,3 +46,4 @@ def write(data: bytes, path: str) -> None:
         files.replace_file(path, data)
     except OSError as error:
         raise CommandError(f"{path}: cannot be written ({error.strerror}); give another file") from error
+    click.echo(f"xla-debug: written to {os.path.abspath(path)}", err=True)

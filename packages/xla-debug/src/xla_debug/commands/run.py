@@ -19,6 +19,7 @@ from xla_debug.recording_folder import files_in, make_folder, recording_environm
 from xla_debug.rendering.html_page import html_page
 from xla_debug.rendering.terminal import full_view
 from xla_debug.run_report import files
+from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.merging import merge
 
 
@@ -47,7 +48,10 @@ def command(module: bool, html: str | None, json: str | None, script: str, args:
         if not found:
             click.echo("xla-debug: the script used no XLA device: nothing was recorded", err=True)
             sys.exit(code)
-        report = replace(merge(found), command=[script, *args], started_s=started, seconds=time.time() - started, exit_code=code)
+        report = merge(found)
+        findings = with_excerpts(report.findings)  # those among replicas have none yet
+        seconds = time.time() - started
+        report = replace(report, command=[script, *args], started_s=started, seconds=seconds, exit_code=code, findings=findings)
     finally:
         shutil.rmtree(folder)
     if html:

@@ -10,12 +10,12 @@ from xla_debug.rendering import running_job
 
 
 @click.command("watch")
-@click.argument("target", metavar="PID|DIR")
+@click.argument("target", metavar="PID|FOLDER")
 @click.option("--once", is_flag=True, help="Show it as it is now, and end.")
 def command(target: str, once: bool) -> None:
     """Show a running job, about every second, until its processes have ended.
 
-    DIR is the folder in which they keep their recordings, PID the number of a process on this machine that does.
+    FOLDER is where they keep their recordings (XLA_DEBUG_ACCOUNT_DIR), PID the number of a process on this machine that does.
     """
     with file_io.as_command_error():
         folder = running_job.folder_of(target)

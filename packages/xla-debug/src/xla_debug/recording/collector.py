@@ -17,6 +17,7 @@ from xla_debug.recording.program_differences import KnownPrograms
 from xla_debug.recording.sampler import Sampler
 from xla_debug.recording.steps import Restart, Steps, TimedEvent
 from xla_debug.run_report.bottleneck import bottleneck_of
+from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.findings import WARM_UP, find_problems
 from xla_debug.run_report.schema import Compile, Fallback, Live, Phase, Replica, Sync, Transfer
 
@@ -247,7 +248,7 @@ class Collector:
                 hot_lines=totals.hot_lines(),
             )
         problems = find_problems(found, waits)
-        return replace(found, findings=[*problems, *([self._memory.finding] if self._memory.finding else [])])
+        return replace(found, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))
 
 
 def _costliest(totals: dict[Key, _Total]) -> list[tuple[Key, _Total]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import sys
+import os
 import threading
 import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import jax
 from xla_debug.core import events, process
 from xla_debug.core import graph as graph_abi
 from xla_debug.core import metrics as metrics_abi
+from xla_debug.recording.holders import holder_of, main_file
 from xla_debug.run_report.schema import DeviceMemory, Finding, Live, Memory, Problem
 
 _SHOWN = 20
@@ -26,6 +27,9 @@ _GROWTH = 0.1
 
 _SNAPSHOT_SHARE = 0.005
 """Share of the run that snapshots may take."""
+
+_NESTED = 3
+"""Containers in each other: a list of dicts of tuples."""
 
 _UNKNOWN: Any = object()
 
@@ -65,7 +69,9 @@ class AllocationSites:
             # Those that are noted meanwhile wait: `live_arrays` may not have seen their buffers.
             for _ in range(len(self._new)):
                 lines, ids = self._new.popleft()
-                noted.update(zip(ids, lines, strict=False))  # the last result of a program is no tensor
+                # The last result of a program is no tensor and of no line. Left out, it would count for the line of a buffer that was
+                # where it is now, and programs that are still running keep many of them.
+                noted.update(zip_longest(ids, lines[: len(ids)]))
             if noted:
                 for array in jax.live_arrays(process.client().devices[0].platform):
                     line = noted.get(id(array), _UNKNOWN)
@@ -109,6 +115,7 @@ class MemoryMonitor:
         self._peaks: Counter[str] = Counter()
         self._started = time.perf_counter()
         self._snapshot_s = 0.0
+        main_file()
 
     def after_step(self, step: int) -> bool:
         """Call after each step, in its thread: the frames are still there, to name what holds tensors. True if that took time."""
@@ -141,9 +148,10 @@ class MemoryMonitor:
             key = (self.allocation_sites.line(buffer.array), buffer.device, f"{buffer.array.dtype}{list(buffer.array.shape)}")
             groups.setdefault(key, []).append(buffer)
         largest = sorted(groups.items(), key=lambda group: -sum(buffer.array.nbytes for buffer in group[1]))[:_SHOWN]
+        holders = [holder_of(group) for _, group in largest[:_NAMED]]
         return [
-            Live(*key, len(group), sum(buffer.array.nbytes for buffer in group), holder_of(group) if number < _NAMED else None)
-            for number, (key, group) in enumerate(largest)
+            Live(line, device, shape, len(group), sum(buffer.array.nbytes for buffer in group), None if holder is None else holder.text)
+            for ((line, device, shape), group), holder in zip_longest(largest, holders)
         ]
 
     def _explain(self, growing: dict[str, float], found: list[metrics_abi.LiveBuffer]) -> Finding | None:
@@ -159,15 +167,26 @@ class MemoryMonitor:
         if not of_line:
             return None
         bytes_of = {line: sum(buffer.array.nbytes for buffer in group) for line, group in of_line.items()}
-        held = {line: holder for line, group in of_line.items() if (holder := holder_of(group)) is not None}
+        held = {line: holder for line, group in of_line.items() if (holder := holder_of(group, depth=_NESTED)) is not None}
         line = max(held or of_line, key=bytes_of.__getitem__)
         count, total = len(of_line[line]), sum(bytes_of.values())
-        others = f"; what they were computed from stays with them, {total:,} bytes in all" if len(of_line) > 1 else ""
-        by = f" by {held[line]}" if line in held else ""
+        per_step = sum(growing[each] * bytes_of[each] / len(group) for each, group in of_line.items())
+        holder = held.get(line)
+        grows = f"memory grows by {per_step:,.0f} bytes a step: "
+        if holder is None:
+            text, place = f"{grows}{count} tensors made here are held", line
+        else:
+            appends = holder.appended_at()
+            text, place = (
+                f"{grows}{holder.text} has {count} tensors made {f'at {os.path.basename(line)}' if appends else 'here'}",
+                appends or line,
+            )
+        if len(of_line) > 1:
+            text += f"; what they were computed from stays with them, {total:,} bytes in all"
         return Finding(
             Problem.MEMORY,
-            line,
-            f"tensors made here pile up, {growing[line]:.2g} more in each step: {count} are held{by}{others}",
+            place,
+            text,
             "keep numbers, not tensors: store loss.detach() and read all in one go, or add up on the device; drop what is not needed",
         )
 
@@ -187,47 +206,3 @@ def bytes_on(device: jax.Device) -> int:
     """Bytes of the buffers that live on a device, which does not count them itself."""
     shards = (shard for array in jax.live_arrays(device.platform) if not array.is_deleted() for shard in array.addressable_shards)
     return sum(shard.data.nbytes for shard in shards if shard.device == device)
-
-
-def holder_of(buffers: list[metrics_abi.LiveBuffer]) -> str | None:
-    """The container that has most of the tensors of these buffers, by name where it has one: `list 'losses' (40 items)`."""
-    tensors = tuple([tensor for buffer in buffers for tensor in buffer.tensors])  # passed on as it is: no other container of them is made
-    if len(tensors) < 2:
-        return None
-    wanted = {id(tensor) for tensor in tensors}
-    ours = {id(tensors), *(id(buffer.tensors) for buffer in buffers)}
-    containers: dict[int, Any] = {}
-    counts: Counter[int] = Counter()
-    for referrer in gc.get_referrers(*tensors):
-        if isinstance(referrer, (list, dict, set, tuple)) and id(referrer) not in ours:
-            items = referrer.values() if isinstance(referrer, dict) else referrer
-            containers[id(referrer)] = referrer
-            counts[id(referrer)] = sum(id(item) in wanted for item in tuple(items))
-    if not counts:
-        return None
-    most, count = counts.most_common(1)[0]
-    if count < len(tensors) // 2:
-        return None
-    holder = containers[most]
-    name = name_of(holder)
-    return f"{type(holder).__name__}{f' {name!r}' if name else ''} ({len(holder)} items)"
-
-
-def name_of(thing: Any) -> str | None:
-    """The name of a global of the script, of an attribute of an object, or of a local variable of a running function."""
-    scopes: list[dict[str, Any]] = [vars(sys.modules["__main__"])]
-    frame = sys._current_frames().get(threading.get_ident())
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(__file__):
-            scopes.append(frame.f_locals)
-        frame = frame.f_back
-    for scope in scopes:
-        for name, value in list(scope.items()):
-            if value is thing:
-                return name
-    for scope in scopes:
-        for name, value in list(scope.items()):
-            for attribute, held in list(getattr(value, "__dict__", {}).items()) if not isinstance(value, type) else []:
-                if held is thing:
-                    return f"{name}.{attribute}"
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from xla_debug.core import events
@@ -34,6 +34,7 @@ class _Program:
     constant_users: tuple[graph_abi.Operation | None, ...]
     results: tuple[graph_abi.Operation | None, ...]
     dead: tuple[int, ...]
+    graph_hash: str
 
     @classmethod
     def of(cls, event: events.CompileEvent) -> _Program:
@@ -55,6 +56,7 @@ class _Program:
             tuple(first.get(slot) for slot in graph.numbers()),
             tuple(graph.results()),
             graph.dead,
+            event.graph_hash,
         )
 
 
@@ -74,7 +76,7 @@ class KnownPrograms:
             self._programs.append(program)
         if nearest is None or _similarity(nearest, program)[0] < _SIMILAR:
             return ProgramDifference(Change.FIRST, "no program like this one was known", program.line)
-        return _difference(nearest, program)
+        return replace(_difference(nearest, program), nearest=nearest.graph_hash)
 
 
 def _similarity(known: _Program, program: _Program) -> tuple[float, bool, bool]:

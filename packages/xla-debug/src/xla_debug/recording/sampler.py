@@ -13,6 +13,7 @@ import sysconfig
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -94,6 +95,25 @@ def classify(frame: FrameType | None) -> tuple[Phase, str] | None:
     return Phase.LOADER if loading else Phase.TRACING if tracing else Phase.PYTHON, line
 
 
+def classify_with_loaders(frames: Mapping[int, FrameType], thread: int) -> tuple[Phase, str] | None:
+    """Classify a thread. While it waits for a loader, the line of the user's that makes batches in another thread counts, if one does."""
+    found = classify(frames.get(thread))
+    if found is not None and found[0] is Phase.LOADER and _in_loader(frames[thread]):
+        others = (classify(frame) for other, frame in frames.items() if other != thread and not _in_loader(frame))
+        return next((other for other in others if other is not None and other[0] is Phase.LOADER), found)
+    return found
+
+
+def _in_loader(frame: FrameType | None) -> bool:
+    """Whether a thread is in a loader's own code: in none of the user's that the loader calls."""
+    while frame is not None:
+        code = _code(frame.f_code.co_filename)
+        if code in (_Code.LOADER, _Code.USERS):
+            return code is _Code.LOADER
+        frame = frame.f_back
+    return False
+
+
 class Sample(NamedTuple):
     """A sample of a thread, in its own time. weight: for how many of the shortest intervals it stands."""
 
@@ -132,6 +152,6 @@ class Sampler:
             weight = weight_of(number)
             if self._end.wait(weight * INTERVAL_S):
                 return
-            found = classify(sys._current_frames().get(self.thread or 0))
+            found = classify_with_loaders(sys._current_frames(), self.thread or 0)
             if found is not None:
                 self.samples.append(Sample(time.time(), *found, weight))

@@ -9,10 +9,23 @@
 
   const at = (id) => document.getElementById(id);
 
+  // Paths may break behind a slash; a word only if it is longer than a line may be.
+  function breakable(text) {
+    const parts = text.match(/\S{40}|[^\s/]*\/|[^\s/]+|\s+/g) || [];
+    const ends = (part) => part.endsWith("/") || part.length === 40;
+    return parts.flatMap((part, index) => (index && ends(parts[index - 1]) ? [document.createElement("wbr"), part] : [part]));
+  }
+
+  const WHOLE = new Set(["option", "pre", "output"]);
+
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    made.append(...children.filter((child) => child !== null && child !== undefined));
+    for (const child of children) {
+      if (typeof child === "string" && !WHOLE.has(name)) made.append(...breakable(child));
+      else if (child !== null && child !== undefined) made.append(child);
+    }
+    made.normalize();
     return made;
   }
 
@@ -41,11 +54,26 @@
     return `${nbytes.toFixed(1)} ${units[unit]}`;
   }
 
-  // `file:line` with its folders in the background
+  // The folder that all lines outside libraries are in
+  function commonFolder() {
+    const lines = [...report.findings, ...report.replicas.flatMap((one) => [
+      ...one.compiles, ...one.compiles.map((row) => row.difference), ...one.syncs, ...one.fallbacks, ...one.transfers, ...one.memory.live,
+      ...one.hot_lines,
+    ])].map((row) => row.line).filter((line) => line?.startsWith("/") && !LIBRARY.test(line));
+    let shared = lines.length ? lines[0].slice(0, lines[0].lastIndexOf("/") + 1) : "";
+    for (const line of lines) while (!line.startsWith(shared)) shared = shared.slice(0, shared.lastIndexOf("/", shared.length - 2) + 1);
+    return shared === "/" ? "" : shared;
+  }
+
+  const LIBRARY = /^.*\/(?:site|dist)-packages\//;
+  const folder = commonFolder();
+
+  // `file:line`, without the folder that all are in, and its own folders in the background
   function place(line) {
     if (!line) return element("span", { class: "soft" }, "no line known");
-    const cut = line.lastIndexOf("/") + 1;
-    return element("span", { class: "code" }, element("span", { class: "soft" }, line.slice(0, cut)), line.slice(cut));
+    const shown = folder && line.startsWith(folder) ? line.slice(folder.length) : line.replace(LIBRARY, "…/");
+    const cut = shown.lastIndexOf("/") + 1;
+    return element("span", { class: "code", title: line }, element("span", { class: "soft" }, shown.slice(0, cut)), shown.slice(cut));
   }
 
   const color = (phase) => `--color: var(--${phase})`;
@@ -65,7 +93,7 @@
 
   // A section with its heading; nothing without content.
   function section(id, title, count, ...content) {
-    const heading = element("h2", { id: `${id}-title` }, title, " ", element("span", { class: "count" }, count));
+    const heading = element("h2", { id: `${id}-title` }, title, element("span", { class: "count" }, ` ${count}`));
     at(id).replaceChildren(...(content.length ? [heading, ...content] : []));
   }
 
@@ -120,16 +148,43 @@
     at("facts").append(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   }
 
-  function findings() {
-    const items = report.findings.map((finding) => element("li", {},
-      element("header", {}, element("h3", {}, finding.problem), finding.line && place(finding.line),
-        element("span", { class: "soft small" }, [
-          finding.replica === null ? "" : `replica ${finding.replica}`, finding.cost_ms ? `cost ${duration(finding.cost_ms)}` : "",
-        ].filter(Boolean).join(", "))),
-      element("p", {}, finding.text), element("p", { class: "advice" }, finding.advice)));
-    const list = items.length ? element("ol", { class: "findings" }, ...items) : element("p", {}, "No problem found.");
-    section("findings", "Findings", `${items.length}`, list);
+  // Rows by what `key` gives, in the order in which they are met.
+  function grouped(rows, key) {
+    const groups = new Map();
+    for (const row of rows) groups.set(key(row), [...(groups.get(key(row)) || []), row]);
+    return [...groups.values()];
   }
+
+  // The source of a finding, its own line marked
+  function source(finding) {
+    if (!finding.source) return null;
+    const own = Number(finding.line.slice(finding.line.lastIndexOf(":") + 1));
+    const lines = finding.source.lines.map((text, index) => {
+      const number = finding.source.first + index;
+      const line = element(number === own ? "mark" : "span", {}, element("span", { class: "line-number" }, `${number}`));
+      line.append(`${text}\n`); // whole: it scrolls
+      return line;
+    });
+    return element("pre", { class: "source", tabindex: 0, role: "region", "aria-label": `Source of ${finding.line}` }, ...lines);
+  }
+
+  function findings() {
+    const facts = (finding) => [
+      finding.replica === null ? "" : `replica ${finding.replica}`, finding.cost_ms ? `cost ${duration(finding.cost_ms)}` : "",
+    ].filter(Boolean).join(", ");
+    const one = (finding, index) => element("div", { class: "finding" },
+      element("div", {},
+        element("header", {}, index ? null : element("h3", {}, finding.problem), finding.line && place(finding.line),
+          element("span", { class: "soft small" }, facts(finding))),
+        element("p", {}, finding.text)),
+      source(finding));
+    const items = grouped(report.findings, (finding) => `${finding.problem} ${finding.advice}`).map((group) =>
+      element("li", {}, ...group.map(one), element("p", { class: "advice" }, group[0].advice)));
+    const list = items.length ? element("ol", { class: "findings" }, ...items) : element("p", {}, "No problem found.");
+    section("findings", "Findings", `${report.findings.length}`, ...(folder ? [below()] : []), list);
+  }
+
+  const below = () => element("p", { class: "soft small" }, "Lines are below ", element("span", { class: "code" }, folder));
 
   const slowest = () => report.replicas.reduce((best, replica, index, all) => (ownMs(replica) > ownMs(all[best]) ? index : best), 0);
 
@@ -168,16 +223,16 @@
     });
   }
 
-  function chart(shown, top) {
+  function chart(shown, top, phases, tall) {
     const svg = drawn("svg", { viewBox: `0 0 ${shown.length} 100`, preserveAspectRatio: "none", "aria-hidden": "true" });
     shown.forEach((bar, index) => {
       let y = 100;
-      for (const phase of PHASES) {
+      for (const phase of phases) {
         const height = Math.min((100 * bar.ms[phase]) / top, y);
         y -= height;
         if (height > 0) svg.append(drawn("rect", { x: index + 0.06, y, width: 0.88, height, style: `fill: var(--${phase})` }));
       }
-      if (bar.total > top) svg.append(drawn("rect", { class: "cut", x: index + 0.06, y: 0, width: 0.88, height: 1.5 }));
+      if (tall(bar) > top) svg.append(drawn("rect", { class: "cut", x: index + 0.06, y: 0, width: 0.88, height: 1.5 }));
     });
     const level = (bar) => Math.max(0, 100 - (100 * bar.device) / top);
     const device = shown.map((bar, index) => `${index},${level(bar)} ${index + 1},${level(bar)}`);
@@ -202,21 +257,39 @@
     if (!replica.steps) return section("steps", "Where the step goes", "");
     const rows = present([replica]).map((phase) => ({ phase, ms: perStep(replica, phase) }));
     const key = (phase) => element("span", { class: "key", style: color(phase), "aria-hidden": "true" });
+    const cells = new Map(rows.map((row) => [row.phase, element("span")]));
     const shares = table("Time per step by phase", [
       ["Phase", (row) => element("span", {}, key(row.phase), ` ${row.phase}`)],
       ["ms per step", (row) => digits(row.ms), NUMBER], ["Share", (row) => percent(row.ms / (stepMs(replica) || 1)), NUMBER],
+      ["Chosen step, ms", (row) => cells.get(row.phase), NUMBER],
     ], rows);
-    section("steps", "Where the step goes", `${duration(stepMs(replica))} per step`, ...timeline(replica), shares);
+    shares.classList.add("narrow");
+    const chosen = (bar) => cells.forEach((cell, phase) => { cell.textContent = digits(bar.ms[phase]); });
+    section("steps", "Where the step goes", `${duration(stepMs(replica))} per step`, ...timeline(replica, chosen), shares);
   }
 
-  // The bars, with a slider that chooses one; so does pointing at it.
-  function timeline(replica) {
+  // The highest bar that is drawn whole: a few very long steps must not flatten the others
+  function scale(shown, tall) {
+    const totals = shown.map(tall).sort((a, b) => a - b);
+    return Math.min(totals[totals.length - 1], 2.5 * totals[Math.floor(0.9 * (totals.length - 1))]) || 1;
+  }
+
+  // The bars, with a slider that chooses one; so does pointing at it. chosen: called with the bar.
+  function timeline(replica, chosen) {
     if (!replica.timeline.length) return [];
     const shown = bars(replica.timeline);
-    const totals = shown.map((bar) => bar.total).sort((a, b) => a - b);
-    // a few very long steps, as those that compile, must not flatten the others
-    const top = Math.min(totals[totals.length - 1], 2.5 * totals[Math.floor(0.9 * (totals.length - 1))]) || 1;
-    const [svg, cursor] = chart(shown, top);
+    const compiled = shown.some((bar) => bar.ms.compile);
+    const tall = (compiles) => (bar) => bar.total - (compiles ? 0 : bar.ms.compile);
+    const frame = element("div", { class: "chart" });
+    let cursor;
+    const draw = (compiles) => {
+      const height = tall(compiles), top = scale(shown, height);
+      const [svg, made] = chart(shown, top, PHASES.filter((phase) => compiles || phase !== "compile"), height);
+      made.setAttribute("x", slide.value);
+      cursor = made;
+      const cut = Math.max(...shown.map(height)) > top ? ", longer steps are cut off" : "";
+      frame.replaceChildren(svg, element("div", { class: "scale" }, `${duration(top)}${cut}`));
+    };
     const output = element("output", { class: "step", id: "step", for: "slide" });
     const slide = element("input", { type: "range", class: "slide", id: "slide", min: 0, max: shown.length - 1, "aria-label": "Step" });
     const choose = (index) => {
@@ -224,42 +297,122 @@
       cursor.setAttribute("x", index);
       output.textContent = describe(shown[index], replica);
       slide.setAttribute("aria-valuetext", output.textContent);
+      chosen(shown[index]);
     };
     slide.addEventListener("input", () => choose(Number(slide.value)));
     const point = (event) => {
-      const box = svg.getBoundingClientRect();
+      const box = frame.getBoundingClientRect();
       choose(Math.min(shown.length - 1, Math.max(0, Math.floor((shown.length * (event.clientX - box.left)) / box.width))));
     };
-    svg.addEventListener("pointermove", point);
-    svg.addEventListener("pointerdown", point);
-    choose(shown.length - 1);
+    frame.addEventListener("pointermove", point);
+    frame.addEventListener("pointerdown", point);
     const keys = present([replica]).map((phase) => element("li", {}, element("span", { class: "key", style: color(phase) }), phase));
     keys.push(element("li", {}, element("span", { class: "key line" }), "device at work"));
-    const cut = totals[totals.length - 1] > top ? ", longer steps are cut off" : "";
-    return [element("figure", {}, element("ul", { class: "legend", "aria-label": "Colours" }, ...keys),
-      element("div", { class: "chart" }, svg, element("div", { class: "scale" }, `${duration(top)}${cut}`)), slide, output)];
+    const box = element("input", { type: "checkbox", id: "with-compiles" });
+    // A few of those are cut off; more would set the scale, and flatten the rest.
+    box.checked = shown.filter((bar) => bar.ms.compile).length <= 0.1 * shown.length;
+    box.addEventListener("change", () => draw(box.checked));
+    if (compiled) keys.push(element("li", {}, element("label", {}, box, " compiling in the bars")));
+    slide.value = shown.length - 1;
+    draw(box.checked);
+    choose(shown.length - 1);
+    return [element("figure", {}, element("ul", { class: "legend", "aria-label": "Colours" }, ...keys), frame, slide, output)];
   }
 
   // ---- what was compiled, synced, moved and held
 
+  // The lines of two texts: [left, right] of each row, null where one has none. Numbers of values do not count: they shift.
+  function compared(left, right) {
+    const plain = (line) => line.replace(/%\d+/g, "%");
+    const [a, b] = [left, right].map((lines) => lines.map(plain));
+    let start = 0, end = 0;
+    while (start < Math.min(a.length, b.length) && a[start] === b[start]) start += 1;
+    while (end < Math.min(a.length, b.length) - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end += 1;
+    const [n, m] = [a.length - start - end, b.length - start - end];
+    const rows = left.slice(0, start).map((line, index) => [line, right[index]]);
+    // length of what is common to the rest of both; too long texts are other as a whole
+    const common = n * m <= 4e6 ? Array.from({ length: n + 1 }, () => new Uint32Array(m + 1)) : null;
+    for (let i = n - 1; common && i >= 0; i -= 1) {
+      for (let j = m - 1; j >= 0; j -= 1) {
+        common[i][j] = a[start + i] === b[start + j] ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);
+      }
+    }
+    let gone = [], come = [];
+    const flush = () => {
+      for (let k = 0; k < Math.max(gone.length, come.length); k += 1) rows.push([gone[k] ?? null, come[k] ?? null]);
+      [gone, come] = [[], []];
+    };
+    for (let i = 0, j = 0; i < n || j < m;) {
+      if (common && i < n && j < m && a[start + i] === b[start + j]) {
+        flush();
+        rows.push([left[start + i++], right[start + j++]]);
+      } else if (i < n && (j === m || !common || common[i + 1][j] >= common[i][j + 1])) gone.push(left[start + i++]);
+      else come.push(right[start + j++]);
+    }
+    flush();
+    return [...rows, ...left.slice(left.length - end).map((line, index) => [line, right[right.length - end + index]])]
+      .map(([one, other]) => ({ one, other, same: one !== null && other !== null && plain(one) === plain(other) }));
+  }
+
+  const AROUND = 2; // lines alike that are shown beside others
+
+  function sideBySide(before, now) {
+    const rows = compared(before.graph.split("\n"), now.graph.split("\n"));
+    const near = (index) => rows.slice(Math.max(0, index - AROUND), index + AROUND + 1).some((row) => !row.same);
+    const cells = [element("strong", {}, `Step ${before.step}`), element("strong", {}, `Step ${now.step}`)];
+    let alike = 0;
+    const skip = () => {
+      if (alike) cells.push(element("div", { class: "alike soft" }, `${counted(alike, "line")} alike`));
+      alike = 0;
+    };
+    rows.forEach((row, index) => {
+      if (!near(index)) { alike += 1; return; }
+      skip();
+      cells.push(element("code", { class: row.same ? "" : "gone" }, row.one ?? ""), element("code", { class: row.same ? "" : "come" }, row.other ?? ""));
+    });
+    skip();
+    return element("div", { class: "diff", tabindex: 0, role: "region", "aria-label": "Both programs" }, ...cells);
+  }
+
+  // A part that is made when it is opened first
+  function opened(title, make) {
+    const made = element("details", {}, element("summary", {}, title));
+    made.addEventListener("toggle", () => { if (made.open && made.children.length === 1) made.append(make()); });
+    return made;
+  }
+
   function compiles(replica) {
+    const nearest = (row, index) => replica.compiles.slice(0, index).reverse().find((one) => one.graph_hash === row.difference.nearest);
     const why = (row) => {
       const cell = element("div", {}, element("div", {}, row.difference.text || row.difference.change));
       if (row.difference.line) cell.append(place(row.difference.line));
-      if (row.difference.advice) cell.append(element("div", { class: "advice" }, row.difference.advice));
-      const title = element("summary", {}, `Program, ${counted(row.operations, "operation")}`);
-      if (row.graph) cell.append(element("details", {}, title, element("pre", { tabindex: 0, role: "region", "aria-label": "Program" }, row.graph)));
+      const before = nearest(row, replica.compiles.indexOf(row));
+      if (row.graph) {
+        const text = element("pre", { tabindex: 0, role: "region", "aria-label": "Program" }, row.graph);
+        cell.append(element("details", {}, element("summary", {}, "Text of the program"), text)); // there before: it can be searched
+      }
+      if (row.graph && before?.graph && before.graph !== row.graph) {
+        cell.append(opened(`Beside the program of step ${before.step}`, () => sideBySide(before, row)));
+      }
       return cell;
     };
     const asked = (row) => element("div", {}, place(row.line),
       element("div", { class: "soft small" }, [row.name, row.cause].filter(Boolean).join(", ")));
-    listed("compiles", "Compiles", [
+    const program = (row) => {
+      const given = row.donated ? ` (${number(row.donated)} donated, ${size(row.donated_bytes)})` : "";
+      return `${counted(row.operations, "operation")}, ${counted(row.inputs, "input")}${given}, ${counted(row.results, "result")}`;
+    };
+    const rows = replica.compiles;
+    const advised = grouped(rows.filter((row) => row.difference.advice), (row) => row.difference.advice).map((group) => element("li", {},
+      element("span", { class: "advice" }, group[0].difference.advice), element("span", { class: "soft" },
+        group.length > 1 ? ` (${group.length} compiles)` : ` (step ${group[0].step})`)));
+    const content = rows.length ? [table("Compiles", [
       ["Step", (row) => `${row.step}`, NUMBER], ["Took", (row) => duration(row.ms), NUMBER],
       ["Asked for by", asked], ["What is new", (row) => row.difference.change], ["Why", why],
-      ["Operations", (row) => number(row.operations), NUMBER], ["Inputs", (row) => number(row.inputs), NUMBER],
-      ["Donated", (row) => (row.donated ? `${number(row.donated)}, ${size(row.donated_bytes)}` : "none"), NUMBER],
-      ["Results", (row) => number(row.results), NUMBER],
-    ], replica.compiles);
+      ["Program", program],
+    ], rows)] : [];
+    if (advised.length) content.unshift(element("ul", { class: "advised", "aria-label": "What to do" }, ...advised));
+    section("compiles", "Compiles", `${rows.length}`, ...content);
   }
 
   function memory(replica) {

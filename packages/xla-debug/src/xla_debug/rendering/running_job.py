@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from xla_debug import recording_folder
+from xla_debug.rendering.tables import plain
 from xla_debug.rendering.terminal import overview
 from xla_debug.run_report import files
 from xla_debug.run_report.errors import RunReportFileError
@@ -82,7 +83,7 @@ def show_once(folder: Path, console: Console) -> None:
     report = report_of(folder)
     if report is None:
         raise RunReportFileError(f"{folder}: nothing is recorded yet; look again when the job has run for a second")
-    console.print(_view(report))
+    console.print(_view(folder, report))
 
 
 def follow(folder: Path, console: Console) -> None:
@@ -93,13 +94,13 @@ def follow(folder: Path, console: Console) -> None:
             report = report_of(folder)
             if report is not None:
                 seen = True
-                live.update(_view(report), refresh=True)
+                live.update(_view(folder, report), refresh=True)
             if seen and (report is None or has_ended(report)):
                 return
             time.sleep(_EVERY)
 
 
-def _view(report: RunReport) -> RenderableType:
+def _view(folder: Path, report: RunReport) -> RenderableType:
     lost = [replica for replica in report.replicas if not replica.finished and _has_exited(replica)]
     ends = [f"process {replica.pid} of replica {replica.ordinal} ended without a last recording: it was killed" for replica in lost]
-    return Group(overview(report), *(Text(end, "bold red") for end in ends))
+    return Group(overview(report), plain(f"\nrecorded in {folder.absolute()}", "dim"), *(Text(end, "bold red") for end in ends))

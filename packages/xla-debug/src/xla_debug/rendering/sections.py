@@ -42,6 +42,7 @@ def _costliest(groups: list[RowGroup[T]], measure: Callable[[T], float]) -> list
 def _compiles(replicas: Replicas, source_lines: SourceLines) -> list[RenderableType]:
     groups = group_rows(replicas, lambda replica: replica.compiles, lambda row: (row.step, row.graph_hash, row.line))
     groups.sort(key=lambda group: (group.first.step, group.first.start_s))
+    advised: set[str] = set()
     spent = sum(group.mean(lambda row: row.ms) * len(group.ordinals) for group in groups) / max(len(replicas), 1)
 
     def row(group: RowGroup[Compile]) -> list[Cell]:
@@ -49,18 +50,19 @@ def _compiles(replicas: Replicas, source_lines: SourceLines) -> list[RenderableT
         given = f"{first.donated} of {counted(first.inputs, 'input')} donated ({size(first.donated_bytes)})" if first.donated else None
         what = ", ".join(filter(None, [first.name, counted(first.operations, "operation"), given]))
         asked = plain(source_lines.shorten(first.line)).append_text(plain(f"\n{what}", "dim"))
-        return [str(first.step), duration(group.mean(lambda row: row.ms)), asked, _why(first, source_lines)]
+        return [str(first.step), duration(group.mean(lambda row: row.ms)), asked, _why(first, source_lines, advised)]
 
     return _section(f"Compiles: {len(groups)}, {duration(spent)}", replicas, [">step", ">took", "asked for by", "why"], groups, row)
 
 
-def _why(row: Compile, source_lines: SourceLines) -> Text:
-    """Explain a recompilation: how the program differs, where that comes from, and what to do."""
+def _why(row: Compile, source_lines: SourceLines, advised: set[str]) -> Text:
+    """Explain a recompilation: how the program differs, where that comes from, and what to do, unless that was advised before."""
     difference = row.difference
     text = plain(difference.text or difference.change.value)
     if difference.line and difference.line != row.line:
         text.append_text(plain(f" ({source_lines.shorten(difference.line)})"))
-    if difference.advice and difference.change is not Change.FIRST:
+    if difference.advice not in {"", *advised} and difference.change is not Change.FIRST:
+        advised.add(difference.advice)
         text.append_text(plain(f"\n→ {difference.advice}", "green"))
     return text
 

@@ -25,7 +25,8 @@ from xla_debug.run_report.aggregates import (
     typical_step_ms,
     work_ms,
 )
-from xla_debug.run_report.schema import Bottleneck, Finding, Phase, Replica, RunReport
+from xla_debug.run_report.excerpts import line_of_excerpt
+from xla_debug.run_report.schema import Bottleneck, Finding, Phase, Problem, Replica, RunReport
 
 _BAR = 24
 """Characters of the bar of a whole step."""
@@ -90,24 +91,28 @@ def _findings(report: RunReport, source_lines: SourceLines) -> Iterator[Renderab
         yield Text("\nNo problem found.", "green")
         return
     yield Text(f"\n{counted(len(report.findings), 'finding')}", "bold")
-    for rank, finding in enumerate(report.findings, 1):
-        yield _finding(rank, finding, source_lines)
+    groups: dict[tuple[Problem, str], list[Finding]] = {}
+    for finding in report.findings:
+        groups.setdefault((finding.problem, finding.advice), []).append(finding)
+    for rank, group in enumerate(groups.values(), 1):
+        yield _group(rank, group, source_lines)
 
 
-def _finding(rank: int, finding: Finding, source_lines: SourceLines) -> RenderableType:
-    """A finding in three parts: where, what, and what to do."""
-    where = Text.assemble((f"{rank}. {finding.problem.value}", "bold red"))
-    if finding.line:
-        where.append_text(plain(f"  {source_lines.shorten(finding.line)}", "bold"))
-    if finding.replica is not None:
-        where.append(f"  replica {finding.replica}", "yellow")
-    if finding.cost_ms:
-        where.append(f"  cost {duration(finding.cost_ms)}", "dim")
-    return Group(
-        where,
-        indented(plain(finding.text)),
-        indented(plain(f"→ {finding.advice}", "green")),
-    )
+def _group(rank: int, group: list[Finding], source_lines: SourceLines) -> RenderableType:
+    """Findings of one kind: where and what each is, then what to do about all of them."""
+    parts: list[RenderableType] = []
+    for finding in group:
+        where = Text.assemble((f"{rank}. {finding.problem.value}" if finding is group[0] else "   and", "bold red"))
+        if finding.line:
+            where.append_text(plain(f"  {source_lines.shorten(finding.line)}", "bold"))
+        if finding.replica is not None:
+            where.append(f"  replica {finding.replica}", "yellow")
+        if finding.cost_ms:
+            where.append(f"  cost {duration(finding.cost_ms)}", "dim")
+        parts += [where, indented(plain(finding.text))]
+        if source := line_of_excerpt(finding):
+            parts.append(indented(plain(source, "cyan")))
+    return Group(*parts, indented(plain(f"→ {group[0].advice}", "green")))
 
 
 def _steps(report: RunReport) -> list[RenderableType]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
+from xla_debug.run_report.excerpts import source_line
 from xla_debug.run_report.schema import Bottleneck, Change, Compile, Finding, HotLine, Phase, Problem, Replica
 
 WARM_UP = 3
@@ -13,8 +15,12 @@ _FEWEST_STEPS = 5
 _FALLBACKS = 3
 _WAIT_SHARE = 0.05
 """Of the run without compilations, spent waiting for values that one line reads."""
-_LOADER_SHARE = 0.2
-"""Of the run without compilations, in loaders."""
+_HOST_SHARE = 0.2
+"""Of the run without compilations, in loaders, or in other Python code of the user's."""
+_LEAST_MS = 200.0
+"""In those, so that a handful of samples is no finding."""
+
+_SLEEP = re.compile(r"\bsleep\s*\(")
 
 _KINDS: Mapping[Change, Problem] = {
     Change.INPUT_SHAPE: Problem.SHAPES,
@@ -26,7 +32,7 @@ _KINDS: Mapping[Change, Problem] = {
 
 def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> list[Finding]:
     """The findings of one replica, the costliest first. waits: line → steps in which it waited for a value, and how long in ms."""
-    rules = (_recompiles(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica))
+    rules = (_recompiles(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica), _python(replica))
     return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
 
 
@@ -92,18 +98,42 @@ def _fallbacks(replica: Replica) -> Iterator[Finding]:
 
 def _loaders(replica: Replica) -> Iterator[Finding]:
     """The devices wait for batches."""
-    run_ms = _without_compilations(replica)
-    loading_ms = replica.phases_ms.get(Phase.LOADER.value, 0.0)
-    # Batches that are made while the device works cost nothing.
-    hidden = replica.verdict is Bottleneck.DEVICE
-    if replica.measured_steps >= _FEWEST_STEPS and loading_ms >= _LOADER_SHARE * run_ms and not hidden:
-        lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == Phase.LOADER.value]
-        line = lines[0].line if lines else None
+    found = _host_time(replica, Phase.LOADER)
+    if found is not None:
+        line, share = found
         yield Finding(
             Problem.LOADER,
             line,
-            f"{loading_ms / run_ms:.0%} of the time without compilations goes into batches, "
-            f"{loading_ms / replica.measured_steps:.1f} ms a step, most of it here",
-            "load in the background: DataLoader(num_workers=...), wrapped in MpDeviceLoader, or make batches cheaper",
-            loading_ms,
+            f"{share} goes into batches, most of it here",
+            "load in the background: DataLoader(num_workers=...), or more of them, wrapped in MpDeviceLoader; or make batches cheaper",
+            replica.phases_ms[Phase.LOADER.value],
         )
+
+
+def _python(replica: Replica) -> Iterator[Finding]:
+    """The devices wait for the user's own code, or for what it waits for."""
+    found = _host_time(replica, Phase.PYTHON)
+    if found is not None:
+        line, share = found
+        asleep = _SLEEP.search(source_line(line)) is not None
+        yield Finding(
+            Problem.PYTHON,
+            line,
+            f"{share} is slept here" if asleep else f"{share} goes into Python code that is neither torch nor a loader, most of it here",
+            "take the wait out of the loop, or let a thread wait"
+            if asleep
+            else "do it once before the loop, every N steps, in the loader's workers, or with tensors on the device",
+            replica.phases_ms[Phase.PYTHON.value],
+        )
+
+
+def _host_time(replica: Replica, phase: Phase) -> tuple[str | None, str] | None:
+    """The line with most of a phase's time, and how much that phase takes; None if that is not worth a finding."""
+    run_ms, ms = _without_compilations(replica), replica.phases_ms.get(phase.value, 0.0)
+    # What the host does while the device works costs nothing.
+    hidden = replica.verdict is Bottleneck.DEVICE
+    if hidden or replica.measured_steps < _FEWEST_STEPS or ms < max(_HOST_SHARE * run_ms, _LEAST_MS):
+        return None
+    lines: list[HotLine] = [hot for hot in replica.hot_lines if hot.phase == phase.value]
+    share = f"{ms / run_ms:.0%} of the time without compilations, {ms / replica.measured_steps:.1f} ms a step,"
+    return (lines[0].line if lines else None), share

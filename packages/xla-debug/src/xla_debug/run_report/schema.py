@@ -79,18 +79,23 @@ class Problem(enum.Enum):
     READS = "reads in the loop"
     FALLBACK = "operators on the CPU"
     LOADER = "slow input"
+    PYTHON = "slow Python"
     MEMORY = "growing memory"
     STRAGGLER = "straggler"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifference:
-    """The change, described (`text`), with the user's line it comes from and what to do about it."""
+    """The change, described (`text`), with the user's line it comes from and what to do about it.
+
+    nearest: the `graph_hash` of the program that it was compared with; None if there was none like it.
+    """
 
     change: Change
     text: str
     line: str | None = None
     advice: str = ""
+    nearest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +208,19 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines of a source file, as they were when it ran. first: the number of the first one."""
+
+    first: int
+    lines: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, with the line to change. cost_ms: what it cost in the whole run, as far as known. replica: None for all."""
+    """A problem, with the line to change. cost_ms: what it cost in the whole run, as far as known. replica: None for all.
+
+    source: that line in its surroundings; None where the file could not be read.
+    """
 
     problem: Problem
     line: str | None
@@ -212,6 +228,7 @@ class Finding:
     advice: str
     cost_ms: float = 0.0
     replica: int | None = None
+    source: Excerpt | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,22 @@
+"""The private names of torch that this package cannot do without, each behind a name that says what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def trace_log_is_written() -> bool:
+    """Whether torch writes its trace log, which `TORCH_TRACE=FOLDER` asks for and `tlparse` reads."""
+    from torch._logging import _internal
+
+    # The handler that is always there writes nothing without a folder.
+    return any(getattr(handler, "root_dir", handler) is not None for handler in _internal.trace_log.handlers)
+
+
+def write_to_trace_log(name: str, payload: str | Mapping[str, Any]) -> None:
+    """Write an artifact to torch's trace log: a text, or what becomes JSON."""
+    from torch._logging._internal import trace_structured
+
+    encoding = "string" if isinstance(payload, str) else "json"
+    trace_structured("artifact", lambda: {"name": name, "encoding": encoding}, payload_fn=lambda: payload, expect_trace_id=False)

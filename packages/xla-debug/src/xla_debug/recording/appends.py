@@ -1,0 +1,88 @@
+"""Find the lines of a source file that add to a container, by its name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+_ADDING = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault", "put", "push"})
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def appending_line(name: str, paths: Iterable[str]) -> str | None:
+    """`file:line` that adds to a container, of the first file that has one; None if none does.
+
+    name: of a variable, or of an attribute with its object, `history.losses`, which other code may know under another name. Of several
+    lines one in a loop comes first, then one in a function: what runs once does not grow.
+    """
+    owner, _, last = name.rpartition(".")
+    for path in dict.fromkeys(paths):
+        found = _found(last, ast.Attribute if owner else ast.Name, path)
+        if found:
+            return f"{path}:{min(found)[1]}"
+    return None
+
+
+@lru_cache(maxsize=64)
+def _found(name: str, kind: type[ast.expr], path: str) -> list[tuple[int, int]]:
+    """(rank, line) of what adds to `name`, the best rank being 0."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):  # a notebook's cell, a file that has changed: the line stays unknown
+        return []
+    found = []
+    todo: list[tuple[ast.AST, int]] = [(tree, 2)]
+    while todo:
+        node, rank = todo.pop()
+        if isinstance(node, _LOOPS):
+            rank = 0
+        elif isinstance(node, _FUNCTIONS):
+            rank = 1
+        if any(isinstance(target, kind) and _name(target) == name for target in map(_whole, _added_to(node))):
+            found.append((rank, node.lineno))  # type: ignore[attr-defined]  # statements and calls have one
+        todo += [(child, rank) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def _added_to(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions of the containers that a call or statement adds to."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=container, attr=method)) if method in _ADDING:
+            yield container
+        case ast.AugAssign(target=container, op=ast.Add() | ast.BitOr()):
+            yield container
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if isinstance(target, ast.Subscript):  # losses[step] = loss
+                    yield target.value
+                # losses = losses + [loss], losses = [*losses, loss]
+                elif isinstance(value, (ast.BinOp, ast.List, ast.Tuple)) and ast.unparse(target) in map(ast.unparse, _operands(value)):
+                    yield target
+
+
+def _operands(value: ast.expr) -> Iterator[ast.expr]:
+    """The parts of a sum, or those that a list or tuple takes over whole."""
+    match value:
+        case ast.BinOp(left=left, right=right):
+            yield from (left, right)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            yield from (part.value for part in parts if isinstance(part, ast.Starred))
+
+
+def _whole(container: ast.expr) -> ast.expr:
+    """`by_name` of `by_name["a"]`, for what it holds."""
+    while isinstance(container, ast.Subscript):
+        container = container.value
+    return container
+
+
+def _name(container: ast.expr) -> str | None:
+    """`losses` of `losses` and `self.losses`."""
+    match container:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return None

@@ -1,0 +1,47 @@
+"""Every compiled program as an artifact of torch's trace log: `tlparse` shows them beside torch's own (`TORCH_TRACE=FOLDER`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+
+from xla_debug import _compat
+from xla_debug.core import events
+from xla_debug.core import graph as graph_abi
+from xla_debug.recording.program_differences import KnownPrograms
+
+
+@functools.cache
+def install() -> None:
+    """Write each compilation from now on, if torch writes its trace log now."""
+    if _compat.trace_log_is_written():
+        events.subscribe(_Writer().write, events.CompileEvent)
+
+
+class _Writer:
+    """Writes two artifacts for each compilation: `xla_program_N`, its text, and `xla_compile_N`, why it was compiled and what it took."""
+
+    def __init__(self) -> None:
+        self._known = KnownPrograms()
+        self._numbers = itertools.count()
+
+    def write(self, event: events.CompileEvent) -> None:
+        number = next(self._numbers)
+        difference = dataclasses.asdict(self._known.explain(event))
+        _compat.write_to_trace_log(f"xla_program_{number}", graph_abi.graph_text(event.graph))
+        _compat.write_to_trace_log(
+            f"xla_compile_{number}",
+            {
+                "graph_hash": event.graph_hash,
+                "line": event.line,
+                "cause": event.cause and event.cause.value,
+                "name": event.name,
+                "start_s": event.start_s,
+                "duration_ms": event.duration_ns * 1e-6,
+                "operations": event.num_nodes,
+                "inputs": event.num_inputs,
+                "results": event.num_outputs,
+                "difference": difference | {"change": difference["change"].value},
+            },
+        )

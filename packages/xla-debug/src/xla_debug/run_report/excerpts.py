@@ -1,0 +1,45 @@
+"""Read the user's source lines that a run report names."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable
+from dataclasses import replace
+
+from xla_debug.run_report.schema import Excerpt, Finding
+
+_AROUND = 2
+_LONGEST = 200
+"""Characters of a line that are kept."""
+
+
+def source_line(line: str | None) -> str:
+    """The text at `file:line`; empty if it cannot be read."""
+    path, _, number = (line or "").rpartition(":")
+    return linecache.getline(path, int(number)) if number.isdecimal() else ""
+
+
+def excerpt(line: str | None) -> Excerpt | None:
+    """The line at `file:line` and two before and after it, without the indentation that they share; None if it cannot be read."""
+    path, _, text = (line or "").rpartition(":")
+    if not text.isdecimal() or not source_line(line).strip():
+        return None
+    number = int(text)
+    first = max(number - _AROUND, 1)
+    lines = [linecache.getline(path, each).expandtabs(4).rstrip() for each in range(first, number + _AROUND + 1)]
+    while not lines[-1]:
+        lines.pop()
+    skip = min(len(each) - len(each.lstrip()) for each in lines if each)
+    return Excerpt(first, [each[skip:][:_LONGEST] for each in lines])
+
+
+def line_of_excerpt(finding: Finding) -> str:
+    """The source at a finding's own line, without indentation; empty if it is not known."""
+    number = (finding.line or "").rpartition(":")[2]
+    lines = dict(enumerate(finding.source.lines, finding.source.first)) if finding.source else {}
+    return lines.get(int(number), "").strip() if number.isdecimal() else ""
+
+
+def with_excerpts(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings with the source at their lines, where it can be read and is not there yet."""
+    return [finding if finding.source else replace(finding, source=excerpt(finding.line)) for finding in findings]
