@@ -15,10 +15,12 @@ from xla_debug.profiling.profiler import (
     trace_me,
 )
 from xla_debug.profiling.profiler_client import trace, trace_detached
+from xla_debug.profiling.torch_timeline import Timeline
 
 __all__ = [
     "OperatorTime",
     "StepTrace",
+    "Timeline",
     "Trace",
     "get_tracer_marked_step",
     "name_modules",
