@@ -8,10 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from torch_xla import _XLAC
-from xla_debug.core import graph, metrics
+from xla_debug.core import graph, metrics, process
 
 _MARK = "xla_module"
 
@@ -35,15 +33,19 @@ def name_modules(model: torch.nn.Module) -> Iterator[None]:
     as with `XLA_IR_DEBUG=1`, which costs microseconds for each, and no step may end within a module's forward.
     """
     paths = {module: path for path, module in model.named_modules() if path}
-    captured = _XLAC._get_ir_debug()
     handles = [handle for module, path in paths.items() for handle in _hooked(module, path)]
     graph.capture_lines(True)
     try:
         yield
     finally:
-        graph.capture_lines(captured)
+        graph.capture_lines(_lines_are_kept())
         for handle in handles:
             handle.remove()
+
+
+def _lines_are_kept() -> bool:
+    (setting,) = (each for rows in process.installed_settings().values() for each in rows if each.name == "XLA_IR_DEBUG")
+    return bool(setting.get())
 
 
 def _hooked(module: torch.nn.Module, path: str) -> tuple[Any, Any]:
@@ -63,8 +65,11 @@ def _hooked(module: torch.nn.Module, path: str) -> tuple[Any, Any]:
 
 def _nodes(values: Any) -> list[Any]:
     """The nodes of autograd that made tensors."""
-    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
-    return [node for tensor in tensors if (node := tensor.grad_fn) is not None]
+    if isinstance(values, torch.Tensor):
+        return [] if values.grad_fn is None else [values.grad_fn]
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    return [node for value in values for node in _nodes(value)] if isinstance(values, (list, tuple)) else []
 
 
 def _mark(results: list[Any], inputs: list[Any], path: str) -> None:
