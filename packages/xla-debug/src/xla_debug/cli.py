@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "compare": "compare",
     "watch": "watch",
     "graph": "graph",
+    "trace": "trace",
+    "operators": "operators",
     "env": "env",
     "settings": "settings",
 }

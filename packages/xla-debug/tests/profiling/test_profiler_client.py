@@ -107,11 +107,3 @@ def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> Non
 def test_numbers_out_of_range_are_refused(number: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least"):
         xp.trace("localhost:9012", str(tmp_path), **number)
-
-
-def test_messages_are_encoded_as_protocol_buffers() -> None:
-    assert profiler_client._varint(300) == b"\xac\x02"
-    message = b"\x08\x96\x01" + b"\x42\x03abc" + b"\x38\x01"
-    assert list(profiler_client._fields(message)) == [(1, 150), (8, b"abc"), (7, 1)]
-    with pytest.raises(RuntimeError, match="field 2"):
-        list(profiler_client._fields(b"\x15\x00\x00\x00\x00"))

@@ -111,7 +111,7 @@ def test_every_section_has_the_heading_that_names_it() -> None:
         resources.files("xla_debug.rendering").joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.js")
     )
     sections = [attributes for tag, attributes in parsed(markup).tags if tag == "section"]
-    assert len(sections) == 10 and all(attributes["aria-labelledby"] == f"{attributes['id']}-title" for attributes in sections)
+    assert len(sections) == 11 and all(attributes["aria-labelledby"] == f"{attributes['id']}-title" for attributes in sections)
     assert all(f'"{attributes["id"]}"' in script for attributes in sections)
 
 

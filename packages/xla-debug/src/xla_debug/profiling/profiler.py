@@ -7,12 +7,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 import jax
 
 import torch_xla.core.xla_model as xm
 from xla_debug.core import events, metrics, process, tensors
+from xla_debug.profiling.full_trace import complete_trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,15 +41,33 @@ def start_server(port: int, only_on_master: bool = True) -> object | None:
     return server
 
 
-def start_trace(log_dir: str | os.PathLike[str]) -> None:
-    """Record what this process and its devices do from now on. Raises RuntimeError if that is being done already."""
+def start_trace(log_dir: str | os.PathLike[str], python_frames: bool = True) -> None:
+    """Record what this process and its devices do from now on. Raises RuntimeError if that is being done already.
+
+    python_frames: calls of Python functions too. Without them the profile is smaller, and Python as fast as ever.
+    """
+    global _log_dir
     process.client()  # before JAX starts devices by itself
-    jax.profiler.start_trace(log_dir)
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = int(python_frames)
+    jax.profiler.start_trace(log_dir, profiler_options=options)
+    _log_dir = Path(log_dir) if python_frames else None
 
 
 def stop_trace() -> None:
-    """Write what was recorded to `<log_dir>/plugins/profile/<time>`. Raises RuntimeError if nothing is being recorded."""
+    """Write what was recorded to `<log_dir>/plugins/profile/<time>`. Raises RuntimeError if nothing is being recorded.
+
+    However many Python frames there are, what the compiler and the devices did is in both files; of the frames the JSON has the longest.
+    """
+    global _log_dir
+    log_dir, _log_dir = _log_dir, None
     jax.profiler.stop_trace()
+    if log_dir is not None:
+        written = log_dir.glob(f"plugins/profile/*/{socket.gethostname()}.xplane.pb")
+        complete_trace(max(written, key=lambda file: file.stat().st_mtime_ns))
+
+
+_log_dir: Path | None = None  # of the trace that runs, if it has Python frames
 
 
 class Trace(jax.profiler.TraceAnnotation):

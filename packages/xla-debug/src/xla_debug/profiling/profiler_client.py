@@ -10,11 +10,12 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from xla_debug.profiling import wire_format
 
 _METHOD = "/tensorflow.ProfilerService/Profile"
 # Fields of ProfileRequest, of the ProfileOptions in it, and of ProfileResponse.
@@ -45,8 +46,8 @@ class _Request:
             (_VERSION, _OPTIONS_VERSION),
             (_DURATION, self.duration_ms),
         )
-        options = b"".join(_varint(number << 3) + _varint(value) for number, value in fields)
-        return _varint(_OPTIONS << 3 | 2) + _varint(len(options)) + options + _varint(_EMIT_PROFILE << 3) + _varint(1)
+        options = b"".join(wire_format.number_field(number, value) for number, value in fields)
+        return wire_format.text_field(_OPTIONS, options) + wire_format.number_field(_EMIT_PROFILE, 1)
 
 
 def trace(
@@ -95,7 +96,10 @@ def _profile(address: str, request: _Request) -> bytes:
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
         call = channel.unary_unary(_METHOD)
         for _ in range(request.attempts):
-            fields = dict(_fields(_answer(grpc, call, address, request, end)))
+            try:
+                fields = dict(wire_format.fields(_answer(grpc, call, address, request, end)))
+            except ValueError as error:
+                raise RuntimeError(f"{address} sent an answer that this client cannot read: {error}") from error
             if not fields.get(_EMPTY):
                 break
         else:
@@ -131,38 +135,3 @@ def _grpc() -> Any:
             "trace needs the package grpcio to reach a profiler server: pip install grpcio. "
             "start_trace and stop_trace profile this process without it"
         ) from error
-
-
-def _varint(value: int) -> bytes:
-    parts = []
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of an encoded message that are numbers or texts: number of the field, value."""
-    position = 0
-
-    def number() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while position < len(message):
-        key = number()
-        if key & 7 == 0:
-            yield key >> 3, number()
-        elif key & 7 == 2:
-            size = number()
-            yield key >> 3, message[position : position + size]
-            position += size
-        else:
-            raise RuntimeError(f"the profiler server sent a message that this client cannot read (field {key >> 3})")

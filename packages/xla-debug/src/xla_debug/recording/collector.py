@@ -16,6 +16,7 @@ from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
 from xla_debug.recording.sampler import Sampler
 from xla_debug.recording.steps import Restart, Steps, TimedEvent
+from xla_debug.recording.timeline import Timeline
 from xla_debug.run_report.bottleneck import bottleneck_of
 from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.findings import WARM_UP, find_problems
@@ -54,6 +55,7 @@ class Collector:
         self.sampler = Sampler()
         self._known = KnownPrograms()
         self._memory = MemoryMonitor()
+        self._timeline = Timeline()
         self._lock = threading.Lock()
         self._steps = Steps(self.started_s)
         self._step_thread: int | None = None
@@ -80,11 +82,13 @@ class Collector:
             events.subscribe(self._synced, events.SyncEvent),
             graph.register_wrapper(allocation_sites.wrap),
         ]
+        self._timeline.start()
         self.sampler.start()
 
     def stop(self) -> None:
         """Unsubscribe and stop the sampler."""
         self.sampler.stop()
+        self._timeline.stop()
         for end in self._unsubscribe:
             end()
         self._unsubscribe = []
@@ -195,6 +199,7 @@ class Collector:
 
     def _accumulate(self) -> None:
         """Add up the events that were only noted while the program ran."""
+        self._timeline.add_samples(self.sampler.samples.copy())  # which the next line takes away
         self._steps.accumulate(self.sampler.samples)
         while self._pending_syncs:
             step, event = self._pending_syncs.popleft()
@@ -246,6 +251,7 @@ class Collector:
                 transfers=transfers,
                 memory=memory,
                 hot_lines=totals.hot_lines(),
+                spans=self._timeline.spans(self.sampler.thread),
             )
         problems = find_problems(found, waits)
         return replace(found, findings=with_excerpts([*problems, *([self._memory.finding] if self._memory.finding else [])]))

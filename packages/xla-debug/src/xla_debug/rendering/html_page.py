@@ -8,13 +8,14 @@ from importlib import resources
 from xla_debug.run_report import files
 from xla_debug.run_report.schema import RunReport
 
+_FILES = ("page.css", "timeline.css", "timeline.js", "page.js")
 _PART = re.compile(r"<!--([\w.]+)-->")
 
 
 def html_page(report: RunReport) -> str:
     """A run report as HTML."""
     folder = resources.files("xla_debug.rendering")
-    parts = {"report": _embedded(report)} | {name: folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    parts = {"report": _embedded(report)} | {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES}
     return _PART.sub(lambda match: parts[match[1]], folder.joinpath("page.html").read_text(encoding="utf-8"))
 
 

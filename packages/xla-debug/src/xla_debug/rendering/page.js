@@ -448,6 +448,7 @@
 
   function details(replica) {
     steps(replica);
+    section("timeline", "Timeline", "the last steps", ...drawTimeline(replica, { element, drawn, duration, place }));
     compiles(replica);
     listed("syncs", "Syncs", [
       ["Line", (row) => place(row.line)], ["Kind", (row) => row.kind], ["Cause", (row) => row.cause || ""],

@@ -132,6 +132,31 @@ class Step:
     compiles: int = 0
 
 
+HOST = "host"
+"""The track of the thread that runs the steps."""
+DEVICE = "device"
+"""The phase of what a device runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that took time in one of the last steps.
+
+    track: what it occupied, such as `host`, `xla:0` or `copies to device`. phase: a `Phase.value`, or DEVICE.
+    name: of the program, the operator or the copy. estimated: from samples, which divide the time between events. launched_s: of a program,
+    when the host handed it to the device.
+    """
+
+    track: str
+    phase: str
+    name: str
+    start_s: float
+    ms: float
+    line: str | None = None
+    estimated: bool = False
+    launched_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sync:
     """All syncs of one kind (`step` or `read`) that a line asked for. steps: in how many steps it did."""
@@ -236,7 +261,7 @@ class Replica:
     """One process of the run.
 
     verdict: its bottleneck. phases_ms, device_ms: totals of the steps' over `measured_steps`, those after the warm-up of a longer run.
-    timeline: the newest steps, or evenly chosen ones of a long run, oldest first.
+    timeline: the newest steps, or evenly chosen ones of a long run, oldest first. spans: what happened in the last steps, by start.
     """
 
     ordinal: int
@@ -259,6 +284,7 @@ class Replica:
     memory: Memory = field(default_factory=Memory)
     hot_lines: list[HotLine] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

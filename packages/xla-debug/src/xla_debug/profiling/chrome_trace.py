@@ -1,0 +1,151 @@
+"""Traces in the Trace Event Format, which Perfetto and chrome://tracing open: JSON, times in microseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from xla_debug.profiling.profile_file import Kernel
+from xla_debug.run_report.schema import HOST, Replica, Span
+
+Event = dict[str, Any]
+
+
+class TraceEvents:
+    """Events to be written. base_ns: the moment that is 0 in the trace, in nanoseconds since the epoch."""
+
+    def __init__(self, base_ns: int) -> None:
+        self._base_ns = base_ns
+        self._flows = count(1)
+        self.events: list[Event] = []
+
+    def microseconds(self, time_s: float) -> float:
+        """A moment since the epoch as the trace has it, to the nanosecond."""
+        return (round(time_s * 1e9) - self._base_ns) / 1000
+
+    def process(self, pid: int, name: str) -> None:
+        """Name a process; they are shown in the order of their numbers."""
+        self._describe("process_name", pid, 0, name=name)
+        self._describe("process_sort_index", pid, 0, sort_index=pid)
+
+    def thread(self, pid: int, tid: int, name: str) -> None:
+        """Name a row of a process; they are shown in the order of their numbers."""
+        self._describe("thread_name", pid, tid, name=name)
+        self._describe("thread_sort_index", pid, tid, sort_index=tid)
+
+    def _describe(self, what: str, pid: int, tid: int, **args: Any) -> None:
+        self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+    def row(self, pid: int, tid: int, spans: Iterable[tuple[float, float, str, str, Event]]) -> None:
+        """Add what one row shows: start in seconds, milliseconds, name, category and what else is known of each.
+
+        What begins inside of another must end there: clocks of float seconds say otherwise by a microsecond.
+        """
+        ends: list[float] = []
+        for start_s, ms, name, category, args in sorted(spans, key=lambda span: (span[0], -span[1])):
+            start = self.microseconds(start_s)
+            while ends and ends[-1] <= start:
+                ends.pop()
+            end = min(start + round(ms * 1000, 3), *ends[-1:], float("inf"))
+            ends.append(end)
+            self.events.append(
+                {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start, "dur": round(end - start, 3), "args": args}
+            )
+
+    def arrow(self, pid: int, of: tuple[int, float], to: tuple[int, float]) -> None:
+        """An arrow from what one row shows at a moment to what another does: thread and seconds of each."""
+        number = next(self._flows)
+        for phase, (tid, time_s), more in (("s", of, {}), ("f", to, {"bp": "e"})):
+            where = {"pid": pid, "tid": tid, "ts": self.microseconds(time_s)}
+            self.events.append({"ph": phase, "name": "launch", "cat": "launch", "id": number, **where, **more})
+
+    def counter(self, pid: int, name: str, time_s: float, value: float) -> None:
+        """The value of a counter from a moment on."""
+        self.events.append({"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": self.microseconds(time_s), "args": {name: value}})
+
+
+def add_spans(trace: TraceEvents, pid: int, spans: Sequence[Span], first_tid: int = 0) -> None:
+    """Add spans as rows of a process, and arrows from where the host launched a program to where the device ran it."""
+    tracks = sorted({span.track for span in spans}, key=lambda track: (track != HOST, track))
+    tids = {track: first_tid + place for place, track in enumerate(tracks)}
+    for track, tid in tids.items():
+        trace.thread(pid, tid, f"xla {track}")
+        trace.row(pid, tid, [(span.start_s, span.ms, span.name, span.phase, _args(span)) for span in spans if span.track == track])
+    for span in spans:
+        if span.launched_s is not None and HOST in tids:
+            trace.arrow(pid, (tids[HOST], span.launched_s), (tids[span.track], span.start_s))
+
+
+def _args(span: Span) -> Event:
+    found: Event = {} if span.line is None else {"line": span.line}
+    if span.estimated:
+        found["estimated"] = "from samples"
+    return found
+
+
+def trace_of_run(replicas: Sequence[Replica], kernels: Sequence[Kernel] = ()) -> Event:
+    """The trace of a run: each replica a process, with its last steps, compilations and memory; the kernels of a profile beside them."""
+    starts = [span.start_s for replica in replicas for span in replica.spans]
+    starts += [compiled.start_s for replica in replicas for compiled in replica.compiles]
+    starts += [kernel.start_ns * 1e-9 for kernel in kernels]
+    trace = TraceEvents(round(min(starts, default=0.0) * 1e9))
+    for pid, replica in enumerate(replicas, 1):
+        trace.process(pid, f"replica {replica.ordinal} on {replica.host}")
+        add_spans(trace, pid, [*_earlier_compiles(replica), *replica.spans])
+        for time_s, nbytes in replica.memory.over_time:
+            if trace.microseconds(time_s) >= 0:
+                trace.counter(pid, "bytes in use", time_s, nbytes)
+    _add_kernels(trace, len(replicas) + 1, kernels)
+    return {"displayTimeUnit": "ms", "traceEvents": trace.events}
+
+
+def _earlier_compiles(replica: Replica) -> Iterator[Span]:
+    """Compilations before the last steps."""
+    first_s = min((span.start_s for span in replica.spans), default=float("inf"))
+    for each in replica.compiles:
+        if each.start_s + each.ms * 1e-3 <= first_s:
+            yield Span(HOST, "compile", f"compile {each.name or each.graph_hash[:8]}", each.start_s, each.ms, each.line)
+
+
+def _add_kernels(trace: TraceEvents, first_pid: int, kernels: Sequence[Kernel]) -> None:
+    rows: dict[str, dict[str, list[Kernel]]] = {}
+    for kernel in kernels:
+        rows.setdefault(kernel.device, {}).setdefault(kernel.line, []).append(kernel)
+    for pid, (device, lines) in enumerate(sorted(rows.items()), first_pid):
+        trace.process(pid, f"profile of {device}")
+        rows_of = [(line, row) for line, ran in sorted(lines.items()) for row in _side_by_side(ran)]
+        for tid, (line, row) in enumerate(rows_of):
+            trace.thread(pid, tid, line)
+            trace.row(pid, tid, [_of_kernel(kernel) for kernel in row])
+
+
+def _side_by_side(ran: Iterable[Kernel]) -> list[list[Kernel]]:
+    """Kernels in as many rows as they need: a thread may begin one while another is not done, which is none inside of it."""
+    rows: list[list[Kernel]] = []
+    open_until: list[list[float]] = []  # in each row, the ends of what is not done
+    for kernel in sorted(ran, key=lambda each: (each.start_ns, -each.duration_ns)):
+        end_ns = kernel.start_ns + kernel.duration_ns
+        for ends in open_until:
+            while ends and ends[-1] <= kernel.start_ns:
+                ends.pop()
+        place = next((place for place, ends in enumerate(open_until) if not ends or end_ns <= ends[-1]), len(rows))
+        if place == len(rows):
+            rows.append([])
+            open_until.append([])
+        rows[place].append(kernel)
+        open_until[place].append(end_ns)
+    return rows
+
+
+def _of_kernel(kernel: Kernel) -> tuple[float, float, str, str, Event]:
+    origin = kernel.origin
+    args: Event = {"line": origin.line, "module": origin.module, "fused": ", ".join(origin.fused)}
+    known = {name: value for name, value in args.items() if value} | {"kernel": kernel.name, "program": kernel.program}
+    return kernel.start_ns * 1e-9, kernel.duration_ns * 1e-6, origin.operator, "operator", known
+
+
+def encoded(trace: Event) -> bytes:
+    """A trace as JSON."""
+    return json.dumps(trace, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")

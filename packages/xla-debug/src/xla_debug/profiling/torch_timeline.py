@@ -1,0 +1,71 @@
+"""The timeline of a block of code as a trace, by itself or together with torch.profiler's."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from xla_debug.core import files
+from xla_debug.profiling.chrome_trace import TraceEvents, add_spans, encoded
+from xla_debug.recording import timeline
+from xla_debug.recording.sampler import Sampler
+
+_FIRST_TID = 1 << 30  # beside the threads of the operating system, by whose numbers torch.profiler names its rows
+
+
+class Timeline:
+    """What host, devices and copies do while the block runs in this thread: recording, compiling, waiting, copies, programs.
+
+    with torch.profiler.profile() as profile, Timeline() as timeline:
+        train()
+    timeline.export("trace.json", profile)
+    """
+
+    def __init__(self) -> None:
+        self._timeline = timeline.Timeline()
+        self._sampler = Sampler()
+        self._thread: int | None = None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("this Timeline has been entered before: make a new one for each block")
+        self._thread = self._sampler.thread = threading.get_ident()
+        self._timeline.start()
+        self._sampler.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._sampler.stop()
+        self._timeline.stop()
+        self._timeline.add_samples(self._sampler.samples)
+
+    def export(self, path: str | os.PathLike[str], profile: torch.profiler.profile | None = None) -> None:
+        """Write it as a trace that Perfetto and chrome://tracing open.
+
+        profile: of torch's, stopped: its operators and `record_function` ranges are in the same trace, by the same clock. Raises OSError.
+        """
+        spans = self._timeline.spans(self._thread, steps=None)
+        found: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
+        if profile is not None:
+            found = _exported(profile)
+        first_ns = round(min((span.start_s for span in spans), default=0.0) * 1e9)
+        trace = TraceEvents(first_ns if profile is None else int(found.get("baseTimeNanoseconds", 0)))
+        if profile is None:
+            trace.process(os.getpid(), "xla")
+        add_spans(trace, os.getpid(), spans, _FIRST_TID)
+        found["traceEvents"] += trace.events
+        files.atomic_write_bytes(path, encoded(found))
+
+
+def _exported(profile: torch.profiler.profile) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(file))
+        exported: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return exported

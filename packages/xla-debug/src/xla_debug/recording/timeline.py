@@ -1,0 +1,225 @@
+"""What host, devices and copies did in the last steps, span by span.
+
+Each event leaves a few numbers in a ring; they become spans when they are asked for. Between the events of the thread that steps, samples
+say what it did: those at the same place of earlier steps too, since steps repeat and samples are few.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from xla_debug.core import events
+from xla_debug.recording.sampler import Sample
+from xla_debug.run_report.schema import DEVICE, HOST, Phase, Span
+
+STEPS = 16
+"""Steps whose spans are given."""
+_MOST_SPANS = 3_000
+_MOST_EVENTS = 4_096
+_MOST_SAMPLES = 2_048
+_SHORTEST_S = 20e-6
+"""Less between two events is no span of its own."""
+_SHORTEST_WAIT_NS = 2_000
+_SLACK_S = 2e-6
+"""Clocks of float seconds are not finer."""
+_BETWEEN = {Phase.TRACING: "recording operations", Phase.LOADER: "loading data", Phase.PYTHON: "other Python code"}
+
+
+class _Noted(NamedTuple):
+    """An event without its buffers and graph, which would be kept. waits: nanoseconds that it waited at its start, and at its end."""
+
+    thread: int
+    phase: str
+    name: str
+    start_s: float
+    duration_ns: int
+    line: str | None
+    waits: tuple[int, int] = (0, 0)
+    track: str = HOST
+    ends_step: bool = False
+
+    @property
+    def end_s(self) -> float:
+        """When it ended."""
+        return self.start_s + self.duration_ns * 1e-9
+
+
+class _Gap(NamedTuple):
+    """Time of the thread that steps between two events. place: their lines, the same in each step."""
+
+    start_s: float
+    end_s: float
+    place: tuple[str | None, str | None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The samples of a phase at a place. moments: sum of how far into the gap they were, from 0 to 1."""
+
+    weight: float = 0.0
+    moments: float = 0.0
+    lines: Counter[str] = field(default_factory=Counter)
+
+
+class Timeline:
+    """The newest events of this process, from `start` to `stop`. `spans` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._noted: deque[_Noted] = deque(maxlen=_MOST_EVENTS)
+        self._samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
+        self._unsubscribe: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._unsubscribe = [
+            events.subscribe(self._compiled, events.CompileEvent),
+            events.subscribe(self._executed, events.ExecuteEvent),
+            events.subscribe(self._moved, events.TransferEvent),
+            events.subscribe(self._fell_back, events.FallbackEvent),
+            events.subscribe(self._synced, events.SyncEvent),
+        ]
+
+    def stop(self) -> None:
+        """Listen no more; what was heard stays."""
+        for end in self._unsubscribe:
+            end()
+        self._unsubscribe = []
+
+    def add_samples(self, samples: Iterable[Sample]) -> None:
+        """Add samples of the thread that steps, oldest first; those that are known are left out."""
+        newest_s = self._samples[-1].time_s if self._samples else 0.0
+        self._samples.extend(sample for sample in samples if sample.time_s > newest_s)
+
+    def _compiled(self, event: events.CompileEvent) -> None:
+        name = f"compile {_program(event)}"
+        self._noted.append(_Noted(threading.get_ident(), Phase.COMPILE.value, name, event.start_s, event.duration_ns, event.line))
+
+    def _executed(self, event: events.ExecuteEvent) -> None:
+        here, name = threading.get_ident(), _program(event)
+        self._noted.append(_Noted(here, DEVICE, name, event.start_s, event.duration_ns, event.line, track=event.device))
+        if event.blocked_ns:
+            self._noted.append(_Noted(here, Phase.WAITING.value, name, event.start_s, event.blocked_ns, event.line))
+
+    def _moved(self, event: events.TransferEvent) -> None:
+        up = event.direction is events.Direction.TO_DEVICE
+        name = f"{event.nbytes:,} bytes {'to' if up else 'from'} the device"
+        waits = event.waited_ns, 0
+        self._noted.append(_Noted(threading.get_ident(), Phase.TRANSFER.value, name, event.start_s, event.duration_ns, event.line, waits))
+
+    def _fell_back(self, event: events.FallbackEvent) -> None:
+        self._noted.append(
+            _Noted(threading.get_ident(), Phase.FALLBACK.value, event.operator, event.start_s, event.duration_ns, event.line)
+        )
+
+    def _synced(self, event: events.SyncEvent) -> None:
+        step = event.kind is events.SyncKind.STEP
+        name, waits = "sync of a step" if step else "run for a read", (0, event.waited_ns)
+        noted = _Noted(threading.get_ident(), Phase.LOOKUP.value, name, event.start_s, event.duration_ns, event.line, waits, ends_step=step)
+        self._noted.append(noted)
+
+    def spans(self, thread: int | None, steps: int | None = STEPS) -> list[Span]:
+        """What happened in the last steps, by start. thread: the one that steps. steps: how many; None: all that is kept."""
+        noted = sorted(self._noted.copy(), key=lambda each: (each.start_s, -each.duration_ns))
+        ends = sorted(each.end_s for each in noted if each.ends_step and each.thread == thread)
+        begin_s = ends[-steps - 1] if steps is not None and len(ends) > steps else 0.0
+        recent = [each for each in noted if each.end_s > begin_s]
+        found = [*_of_events(recent, thread), *_of_devices(recent), *_of_gaps(noted, thread, self._samples.copy(), begin_s)]
+        shown = sorted((span for span in found if span.start_s + _SLACK_S >= begin_s), key=lambda span: (span.start_s, -span.ms))
+        return shown[-_MOST_SPANS:]
+
+
+def _program(event: events.CompileEvent | events.ExecuteEvent) -> str:
+    named = event.name or f"program {event.graph_hash[:8]}"
+    return f"{named}, {event.num_nodes} operation{'' if event.num_nodes == 1 else 's'}"
+
+
+def _of_events(noted: Iterable[_Noted], thread: int | None) -> Iterator[Span]:
+    """The host's spans, those of waiting inside of others; and what is copied."""
+    numbers: dict[int, int] = {}
+    for each in noted:
+        if each.track != HOST:
+            continue
+        track = HOST if each.thread == thread else f"thread {numbers.setdefault(each.thread, len(numbers) + 1)}"
+        yield Span(track, each.phase, each.name, each.start_s, each.duration_ns * 1e-6, each.line)
+        before_ns, after_ns = each.waits
+        if before_ns >= _SHORTEST_WAIT_NS:
+            yield Span(track, Phase.WAITING.value, "waiting for the device", each.start_s, before_ns * 1e-6, each.line)
+        if after_ns >= _SHORTEST_WAIT_NS:
+            start_s = each.end_s - after_ns * 1e-9
+            yield Span(track, Phase.WAITING.value, "waiting for the device", start_s, after_ns * 1e-6, each.line)
+        if each.phase == Phase.TRANSFER.value:
+            copied_ns = max(each.duration_ns - before_ns, 0)
+            yield Span(
+                "copies" if track == HOST else f"copies of {track}",
+                each.phase,
+                each.name,
+                each.start_s + before_ns * 1e-9,
+                copied_ns * 1e-6,
+                each.line,
+            )
+
+
+def _of_devices(noted: Iterable[_Noted]) -> Iterator[Span]:
+    """What ran on the devices: a program begins where the one before it ends."""
+    until: dict[str, float] = {}
+    for each in noted:
+        if each.track != HOST:
+            start_s = max(each.start_s, until.get(each.track, 0.0))
+            until[each.track] = max(each.end_s, start_s)
+            ms = max(each.end_s - start_s, 0.0) * 1e3
+            yield Span(each.track, each.phase, each.name, start_s, ms, each.line, launched_s=each.start_s)
+
+
+def _of_gaps(noted: Iterable[_Noted], thread: int | None, samples: Iterable[Sample], begin_s: float) -> Iterator[Span]:
+    """What the thread that steps did between its events from `begin_s` on, as samples at the same places say.
+
+    Where there are none it recorded operations, the likeliest.
+    """
+    gaps = list(_gaps(noted, thread))
+    seen = _samples_by_place(gaps, samples)
+    for gap in gaps:
+        if gap.end_s <= begin_s:
+            continue
+        phases = seen.get(gap.place, {})
+        total = sum(each.weight for each in phases.values())
+        start_s, length_s = gap.start_s, gap.end_s - gap.start_s
+        if not total:
+            yield Span(HOST, Phase.TRACING.value, _BETWEEN[Phase.TRACING], start_s, length_s * 1e3, estimated=True)
+        for phase, each in sorted(phases.items(), key=lambda item: item[1].moments / item[1].weight):
+            part_s = length_s * each.weight / total
+            ((line, _),) = each.lines.most_common(1)
+            yield Span(HOST, phase.value, _BETWEEN[phase], start_s, part_s * 1e3, line, estimated=True)
+            start_s += part_s
+
+
+def _gaps(noted: Iterable[_Noted], thread: int | None) -> Iterator[_Gap]:
+    outermost: list[_Noted] = []
+    until_s = 0.0
+    for each in noted:
+        if each.thread == thread and each.track == HOST and each.end_s > until_s + _SLACK_S:
+            outermost.append(each)
+            until_s = each.end_s
+    for before, after in pairwise(outermost):
+        if after.start_s - before.end_s >= _SHORTEST_S:
+            yield _Gap(before.end_s, after.start_s, (before.line, after.line))
+
+
+def _samples_by_place(gaps: list[_Gap], samples: Iterable[Sample]) -> Mapping[tuple[str | None, str | None], dict[Phase, _Seen]]:
+    starts = [gap.start_s for gap in gaps]
+    found: defaultdict[tuple[str | None, str | None], dict[Phase, _Seen]] = defaultdict(dict)
+    for sample in samples:
+        place = bisect_right(starts, sample.time_s) - 1
+        if place < 0 or sample.time_s > gaps[place].end_s:
+            continue
+        gap = gaps[place]
+        each = found[gap.place].setdefault(sample.phase, _Seen())
+        each.weight += sample.weight
+        each.moments += sample.weight * (sample.time_s - gap.start_s) / (gap.end_s - gap.start_s)
+        each.lines[sample.line] += sample.weight
+    return found
