@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
@@ -96,3 +97,14 @@ def test_random_numbers_of_batches(function: Function) -> None:
     assert torch.equal(same[0], same[1]) and not torch.equal(different[0], different[1])
     with pytest.raises(RuntimeError, match="randomness"):
         vmap(function)(x)
+
+
+def test_tangents_of_what_is_written_to_stay_on_the_device(counts: Any) -> None:
+    def tangent(x: Tensor) -> Tensor:
+        base = torch.arange(6.0, device=x.device).reshape(2, 3)
+        with forward_ad.dual_level():
+            base[:, 0] = forward_ad.make_dual(x, x * 2)
+            return forward_ad.unpack_dual(base).tangent
+
+    check(tangent, torch.randn(2))
+    assert counts["xla::_new_zeros_with_same_feature_meta"] == 1 and counts["aten::_new_zeros_with_same_feature_meta"] == 0

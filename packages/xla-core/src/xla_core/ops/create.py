@@ -19,7 +19,7 @@ from xla_core.ops.table import Context, op
 Value = Number | jax.Array
 
 
-@op("zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor")
+@op("zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor", "_new_zeros_with_same_feature_meta")
 @op("empty.memory_format", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", notes="zeros")
 def zeros(ctx: Context, *_: Any, **__: Any) -> jax.Array:
     """zeros(SymInt[] size, *, ScalarType? dtype=None) -> Tensor."""
