@@ -28,8 +28,8 @@ from xla_debug.run_report.merging import merge
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--html", type=file_io.FILE, help="Write one page that needs no network.")
 @click.option("--json", type=file_io.FILE, help="Write the run report as JSON.")
-@click.option("--opentelemetry/--no-opentelemetry", default=None, help="Make spans; by default if the environment names an exporter.")
-@click.option("--tensorboard", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write scalars of each step.")
+@click.option("--opentelemetry/--no-opentelemetry", default=None, help="Make spans; unless said, if the environment names an exporter.")
+@click.option("--tensorboard", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write each step's scalars.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -72,6 +72,8 @@ def command(
         report = replace(report, command=[script, *args], started_s=started, seconds=seconds, exit_code=code, findings=findings)
     finally:
         shutil.rmtree(folder)
+    if tensorboard:
+        click.echo(f"xla-debug: scalars for TensorBoard are in {tensorboard.absolute()}", err=True)
     if html:
         file_io.write(html_page(report).encode(), html)
     if json:

@@ -152,8 +152,9 @@ class Collector:
     def _moved(self, event: events.TransferEvent) -> None:
         self._memory.allocation_sites.add_upload(event)
         up = event.direction is events.Direction.TO_DEVICE
-        with self._lock:
+        if self._steps.each is not None:
             self._steps.notes.append(Moved(event.nbytes, 0) if up else Moved(0, event.nbytes))
+        with self._lock:
             copied_ns = event.duration_ns - event.waited_ns
             self._add(self._transfers, (event.direction.value, event.line), self._step, copied_ns, event.nbytes)
             if not up:

@@ -18,6 +18,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
+from xla_debug import settings
 from xla_debug._version import __version__
 from xla_debug.core import events, process
 from xla_debug.recording import process_end
@@ -89,8 +90,9 @@ class Spans:
         start_ns, end_ns = _interval(event)
         with self._lock:
             # A program waits for those before it: that is none of its own time.
-            busy_ns = max(end_ns - max(start_ns, self._busy_until_ns.get(event.device, 0)), 0)
-            self._busy_until_ns[event.device] = end_ns
+            until_ns = self._busy_until_ns.get(event.device, 0)
+            busy_ns = max(end_ns - max(start_ns, until_ns), 0)
+            self._busy_until_ns[event.device] = max(end_ns, until_ns)
         self._add("xla.execute", event, _program(event) | {"xla.device_ns": busy_ns})
 
     def _moved(self, event: events.TransferEvent) -> None:
@@ -196,7 +198,7 @@ class _SpansOfEnvironment:
         self._spans.stop()
         if self._own is not None:
             self._own.shutdown()
-        if self._missing is not None and not self._spans.made_some:
+        if self._missing is not None and settings.OPENTELEMETRY.get() and not self._spans.made_some:
             print(f"xla-debug: no spans were made, since the program set no TracerProvider, and {self._missing}", file=sys.stderr)
 
 

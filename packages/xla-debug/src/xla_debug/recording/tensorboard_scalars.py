@@ -22,7 +22,7 @@ class Scalars:
     """
 
     def __init__(self, folder: Path) -> None:
-        optional_libraries.require(optional_libraries.TENSORBOARD, "writing scalars")
+        optional_libraries.require(optional_libraries.TENSORBOARD, "writing scalars for TensorBoard")
         # Now, and not in the thread that writes: it might be at the end of the process, where imports may fail.
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from torch.utils.tensorboard import RecordWriter
