@@ -67,5 +67,5 @@ def _exporter(name: str) -> EntryPoint:
     for each in names:
         if each in installed:
             return installed[each]
-    install = "pip install opentelemetry-exporter-otlp, or set OTEL_TRACES_EXPORTER to one of"
-    raise ImportError(f"the exporter {name!r} is not installed: {install} {', '.join(sorted(installed)) or 'those that are'}")
+    others = f"pip install opentelemetry-exporter-otlp, or set OTEL_TRACES_EXPORTER to one of {', '.join(sorted(installed))}"
+    raise ImportError(f"the exporter {name!r} is not installed: {others}")
