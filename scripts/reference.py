@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs/reference"
 COMMAND = "hatch run reference"
 # Public besides `torch_xla`: what integrators import, and what the other wheels offer under their own names.
-DOORS = ("xla_core.abi", "xla_core.testing", "xla_debug", "xla_distributed", "xla_serialization", "xla_spmd")
+DOORS = ("xla_core.abi", "xla_core.testing", "xla_debug", "xla_debug.telemetry", "xla_distributed", "xla_serialization", "xla_spmd")
 # Modules with a page of their own, with what is below them; every other one shares the page of its first two names.
 PAGES = ("torch_xla.core.xla_model", "torch_xla.core.functions", "torch_xla.distributed.spmd")
 OURS = ("torch_xla", "xla_core", "xla_debug", "xla_distributed", "xla_serialization", "xla_spmd")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -200,6 +201,30 @@ def test_lines_of_operations_can_be_switched_on_for_a_while() -> None:
     assert off[0] == off[1], "one signature, where it was first seen"
     assert on == expected
     assert counter("xla::tan") - before == 4, "counting goes on"
+
+
+def test_executions_are_told_of_with_the_context_of_who_launched_them() -> None:
+    asked = contextvars.ContextVar[int | None]("asked", default=None)
+    heard: list[tuple[int, int | None]] = []
+
+    def listen(event: events_abi.ExecuteEvent) -> None:
+        with _arrived:
+            heard.append((threading.get_ident(), asked.get()))
+            _arrived.notify_all()
+
+    torch_xla.sync(wait=True)
+    weight = torch.eye(400).to("xla")
+    end = events_abi.subscribe(listen, events_abi.ExecuteEvent)
+    for number in range(8):
+        asked.set(number)
+        weight = torch.linalg.multi_dot([weight] * 8)
+        torch_xla.sync()
+    asked.set(None)
+    with _arrived:
+        assert _arrived.wait_for(lambda: len(heard) == 8, 60)
+    end()
+    assert sorted(number for _, number in heard if number is not None) == list(range(8))
+    assert {thread for thread, _ in heard} - {threading.get_ident()}, "none was waited for by another thread: make the programs longer"
 
 
 def test_lines_are_switched_while_other_threads_record() -> None:

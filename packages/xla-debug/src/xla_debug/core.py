@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((2, 2), "xla-debug")
+abi.require((2, 6), "xla-debug")
 abi.events.exclude_frames(Path(__file__).parent)
 
 events = abi.events

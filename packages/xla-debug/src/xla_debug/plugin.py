@@ -11,7 +11,7 @@ from xla_debug.analysis import execution_analysis
 from xla_debug.graphs import tensors_file
 from xla_debug.metrics import metrics_report, metrics_saver
 from xla_debug.profiling import xlac_profiler
-from xla_debug.recording import trace_log
+from xla_debug.recording import opentelemetry_environment, trace_log
 
 
 def offered() -> Mapping[str, Callable[..., Any]]:
@@ -20,14 +20,22 @@ def offered() -> Mapping[str, Callable[..., Any]]:
     metrics_saver.install()
     execution_analysis.install()
     trace_log.install()
-    folder = settings.RECORDING_DIR.get()
-    if folder is not None:
-        from xla_debug.recording.recorder import start_recording
-
-        start_recording(Path(folder))
+    _start_recording()
     profiler: Any = xlac_profiler  # a module, not a function
     return {
         "torch_xla._XLAC.profiler": profiler,
         "torch_xla._XLAC._xla_metrics_report": metrics_report.metrics_report,
         "torch_xla._XLAC._short_xla_metrics_report": metrics_report.short_metrics_report,
     }
+
+
+def _start_recording() -> None:
+    recording, scalars = settings.RECORDING_DIR.get(), settings.TENSORBOARD_DIR.get()
+    if recording is not None or scalars is not None:
+        from xla_debug.recording.recorder import start_recording
+
+        start_recording(None if recording is None else Path(recording), None if scalars is None else Path(scalars))
+    if opentelemetry_environment.spans_wanted(recorded=recording is not None):
+        from xla_debug.recording.opentelemetry_spans import start_spans
+
+        start_spans()

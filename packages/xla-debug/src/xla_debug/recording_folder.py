@@ -9,6 +9,8 @@ from pathlib import Path
 
 # The variable and the files keep the name that they were given first.
 RECORDING_DIR = "XLA_DEBUG_ACCOUNT_DIR"
+OPENTELEMETRY = "XLA_DEBUG_OPENTELEMETRY"
+TENSORBOARD_DIR = "XLA_DEBUG_TENSORBOARD_DIR"
 _FILE = "account.{}.json"
 
 
@@ -38,6 +40,11 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(folder.glob(_FILE.format("*")))
 
 
-def recording_environment(folder: Path) -> dict[str, str]:
-    """The environment that makes processes keep their recordings in `folder`."""
-    return {RECORDING_DIR: str(folder)}
+def recording_environment(folder: Path, opentelemetry: bool | None = None, tensorboard: Path | None = None) -> dict[str, str]:
+    """The environment that makes processes keep their recordings in `folder`.
+
+    opentelemetry: whether they make spans; None: as the environment says. tensorboard: the folder for scalars of each step.
+    """
+    spans = {} if opentelemetry is None else {OPENTELEMETRY: str(int(opentelemetry))}
+    scalars = {} if tensorboard is None else {TENSORBOARD_DIR: str(tensorboard.absolute())}
+    return {RECORDING_DIR: str(folder), **spans, **scalars}

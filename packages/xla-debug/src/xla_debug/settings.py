@@ -41,6 +41,21 @@ def _text(name: str, doc: str) -> Setting[str | None]:
 
 RECORDING_DIR = _text(recording_folder.RECORDING_DIR, "Folder in which this process keeps its recording; `xla-debug run` sets it.")
 
+# Other tools that watch the program, from first use of a device on.
+OPENTELEMETRY: Setting[bool | None] = Setting(
+    recording_folder.OPENTELEMETRY,
+    None,
+    "Make spans of OpenTelemetry: 1 yes, 0 no, unset in a recorded process if the environment names an exporter.",
+    _truth,
+    "0, 1, true or false",
+)
+TENSORBOARD_DIR = _text(recording_folder.TENSORBOARD_DIR, "Folder to which this process writes scalars of each step for TensorBoard.")
+OTEL_TRACES_EXPORTER = _text("OTEL_TRACES_EXPORTER", "OpenTelemetry's: exporters of spans with commas between them; `none` is none.")
+OTEL_EXPORTER_OTLP_ENDPOINT = _text("OTEL_EXPORTER_OTLP_ENDPOINT", "OpenTelemetry's: where the exporter OTLP sends.")
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = _text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OpenTelemetry's: where the exporter OTLP sends spans.")
+OTEL_EXPORTER_OTLP_PROTOCOL = _text("OTEL_EXPORTER_OTLP_PROTOCOL", "OpenTelemetry's: grpc or http/protobuf.")
+OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = _text("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OpenTelemetry's: grpc or http/protobuf, for spans.")
+
 # Metrics and files of tensors.
 METRICS_FILE = _text(
     "XLA_METRICS_FILE",

@@ -226,6 +226,24 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) ->
     assert done.stderr.count("the recording cannot be written") == 1, done.stderr
 
 
+def test_other_tools_watch_a_run(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, torch_xla\nx = torch.ones(3).to('xla')\nfor _ in range(4):\n    x = x + 1\n    torch_xla.sync()\n", encoding="utf-8"
+    )
+    line = [sys.executable, "-m", "xla_debug", "run", "--opentelemetry", "--tensorboard", str(tmp_path / "board"), str(script)]
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "OTEL_TRACES_EXPORTER": "console"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout.count('"name": "xla.sync"'), done.stdout.count(f'"code.file.path": "{script}"')) == (4, 4 + 4 + 1 + 1)
+    found = accumulator.EventAccumulator(str(tmp_path / "board" / "xla"))
+    found.Reload()
+    assert [each.step for each in found.Scalars("xla/step_ms")] == [0, 1, 2, 3]
+    assert [each.value for each in found.Scalars("xla/bytes_to_device")][0] == 12
+
+
 def test_a_running_job_is_watched(tmp_path: Path) -> None:
     script, flag = tmp_path / "script.py", tmp_path / "flag"
     script.write_text(

@@ -14,7 +14,7 @@ import torch_xla
 from xla_debug.core import events as events_abi
 from xla_debug.recording.collector import Collector
 from xla_debug.recording.sampler import Sample
-from xla_debug.recording.steps import TIMELINE, Restart, Steps, TimedEvent, self_times
+from xla_debug.recording.steps import TIMELINE, MeasuredStep, Moved, Restart, Steps, TimedEvent, self_times
 from xla_debug.run_report.schema import Phase
 
 START = 1_000.0
@@ -107,6 +107,21 @@ def test_the_device_is_busy_once_at_a_time() -> None:
     steps.notes.append(sync(100, 0))
     steps.accumulate(deque())
     assert steps.measured().device_ns == pytest.approx(85 * MS, rel=1e-6)
+
+
+def test_each_step_is_kept_for_who_asks() -> None:
+    steps = Steps(START, keep_each=True)
+    compiled, read, fallback = event_of(Phase.COMPILE, 10, 30), event_of(Phase.LOOKUP, 50, 10), event_of(Phase.FALLBACK, 70, 5)
+    steps.notes.extend([compiled, Moved(12, 0), read, Moved(0, 4), fallback, Moved(0, 6), sync(90, 10), Moved(3, 0), sync(150, 0)])
+    steps.accumulate(deque())
+    assert steps.each is not None
+    first, second = steps.each
+    ns = {Phase.COMPILE: 30 * MS, Phase.LOOKUP: 20 * MS, Phase.FALLBACK: 5 * MS}
+    assert {phase: first.ns[phase] for phase in ns} == ns
+    assert (first.index, first.start_s, first.end_s) == (0, START, pytest.approx(START + 0.1))
+    assert (first.compiles, first.reads, first.fallbacks, first.to_device, first.from_device) == (1, 1, 1, 12, 10)
+    assert second == MeasuredStep(1, first.end_s, START + 0.15, second.ns, 0, 0, 0, 0, 3, 0)
+    assert Steps(START).each is None
 
 
 @pytest.mark.parametrize(("count", "every"), [(1, 1), (TIMELINE, 1), (TIMELINE + 1, 2), (5 * TIMELINE, 8)])

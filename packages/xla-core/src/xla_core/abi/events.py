@@ -24,8 +24,9 @@ folders of torch, jax and the core is none of it, and a package adds its own by 
 user's in the thread that asks. `explain_failures` adds what others know, a launcher say, to the text of an execution that failed.
 
 Guarantees: events cost nothing while nobody hears them. They come in the thread where they happen, those of executions perhaps in a
-thread that waits for the device. A listener that raises is named in a warning and hears no more; only an XlaError goes on to the
-operation that caused the event, so that a listener can stop a run on purpose. Events are frozen.
+thread that waits for the device, with the context variables (`contextvars`) of the thread that launched them. A listener that raises is
+named in a warning and hears no more; only an XlaError goes on to the operation that caused the event, so that a listener can stop a run on
+purpose. Events are frozen.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextvars
 import queue
 import threading
 import time
@@ -18,7 +19,10 @@ from xla_core.metrics import ExecuteEvent, Unit
 
 @dataclass(slots=True)
 class Launched:
-    """An execution that was handed to a device, `device` being its index. event: fields of its event, none if nobody listens."""
+    """An execution that was handed to a device, `device` being its index.
+
+    event: fields of its event, none if nobody listens. context: of the thread that launched it, for listeners; None: this one's.
+    """
 
     device: int
     token: jax.Array
@@ -26,6 +30,7 @@ class Launched:
     start_s: float
     metric: str
     event: dict[str, Any]
+    context: contextvars.Context | None = None
 
 
 def measure(launched: Launched, blocked_ns: int) -> None:
@@ -35,6 +40,8 @@ def measure(launched: Launched, blocked_ns: int) -> None:
             launched.event["blocked_ns"] = blocked_ns
         _finished(launched)
     else:
+        if launched.event:
+            launched.context = contextvars.copy_context()
         _waiter().put(launched)
 
 
@@ -47,7 +54,11 @@ def _finished(launched: Launched) -> None:
     metrics.metric_add(launched.metric, now - max(begin, _done_ns.get(launched.device, begin)), Unit.DURATION_NS)
     _done_ns[launched.device] = now
     if launched.event:
-        metrics.emit(ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=now - launched.begin_ns))
+        event = ExecuteEvent(**launched.event, start_s=launched.start_s, duration_ns=now - launched.begin_ns)
+        if launched.context is None:
+            metrics.emit(event)
+        else:
+            launched.context.run(metrics.emit, event)
 
 
 @cache

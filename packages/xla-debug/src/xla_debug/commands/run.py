@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from xla_debug import optional_libraries
 from xla_debug.commands import file_io
 from xla_debug.recording_folder import files_in, make_folder, recording_environment
 from xla_debug.rendering.html_page import html_page
@@ -27,15 +28,32 @@ from xla_debug.run_report.merging import merge
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--html", type=file_io.FILE, help="Write one page that needs no network.")
 @click.option("--json", type=file_io.FILE, help="Write the run report as JSON.")
+@click.option("--opentelemetry/--no-opentelemetry", default=None, help="Make spans; unless said, if the environment names an exporter.")
+@click.option("--tensorboard", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write each step's scalars.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(module: bool, html: str | None, json: str | None, script: str, args: tuple[str, ...]) -> None:
+def command(
+    module: bool,
+    html: str | None,
+    json: str | None,
+    opentelemetry: bool | None,
+    tensorboard: Path | None,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
     """Run SCRIPT with ARGS, then say where its time went and what to change.
 
     The exit code is the script's. All its processes are recorded: spawned replicas, torchrun's workers.
     """
     if not module and not Path(script).is_file():
         raise click.UsageError(f"there is no script {script!r}")
+    try:
+        if opentelemetry:
+            optional_libraries.require(optional_libraries.OPENTELEMETRY, "--opentelemetry")
+        if tensorboard:
+            optional_libraries.require(optional_libraries.TENSORBOARD, "--tensorboard")
+    except ImportError as error:
+        raise file_io.CommandError(str(error)) from error
     started = time.time()
     try:
         folder = make_folder(os.getpid())
@@ -43,7 +61,7 @@ def command(module: bool, html: str | None, json: str | None, script: str, args:
         raise file_io.CommandError(str(error)) from error
     try:
         line = [sys.executable, *(["-m"] if module else []), script, *args]
-        code = _run(line, {**os.environ, **recording_environment(folder)})
+        code = _run(line, {**os.environ, **recording_environment(folder, opentelemetry, tensorboard)})
         found = [files.read(path) for path in files_in(folder)]
         if not found:
             click.echo("xla-debug: the script used no XLA device: nothing was recorded", err=True)
@@ -54,6 +72,8 @@ def command(module: bool, html: str | None, json: str | None, script: str, args:
         report = replace(report, command=[script, *args], started_s=started, seconds=seconds, exit_code=code, findings=findings)
     finally:
         shutil.rmtree(folder)
+    if tensorboard:
+        click.echo(f"xla-debug: scalars for TensorBoard are in {tensorboard.absolute()}", err=True)
     if html:
         file_io.write(html_page(report).encode(), html)
     if json:

@@ -15,7 +15,7 @@ from xla_debug.core import events, graph, process
 from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
 from xla_debug.recording.sampler import Sampler
-from xla_debug.recording.steps import Restart, Steps, TimedEvent
+from xla_debug.recording.steps import MeasuredStep, Moved, Restart, Steps, TimedEvent
 from xla_debug.recording.timeline import Timeline
 from xla_debug.run_report.bottleneck import bottleneck_of
 from xla_debug.run_report.excerpts import with_excerpts
@@ -48,16 +48,19 @@ class _Total:
 
 
 class Collector:
-    """The events of this process. Subscribers run in the thread of the event; `replica` may be called from any."""
+    """The events of this process. Subscribers run in the thread of the event; `replica` may be called from any.
 
-    def __init__(self) -> None:
+    keep_steps: each step waits for `take_steps`.
+    """
+
+    def __init__(self, keep_steps: bool = False) -> None:
         self.started_s = time.time()
         self.sampler = Sampler()
         self._known = KnownPrograms()
         self._memory = MemoryMonitor()
         self._timeline = Timeline()
         self._lock = threading.Lock()
-        self._steps = Steps(self.started_s)
+        self._steps = Steps(self.started_s, keep_each=keep_steps)
         self._step_thread: int | None = None
         self._step = 0  # the one that is under way
         self._next_check = self._last_compile = -1
@@ -104,6 +107,11 @@ class Collector:
         self._memory.take_snapshot()
         return self._memory.live
 
+    def take_steps(self) -> list[MeasuredStep]:
+        """The steps that `replica` has added up since the last call, oldest first."""
+        each = self._steps.each
+        return [] if each is None else [each.popleft() for _ in range(len(each))]
+
     def _in_step_thread(self) -> bool:
         return threading.get_ident() == self.sampler.thread
 
@@ -143,10 +151,13 @@ class Collector:
 
     def _moved(self, event: events.TransferEvent) -> None:
         self._memory.allocation_sites.add_upload(event)
+        up = event.direction is events.Direction.TO_DEVICE
+        if self._steps.each is not None:
+            self._steps.notes.append(Moved(event.nbytes, 0) if up else Moved(0, event.nbytes))
         with self._lock:
             copied_ns = event.duration_ns - event.waited_ns
             self._add(self._transfers, (event.direction.value, event.line), self._step, copied_ns, event.nbytes)
-            if event.direction is events.Direction.FROM_DEVICE:
+            if not up:
                 self._add(self._waited, event.line, self._step, event.waited_ns)
             if self._in_step_thread():
                 self._steps.notes.append(TimedEvent(Phase.TRANSFER, event.start_s, event.duration_ns, event.waited_ns))

@@ -1,9 +1,7 @@
-"""Record this process: started by the environment, written to a folder every two seconds and at the end."""
+"""Record this process: started by the environment, written to a folder, and for TensorBoard, every two seconds and at the end."""
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing.util
 import os
 import sys
 import threading
@@ -12,8 +10,10 @@ from functools import cache
 from pathlib import Path
 
 from xla_debug.core import events
+from xla_debug.recording import process_end
 from xla_debug.recording.collector import Collector
 from xla_debug.recording.environment import environment
+from xla_debug.recording.tensorboard_scalars import Scalars
 from xla_debug.recording_folder import file_of
 from xla_debug.run_report.files import write
 from xla_debug.run_report.schema import FORMAT, VERSION, Replica, RunReport
@@ -22,28 +22,28 @@ _EVERY_S = 2.0
 
 
 class Recorder:
-    """Records this process to a file in `folder`."""
+    """Records this process to a file in `folder`, None for no file, and its steps as scalars."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = file_of(folder, os.getpid())
-        self._collector = Collector()
+    def __init__(self, folder: Path | None, scalars: Scalars | None = None) -> None:
+        self._path = None if folder is None else file_of(folder, os.getpid())
+        self._scalars = scalars
+        self._collector = Collector(keep_steps=scalars is not None)
         self._environment = environment()
         self._failed = False
         self._stopped = threading.Event()
         self._writer = threading.Thread(target=self._run, name="xla-debug-recorder", daemon=True)
         self._remove: Callable[[], None] = events.explain_failures(self._explain_out_of_memory)
+        self._call_off: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin to collect, and to write every other second."""
         self._collector.start()
         self._writer.start()
-        atexit.register(self.finish)
-        if multiprocessing.parent_process() is not None:  # such a child ends without atexit
-            multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+        self._call_off = process_end.register(self.finish)
 
     def finish(self) -> None:
         """Stop, and write the last recording. Once."""
-        atexit.unregister(self.finish)
+        self._call_off()
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -52,6 +52,8 @@ class Recorder:
         self._collector.stop()
         self._remove()
         self._write(finished=True)
+        if self._scalars is not None:
+            self._scalars.close()
 
     def _run(self) -> None:
         while not self._stopped.wait(_EVERY_S):
@@ -62,13 +64,21 @@ class Recorder:
         if self._collector.idle:
             return
         replica = self._collector.replica(finished)
-        report = self._report(replica)
-        try:
-            write(report, self._path)
-        except OSError as error:  # the run itself need not end for that
-            if not self._failed:
-                self._failed = True
-                print(f"xla-debug: the recording cannot be written to {self._path}: {error.strerror}", file=sys.stderr)
+        steps = self._collector.take_steps()
+        # The run itself need not end because a disk is full.
+        if self._scalars is not None:
+            try:
+                self._scalars.write(steps, replica.steps, replica.memory.devices)
+            except OSError as error:
+                self._scalars = None
+                print(f"xla-debug: no more scalars are written for TensorBoard: {error}", file=sys.stderr)
+        if self._path is not None:
+            try:
+                write(self._report(replica), self._path)
+            except OSError as error:
+                if not self._failed:
+                    self._failed = True
+                    print(f"xla-debug: the recording cannot be written to {self._path}: {error.strerror}", file=sys.stderr)
 
     def _report(self, replica: Replica) -> RunReport:
         return RunReport(
@@ -96,9 +106,13 @@ class Recorder:
 
 
 @cache
-def start_recording(folder: Path) -> Recorder:
-    """Record this process to `folder` from now on; once for a process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(folder)
+def start_recording(folder: Path | None, scalars: Path | None = None) -> Recorder:
+    """Record this process from now on, once: to `folder`, and for TensorBoard to the folder `scalars`.
+
+    Raises ImportError if there are to be scalars and tensorboard is not installed.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(folder, None if scalars is None else Scalars(scalars))
     recorder.start()
     return recorder

@@ -36,13 +36,36 @@ class TimedEvent(NamedTuple):
     waited_ns: int = 0
 
 
+class Moved(NamedTuple):
+    """Bytes that any thread copied."""
+
+    to_device: int
+    from_device: int
+
+
 class Restart(NamedTuple):
     """A new start of this step: what was done until `time_s` is none of it."""
 
     time_s: float
 
 
-Note = TimedEvent | Restart | events_abi.ExecuteEvent | events_abi.SyncEvent
+Note = TimedEvent | Moved | Restart | events_abi.ExecuteEvent | events_abi.SyncEvent
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A step, by itself. ns: of the thread that steps, by phase; device_ns: the device at work; the rest are counts and bytes."""
+
+    index: int
+    start_s: float
+    end_s: float
+    ns: Mapping[Phase, int]
+    device_ns: int
+    compiles: int
+    reads: int
+    fallbacks: int
+    to_device: int
+    from_device: int
 
 
 @dataclass(slots=True)
@@ -53,7 +76,13 @@ class _StepNotes:
     end_s: float = 0.0
     events: list[TimedEvent] = field(default_factory=list)
     device_ns: int = 0
+    to_device: int = 0
+    from_device: int = 0
     samples: list[Sample] = field(default_factory=list)
+
+    def count(self, phase: Phase) -> int:
+        """The number of its events of a phase."""
+        return sum(event.phase is phase for event in self.events)
 
 
 @dataclass(slots=True)
@@ -85,11 +114,16 @@ class TimeTotals:
 
 
 class Steps:
-    """The steps of one thread, made of notes. Only `notes` may be added to from any thread."""
+    """The steps of one thread, made of notes. Only `notes` may be added to from any thread.
 
-    def __init__(self, start_s: float) -> None:
+    keep_each: fill `each`.
+    """
+
+    def __init__(self, start_s: float, keep_each: bool = False) -> None:
         self.notes: deque[Note] = deque()
         """In the order of their ends; a SyncEvent ends a step."""
+        self.each: deque[MeasuredStep] | None = deque() if keep_each else None
+        """The steps that have been added up, for who takes them away."""
         self._running = _StepNotes(start_s)
         self._phase_samples: Counter[Phase] = Counter()
         self._totals = TimeTotals()
@@ -115,6 +149,9 @@ class Steps:
                 running.events.append(note)
             elif isinstance(note, events_abi.ExecuteEvent):
                 running.device_ns += self._busy(note.start_s, note.duration_ns)
+            elif isinstance(note, Moved):
+                running.to_device += note.to_device
+                running.from_device += note.from_device
             elif isinstance(note, events_abi.SyncEvent):
                 # Behind the events inside of it: `self_times` goes by the order of the ends.
                 running.events.append(TimedEvent(Phase.LOOKUP, note.start_s, note.duration_ns, note.waited_ns))
@@ -144,6 +181,8 @@ class Steps:
         for phase, value in ns.items():
             totals.ns[phase] += value
         totals.device_ns += step.device_ns
+        if self.each is not None:
+            self.each.append(_measured(totals.steps, step, ns))
         if totals.steps % self._stride == 0:
             self._add_to_timeline(step, ns)
         totals.steps += 1
@@ -158,9 +197,8 @@ class Steps:
         return int(busy_s * 1e9)
 
     def _add_to_timeline(self, step: _StepNotes, ns: Mapping[Phase, int]) -> None:
-        compiles = sum(event.phase is Phase.COMPILE for event in step.events)
         ms = {phase.value: value * 1e-6 for phase, value in ns.items()}
-        self._timeline.append(Step(step.start_s, ms, step.device_ns * 1e-6, compiles))
+        self._timeline.append(Step(step.start_s, ms, step.device_ns * 1e-6, step.count(Phase.COMPILE)))
         if len(self._timeline) > TIMELINE:
             self._timeline = deque(list(self._timeline)[::2])
             self._stride *= 2
@@ -177,6 +215,21 @@ class Steps:
     def timeline(self) -> list[Step]:
         """The steps, or evenly chosen ones of a long run, oldest first."""
         return list(self._timeline)
+
+
+def _measured(index: int, step: _StepNotes, ns: Mapping[Phase, int]) -> MeasuredStep:
+    return MeasuredStep(
+        index=index,
+        start_s=step.start_s,
+        end_s=step.end_s,
+        ns=ns,
+        device_ns=step.device_ns,
+        compiles=step.count(Phase.COMPILE),
+        reads=step.count(Phase.LOOKUP) - 1,  # the last is the step's own sync
+        fallbacks=step.count(Phase.FALLBACK),
+        to_device=step.to_device,
+        from_device=step.from_device,
+    )
 
 
 def _phases(samples: Iterable[Sample]) -> Counter[Phase]:
