@@ -8,6 +8,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
 * `collectives`: reductions, and the arguments of collectives;
 * `process`: the devices and settings of this process, and its place in a job;
+* `deprecations`: old names that say until when they work;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
@@ -26,13 +27,28 @@ methods, changes with a new `ABI_VERSION` only: additions with a minor, all else
 
 from __future__ import annotations
 
-from xla_core.abi import collectives, events, files, graph, metrics, operators, process, sharding, tensors, tpu_host, uploads, views
+from xla_core.abi import (
+    collectives,
+    deprecations,
+    events,
+    files,
+    graph,
+    metrics,
+    operators,
+    process,
+    sharding,
+    tensors,
+    tpu_host,
+    uploads,
+    views,
+)
 from xla_core.activation import activate
 from xla_core.runtime.abi_version import ABI_VERSION, require
 
 __all__ = [
     "ABI_VERSION",
     "collectives",
+    "deprecations",
     "events",
     "files",
     "graph",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from xla_core._version import __version__
 from xla_core.errors import AbiVersionError
 
-ABI_VERSION = (2, 5)
+ABI_VERSION = (2, 6)
 """(major, minor): a minor adds names or duties of the core, a major changes or removes some. Independent of the package's version;
-a new one needs a new version, and CHANGELOG.md names both."""
+a new one needs a new version, whose release records both (`abi/VERSION.json`)."""
 
 
 def require(version: tuple[int, int], distribution: str) -> None:
