@@ -49,7 +49,8 @@ def found(root: Path = ROOT) -> list[Found]:
     rows = []
     for file in sorted(root.glob("packages/*/src/**/*.py")):
         package = file.relative_to(root / "packages").parts[0]
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "Deprecation(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Deprecation":
                 place = f"{file.relative_to(root).as_posix()}:{node.lineno}"
                 texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
@@ -67,7 +68,7 @@ def due(rows: Sequence[Found], package: str, month: str) -> list[Found]:
     return [row for row in rows if row.package == package and row.removal <= month]
 
 
-def text(rows: Sequence[Found]) -> str:
+def page(rows: Sequence[Found]) -> str:
     """The page."""
     ordered = sorted(rows, key=lambda row: (row.removal, row.old))
     return INTRODUCTION + "".join(f"| {_cell(row.old)} | {_cell(row.instead)} | {row.since} | {row.removal} |\n" for row in ordered)
@@ -82,10 +83,10 @@ def main(options: Sequence[str]) -> str | None:
     """Write or check the page; gives the complaint, if any."""
     if [option for option in options if option != "--check"]:
         return __doc__
-    page = text(found())
+    wanted = page(found())
     if not options:
-        PAGE.write_text(page, encoding="utf-8")
-    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page:
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != wanted:
         return f"{PAGE.relative_to(ROOT)} is stale; write it again: {COMMAND}"
     return None
 

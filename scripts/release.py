@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import deprecations
@@ -124,22 +123,24 @@ def problems(root: Path, package: Package, text: str, today: date) -> Iterator[s
     if dirty := run("git", "status", "--porcelain", cwd=root).splitlines():
         more = ", …" if dirty[1:] else ""
         yield f"the tree is not clean ({dirty[0].strip()}{more}): commit what belongs to the release, and put the rest away"
+    if (version := _canonical(text)) is None:
+        now = package.version(root)
+        yield f"{text!r} is no version as an index has them: give three numbers, such as {now} or {now}rc1"
+        return
+    yield from _order(root, package, version)
+    yield from _between_packages(root, package, version)
+    yield from _notes(root, package)
+    for row in deprecations.due(deprecations.found(root), package.name, f"{today:%Y-%m}"):
+        yield f"{row.place}: {row.old} may go since {row.removal}: remove it, or give it a later month"
+
+
+def _canonical(text: str) -> Version | None:
+    """The version that is written so and not otherwise; None for another text."""
     try:
         version = Version(text)
     except InvalidVersion:
-        yield f"{text!r} is no version: give numbers as PEP 440 has them, such as {package.version(root)}"
-        return
-    if str(version) != text or version.local:
-        yield f"write the version as an index has it: {version.public}"
-    yield from _order(root, package, version)
-    yield from _between_packages(root, package, version)
-    folder = root / package.folder
-    if wrong := wrong_fragments(folder / "changes"):
-        yield f"{package.folder}/changes has {', '.join(wrong)}: name fragments NAME.TYPE.md (types: towncrier.toml), and write into them"
-    elif not has_notes(folder):
-        yield f"nothing is new: {package.folder}/changes has no fragment. Write one, such as {package.folder}/changes/threads.fix.md"
-    for row in deprecations.due(deprecations.found(root), package.name, f"{today:%Y-%m}"):
-        yield f"{row.place}: {row.old} was to go in {row.removal}: remove it, or give a later month"
+        return None
+    return version if str(version) == text and len(version.release) == 3 and not (version.local or version.is_devrelease) else None
 
 
 def _order(root: Path, package: Package, version: Version) -> Iterator[str]:
@@ -157,6 +158,15 @@ def _order(root: Path, package: Package, version: Version) -> Iterator[str]:
             yield f"{version} is not of the API level: give {level}, or {level}.postN, or change torch_xla.__version__ in xla-core first"
 
 
+def _notes(root: Path, package: Package) -> Iterator[str]:
+    """What keeps the change log from being written."""
+    changes = Path(package.folder, "changes")
+    if wrong := wrong_fragments(root / changes):
+        yield f"{changes} has {', '.join(wrong)}: name fragments NAME.TYPE.md (types: towncrier.toml), and write into them"
+    elif not has_notes(root / package.folder):
+        yield f"nothing is new: {changes} has no fragment. Write one, such as {changes / 'threads.fix.md'}"
+
+
 def _api_level(root: Path) -> str:
     file = root / "packages/xla-core/src/torch_xla/__init__.py"
     return str(re.findall(r'^__version__ = "(.*?)"', file.read_text(encoding="utf-8"), re.M)[0])
@@ -168,7 +178,8 @@ def _between_packages(root: Path, package: Package, version: Version) -> Iterato
     for other in family.values():
         need = other.requirements(root).get(package.name)
         if need is not None and not need.specifier.contains(version, prereleases=True):
-            yield f"{other.name} requires {need}, which {version} is not: change {other.folder}/pyproject.toml, or give another version"
+            file = Path(other.folder, "pyproject.toml")
+            yield f"{other.name} requires {need}, which {version} is not: change {file}, or give another version"
     for name, need in package.requirements(root).items():
         if name in family and not any(need.specifier.contains(each, prereleases=True) for each in released(root, family[name])):
             yield f"it requires {need}, of which nothing is released: release {name} first"
@@ -194,8 +205,10 @@ def worktree(root: Path) -> Iterator[Path]:
 
 
 def write(tree: Path, package: Package, version: Version, today: date) -> str:
-    """Version, change log and ABI record of a release, committed in `tree`; the commit."""
+    """Version, change log and ABI record of a release, committed in `tree`; the commit. Raises Failed if the ABI lock is not true."""
     package.write_version(tree, version)
+    if package.name == CORE:
+        check_abi(tree)
     abi = package.abi(tree)
     heading = today.isoformat() if abi is None else f"{today}, ABI {abi}"
     towncrier = (sys.executable, "-m", "towncrier", "build", "--yes", "--config", "towncrier.toml", "--dir", package.folder)
@@ -228,9 +241,17 @@ def publish(root: Path, files: Sequence[Path], tag: str, commit: str) -> list[Pa
             shutil.copyfile(file, dist / file.name)
         run("git", "tag", "--annotate", "-m", tag.replace("-v", " "), tag, commit, cwd=root)
         undo.callback(run, "git", "tag", "--delete", tag, cwd=root)
+        undo.callback(_go_back, root, commit, run("git", "rev-parse", "HEAD", cwd=root).strip())
         run("git", "merge", "--quiet", "--ff-only", commit, cwd=root)
         undo.pop_all()
     return [dist / file.name for file in files]
+
+
+def _go_back(root: Path, commit: str, before: str) -> None:
+    """Undo a merge to `commit` that was cut off: it changes the files first, the branch last. What others changed meanwhile stays."""
+    if run("git", "rev-parse", "HEAD", cwd=root).strip() == commit:
+        run("git", "reset", "--soft", before, cwd=root)
+    run("git", "read-tree", "-m", "-u", commit, before, cwd=root)
 
 
 def _package(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -255,9 +276,7 @@ def main(name: str, version: str, day: datetime | None) -> None:
     if found := list(problems(ROOT, package, version, today)):
         raise Failed(f"{name} {version} is not released:\n" + "\n".join(f"* {each}" for each in found))
     with worktree(ROOT) as tree:
-        if name == CORE:
-            console.print("testing the ABI lock")
-            check_abi(tree)
+        console.print("writing version and change log")
         commit = write(tree, package, Version(version), today)
         console.print("building and checking the wheel and the source archive")
         files = publish(ROOT, build(tree, package, tree.parent / "dist"), package.tag(Version(version)), commit)
@@ -266,11 +285,14 @@ def main(name: str, version: str, day: datetime | None) -> None:
 
 def _tell(console: Console, tag: str, files: Sequence[Path]) -> None:
     """What there is now, and what to do with it."""
-    paths: list[Any] = [file.relative_to(ROOT) for file in files]
-    console.print(f"[bold]{tag}[/bold]: a commit, a tag, and", " and ".join(map(str, paths)))
-    console.print(f"to look at it:   git show {tag}")
-    console.print(f"to publish it:   git push --atomic origin HEAD refs/tags/{tag} && python -m twine upload {shlex.join(map(str, paths))}")
-    console.print(f"to take it back: git tag --delete {tag} && git reset --keep HEAD~1", soft_wrap=True)
+    names = [str(file.relative_to(ROOT)) for file in files]
+    for line in (
+        f"[bold]{tag}[/bold]: a commit, a tag, and {' and '.join(names)}",
+        f"to look at it:   git show {tag}",
+        f"to publish it:   git push --atomic origin HEAD refs/tags/{tag} && python -m twine upload {shlex.join(names)}",
+        f"to take it back: git tag --delete {tag} && git reset --keep HEAD~1",
+    ):
+        console.print(line, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def undated(source: str) -> list[int]:
 def test_no_deprecation_lacks_a_date() -> None:
     strays = {}
     for file in sorted(ROOT.glob("packages/*/src/**/*.py")):
-        name = file.as_posix().rpartition("/src/")[2]
-        if name not in OTHERS and (lines := undated(file.read_text(encoding="utf-8"))):
+        name, text = file.as_posix().rpartition("/src/")[2], file.read_text(encoding="utf-8")
+        if name not in OTHERS and "deprecat" in text.lower() and (lines := undated(text)):
             strays[name] = lines
     assert strays == {}, "use xla_core.abi.deprecations.Deprecation"
 

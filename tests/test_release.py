@@ -1,0 +1,312 @@
+"""`hatch run release` in copies of the repository: what it refuses, what it makes, and that nothing is left of what fails midway."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from packaging.version import Version
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+import release
+
+ROOT = release.ROOT
+DAY = date(2026, 12, 1)
+FILES = ("pyproject.toml", "towncrier.toml", "conftest.py", "LICENSE", "CHANGELOG.md", ".gitignore")
+IDENTITY = {
+    f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in (("NAME", "Tester"), ("EMAIL", "tester@example.org"))
+}
+
+
+def git(tree: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True, check=False, env={**os.environ, **IDENTITY})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def commit(tree: Path) -> None:
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message", "change")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of one commit, with what a release reads."""
+    root = tmp_path_factory.mktemp("repository")
+    for name in FILES:
+        shutil.copyfile(ROOT / name, root / name)
+    for name in ("scripts", "changes"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "packages", root / "packages", ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    (root / release.LOCK_TEST).parent.mkdir()
+    for test in ("conftest.py", "test_abi_lock.py"):
+        shutil.copyfile(ROOT / "packages/xla-core/tests" / test, root / "packages/xla-core/tests" / test)
+    git(root, "init", "--quiet", "--initial-branch", "main")
+    commit(root)
+    return root
+
+
+@pytest.fixture
+def tree(repository: Path, tmp_path: Path) -> Path:
+    """A clone of it."""
+    git(tmp_path, "clone", "--quiet", str(repository), "tree")
+    return tmp_path / "tree"
+
+
+def problems(tree: Path, name: str, version: str, today: date = DAY) -> list[str]:
+    return list(release.problems(tree, release.packages(tree)[name], version, today))
+
+
+def run(tree: Path, name: str, version: str) -> subprocess.CompletedProcess[str]:
+    """The command itself, in the tree."""
+    command = [sys.executable, str(tree / "scripts/release.py"), name, version, "--date", str(DAY)]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, env={**os.environ, **IDENTITY})
+
+
+def state(tree: Path) -> tuple[object, ...]:
+    """All that a release may change."""
+    contents = {file: file.read_bytes() for folder in ("packages", "dist", "changes") for file in (tree / folder).rglob("*.[mpjwt]*")}
+    shown = [git(tree, *each.split()) for each in ("rev-parse HEAD", "branch --list", "tag --list", "status --porcelain", "worktree list")]
+    return contents, *shown
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def needs_tools() -> None:
+    """What the environment of hatch.toml has."""
+    pytest.importorskip("towncrier")
+    pytest.importorskip("twine")
+
+
+def set_version(tree: Path, name: str, version: str) -> None:
+    release.packages(tree)[name].write_version(tree, Version(version))
+
+
+def test_fragments_here_have_the_form_that_a_release_reads() -> None:
+    assert {package.name: release.wrong_fragments(ROOT / package.folder / "changes") for package in release.packages(ROOT).values()} == {
+        name: [] for name in ["torch-xla", *(folder.name for folder in (ROOT / "packages").iterdir())]
+    }
+
+
+def test_change_logs_have_the_place_for_releases() -> None:
+    for package in release.packages(ROOT).values():
+        assert (ROOT / package.folder / "CHANGELOG.md").read_text(encoding="utf-8").count(release.MARK) == 1
+
+
+def test_the_version_in_the_tree_can_be_the_first_release(tree: Path) -> None:
+    set_version(tree, "xla-core", "0.2.0")
+    assert problems(tree, "xla-core", "0.2.0")[1:] == []  # the first says that the tree is not clean, if that was another version
+
+
+@pytest.mark.parametrize("version", ["0.2", "v0.2.0", "0.2.0.0", "0.2.0-rc.1", "0.2.0+local", "0.2.0.dev1", "next", ""])
+def test_only_versions_as_an_index_has_them(version: str, tree: Path) -> None:
+    (problem,) = problems(tree, "xla-core", version)
+    assert repr(version) in problem and "three numbers" in problem
+
+
+def test_a_tree_with_changes_is_refused(tree: Path) -> None:
+    (tree / "packages/xla-core/changes/new.fix.md").write_text("New.\n", encoding="utf-8")
+    (problem,) = problems(tree, "xla-core", "0.2.0")
+    assert "not clean" in problem and "new.fix.md" in problem
+
+
+def test_versions_go_up(tree: Path) -> None:
+    (problem,) = [each for each in problems(tree, "xla-core", "0.1.9") if "_version.py" in each]
+    assert "0.1.9 is below" in problem
+    git(tree, "tag", "xla-core-v0.2.5")
+    git(tree, "tag", "xla-core-v0.2.10")
+    assert problems(tree, "xla-core", "0.2.10") == ["xla-core-v0.2.10 is a tag already: give a version above 0.2.10"]
+    assert problems(tree, "xla-core", "0.2.9") == ["0.2.9 is below 0.2.10, the last release: give a version above it"]
+    assert problems(tree, "xla-core", "0.2.11") == []
+
+
+def test_siblings_have_to_take_the_version(tree: Path) -> None:
+    found = problems(tree, "xla-core", "1.0.0")
+    assert len(found) == 5 and all(
+        re.match(r"\S+ requires xla-core<1,>=[\d.]+, which 1.0.0 is not: change \S+, or", each) for each in found
+    )
+    assert any("change pyproject.toml" in each for each in found)
+    assert len(problems(tree, "xla-debug", "1.0.0")) == 2  # the root's wheel, and that the core is not released
+
+
+def test_what_a_package_needs_is_released_first(tree: Path) -> None:
+    (problem,) = problems(tree, "xla-debug", "0.2.0")
+    assert "requires xla-core" in problem and problem.endswith("release xla-core first")
+    git(tree, "tag", "xla-core-v0.1.0")
+    assert problems(tree, "xla-debug", "0.2.0") == [problem]
+    git(tree, "tag", "xla-core-v0.9.0")
+    assert problems(tree, "xla-debug", "0.2.0") == []
+
+
+def test_a_release_has_something_to_say(tree: Path) -> None:
+    """Before the first one, the text in the change log is that; later it is fragments."""
+    git(tree, "tag", "xla-core-v0.2.0")
+    log = tree / "packages/xla-debug/CHANGELOG.md"
+    shutil.rmtree(tree / "packages/xla-debug/changes")
+    (tree / "packages/xla-debug/changes").mkdir()
+    log.write_text(f"# Changes\n\n{release.MARK}\n* This.\n", encoding="utf-8")
+    commit(tree)
+    assert problems(tree, "xla-debug", "0.2.0") == []
+    replace(log, "* This", "## 0.2.0 (2026-11-30)\n\n* This")
+    commit(tree)
+    (problem,) = problems(tree, "xla-debug", "0.2.0")
+    assert "nothing is new" in problem and "packages/xla-debug/changes/threads.fix.md" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.bug.md", "A."), ("a.md", "A."), ("A b.fix.md", "A."), ("a.fix.rst", "A."), ("a.fix.md", "\n")]
+)
+def test_fragments_have_a_form(name: str, text: str, tree: Path) -> None:
+    (tree / "packages/xla-core/changes" / name).write_text(text, encoding="utf-8")
+    commit(tree)
+    (problem,) = problems(tree, "xla-core", "0.2.0")
+    assert name in problem and "NAME.TYPE.md" in problem
+
+
+def test_a_deprecation_whose_month_has_come(tree: Path) -> None:
+    file = tree / "packages/xla-core/src/xla_core/paint.py"
+    file.write_text('_OLD = Deprecation("paint", "draw", "xla-core 0.2.0", "2026-12")\n', encoding="utf-8")
+    commit(tree)
+    (problem,) = problems(tree, "xla-core", "0.2.0")
+    assert "paint.py:1: paint may go since 2026-12" in problem
+    assert problems(tree, "xla-core", "0.2.0", date(2026, 11, 30)) == []
+
+
+def test_the_root_follows_the_api_level(tree: Path) -> None:
+    for name, package in release.packages(tree).items():
+        if name != "torch-xla":
+            git(tree, "tag", package.tag(Version("0.9.0")))
+    now = str(release.packages(tree)["torch-xla"].version(tree))
+    assert problems(tree, "torch-xla", now) == problems(tree, "torch-xla", f"{now}.post1") == []
+    (problem,) = problems(tree, "torch-xla", "3.0.0")
+    assert "not of the API level" in problem and "torch_xla.__version__" in problem
+
+
+def test_the_command_names_all_reasons(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "ROOT", tree)
+    git(tree, "tag", "xla-core-v9.0.0")
+    (tree / "draft").touch()
+    before = state(tree)
+    result = CliRunner().invoke(release.main, ["xla_core", "1.0.0"])
+    assert result.exit_code == 1 and result.output.startswith("Error: xla-core 1.0.0 is not released:\n* the tree is not clean")
+    assert result.output.count("\n* ") == 7 and "is below 9.0.0" in result.output
+    assert state(tree) == before
+    result = CliRunner().invoke(release.main, ["xla-cor", "1.0.0"])
+    assert result.exit_code == 2 and "xla-core, xla-debug" in result.output
+
+
+def forbid(tree: Path, reference: str) -> None:
+    """Let the repository refuse to change a reference, as a hook of its owner may."""
+    hook = tree / ".git/hooks/reference-transaction"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f'#!/bin/sh\nif [ "$1" = prepared ] && grep -q {reference}; then exit 1; fi\n', encoding="utf-8")
+    hook.chmod(0o755)
+
+
+@pytest.mark.parametrize("reference", ["refs/tags/xla-core-v0.2.0", "refs/heads/main"])
+def test_what_was_published_is_taken_back(reference: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)
+    (wheel := tmp_path / "xla_core-0.2.0-py3-none-any.whl").touch()
+    with release.worktree(tree) as second:
+        set_version(second, "xla-core", "0.2.0rc7")
+        shutil.copyfile(second / release.LOCK, second / "packages/xla-core/abi.json")
+        commit(second)
+        made = git(second, "rev-parse", "HEAD")
+        before = state(tree)
+        forbid(tree, reference)
+        with pytest.raises(release.Failed, match="git (tag|merge)"):
+            release.publish(tree, [wheel], "xla-core-v0.2.0", made)
+        assert state(tree) == before
+        (tree / ".git/hooks/reference-transaction").unlink()
+        (published,) = release.publish(tree, [wheel], "xla-core-v0.2.0", made)
+    assert published == tree / "dist" / wheel.name and published.is_file()
+    assert git(tree, "rev-parse", "HEAD", "xla-core-v0.2.0^{commit}").split() == [made, made]
+    assert git(tree, "status", "--porcelain") == "" and len(git(tree, "worktree", "list").splitlines()) == 1
+
+
+def test_a_release_of_the_core(tree: Path) -> None:
+    needs_tools()
+    (tree / "packages/xla-core/changes/loops.feature.md").write_text("Loops with\n`while`.\n", encoding="utf-8")
+    (tree / "packages/xla-core/changes/sums.fix.md").write_text("Sums of nothing.\n", encoding="utf-8")
+    commit(tree)
+    earlier, version = git(tree, "rev-parse", "HEAD"), str(release.packages(tree)["xla-core"].version(tree))
+    done = run(tree, "xla-core", version)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tag = f"xla-core-v{version}"
+    assert git(tree, "cat-file", "-t", tag) == "tag" and f"refs/tags/{tag}" in done.stdout
+    assert git(tree, "rev-parse", "HEAD^", "main", f"{tag}^{{commit}}").split() == [earlier, *[git(tree, "rev-parse", "HEAD")] * 2]
+    assert git(tree, "status", "--porcelain") == "" and len(git(tree, "worktree", "list").splitlines()) == 1
+    changed = set(git(tree, "diff", "--name-only", "HEAD^", "HEAD").split())
+    record = f"packages/xla-core/abi/{version}.json"
+    fragments = {file for file in changed if "/changes/" in file}
+    assert changed == {record, "packages/xla-core/CHANGELOG.md"} | fragments and len(fragments) >= 2
+    assert [file.name for file in (tree / "packages/xla-core/changes").iterdir()] == [".gitkeep"]
+    assert (tree / record).read_bytes() == (tree / release.LOCK).read_bytes()
+    abi = ".".join(map(str, json.loads((tree / record).read_text())["version"]))
+    log, old = ((root / "packages/xla-core/CHANGELOG.md").read_text(encoding="utf-8") for root in (tree, ROOT))
+    beginning, _, text = log.partition(release.MARK)
+    assert old.startswith(beginning + release.MARK) and log.endswith(old.partition(release.MARK)[2])
+    assert text.startswith(f"\n## {version} ({DAY}, ABI {abi})\n\n### ")
+    assert "\n\n### New\n\n* Loops with\n  `while`.\n\n### Fixed\n\n* Sums of nothing.\n\n" in text
+    assert {file.name for file in (tree / "dist").iterdir()} == {f"xla_core-{version}-py3-none-any.whl", f"xla_core-{version}.tar.gz"}
+    with zipfile.ZipFile(tree / f"dist/xla_core-{version}-py3-none-any.whl") as wheel:
+        assert f'__version__ = "{version}"' in wheel.read("xla_core/_version.py").decode()
+
+
+def test_a_wheel_that_an_index_would_refuse_leaves_nothing(tree: Path) -> None:
+    needs_tools()
+    git(tree, "tag", "xla-core-v0.9.0")
+    package = tree / "packages/xla-debug"
+    replace(package / "pyproject.toml", 'readme = "README.md"', 'readme = { file = "README.rst", content-type = "text/x-rst" }')
+    (package / "README.rst").write_text("Title\n=\n\n`a\n", encoding="utf-8")
+    commit(tree)
+    before = state(tree)
+    done = run(tree, "xla-debug", "0.9.9")
+    assert done.returncode == 1 and "twine check --strict" in done.stderr and "syntax errors in markup" in done.stderr
+    assert state(tree) == before and not (tree / "dist").exists()
+
+
+@pytest.mark.long
+def test_an_abi_that_is_not_in_the_lock_leaves_nothing(tree: Path) -> None:
+    needs_tools()
+    replace(tree / "packages/xla-core/src/xla_core/abi/files.py", '"sync_file", ', "")
+    commit(tree)
+    before = state(tree)
+    done = run(tree, "xla-core", "0.9.9")
+    assert done.returncode == 1 and "write the new lock with" in done.stderr
+    assert state(tree) == before
+
+
+@pytest.mark.long
+def test_all_packages_are_released_in_order_and_again(tree: Path) -> None:
+    needs_tools()
+    family = release.packages(tree)
+    for name in ["xla-core", *sorted(set(family) - {"xla-core", "torch-xla"}), "torch-xla"]:
+        assert (done := run(tree, name, str(family[name].version(tree)))).returncode == 0, done.stderr
+    assert len(git(tree, "tag", "--list").split()) == 6 and len(list((tree / "dist").iterdir())) == 12
+    (tree / "packages/xla-core/changes/sums.fix.md").write_text("Sums.\n", encoding="utf-8")
+    replace(tree / "packages/xla-core/src/xla_core/runtime/abi_version.py", "ABI_VERSION = (", "ABI_VERSION = (1 + ")
+    lock = json.loads((tree / release.LOCK).read_text(encoding="utf-8"))
+    lock["version"][0] += 1
+    (tree / release.LOCK).write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")
+    commit(tree)
+    assert (done := run(tree, "xla-core", "0.9.0")).returncode == 0, done.stderr
+    log = (tree / "packages/xla-core/CHANGELOG.md").read_text(encoding="utf-8")
+    first, second = re.findall(r"^## (\S+) \(.*ABI (\d+)\..*\)$", log, re.M)
+    assert first == ("0.9.0", str(lock["version"][0])) and int(second[1]) == lock["version"][0] - 1
+    assert len(list((tree / "packages/xla-core/abi").iterdir())) == 2
