@@ -150,7 +150,7 @@ def _order(root: Path, package: Package, version: Version) -> Iterator[str]:
         yield f"{package.tag(version)} is a tag already: give a version above {before[-1]}"
     elif before and version < before[-1]:
         yield f"{version} is below {before[-1]}, the last release: give a version above it"
-    elif version < package.version(root):
+    elif Version(version.base_version) < package.version(root):
         yield f"{version} is below {package.version(root)}, which {package.version_file} has: give that one or a version above it"
     if package.name == TOGETHER:
         level = _api_level(root)

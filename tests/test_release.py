@@ -41,7 +41,7 @@ def commit(tree: Path) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of one commit, with what a release reads."""
+    """A repository of one commit, with what a release reads, as it was before the first one."""
     root = tmp_path_factory.mktemp("repository")
     for name in FILES:
         shutil.copyfile(ROOT / name, root / name)
@@ -51,6 +51,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / release.LOCK_TEST).parent.mkdir()
     for test in ("conftest.py", "test_abi_lock.py"):
         shutil.copyfile(ROOT / "packages/xla-core/tests" / test, root / "packages/xla-core/tests" / test)
+    shutil.rmtree(root / "packages/xla-core/abi", ignore_errors=True)
+    for package in release.packages(root).values():
+        folder = root / package.folder
+        package.write_version(root, Version("2.10.0" if package.name == "torch-xla" else "0.2.0"))
+        replace(folder / "pyproject.toml", r'"(xla-[a-z]+)>=[\d.]+,<[\d.]+"', r'"\1>=0.2,<1"')
+        (folder / "CHANGELOG.md").write_text(f"# Changes\n\n{release.MARK}\n### Before\n\n* This.\n", encoding="utf-8")
+        for fragment in folder.glob("changes/*.md"):
+            fragment.unlink()
     git(root, "init", "--quiet", "--initial-branch", "main")
     commit(root)
     return root
@@ -80,20 +88,14 @@ def state(tree: Path) -> tuple[object, ...]:
     return contents, *shown
 
 
-def replace(file: Path, old: str, new: str) -> None:
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new), encoding="utf-8")
+def replace(file: Path, pattern: str, new: str) -> None:
+    file.write_text(re.sub(pattern, new, file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def needs_tools() -> None:
     """What the environment of hatch.toml has."""
     pytest.importorskip("towncrier")
     pytest.importorskip("twine")
-
-
-def set_version(tree: Path, name: str, version: str) -> None:
-    release.packages(tree)[name].write_version(tree, Version(version))
 
 
 def test_fragments_here_have_the_form_that_a_release_reads() -> None:
@@ -108,8 +110,9 @@ def test_change_logs_have_the_place_for_releases() -> None:
 
 
 def test_the_version_in_the_tree_can_be_the_first_release(tree: Path) -> None:
-    set_version(tree, "xla-core", "0.2.0")
-    assert problems(tree, "xla-core", "0.2.0")[1:] == []  # the first says that the tree is not clean, if that was another version
+    assert problems(tree, "xla-core", "0.2.0") == problems(tree, "xla-core", "0.3.0rc1") == []
+    git(tree, "tag", "xla-core-v0.2.0")
+    assert problems(tree, "xla-debug", "0.2.0") == []
 
 
 @pytest.mark.parametrize("version", ["0.2", "v0.2.0", "0.2.0.0", "0.2.0-rc.1", "0.2.0+local", "0.2.0.dev1", "next", ""])
@@ -155,13 +158,8 @@ def test_what_a_package_needs_is_released_first(tree: Path) -> None:
 def test_a_release_has_something_to_say(tree: Path) -> None:
     """Before the first one, the text in the change log is that; later it is fragments."""
     git(tree, "tag", "xla-core-v0.2.0")
-    log = tree / "packages/xla-debug/CHANGELOG.md"
-    shutil.rmtree(tree / "packages/xla-debug/changes")
-    (tree / "packages/xla-debug/changes").mkdir()
-    log.write_text(f"# Changes\n\n{release.MARK}\n* This.\n", encoding="utf-8")
-    commit(tree)
     assert problems(tree, "xla-debug", "0.2.0") == []
-    replace(log, "* This", "## 0.2.0 (2026-11-30)\n\n* This")
+    replace(tree / "packages/xla-debug/CHANGELOG.md", "### Before", "## 0.2.0 (2026-11-30)\n\n### Before")
     commit(tree)
     (problem,) = problems(tree, "xla-debug", "0.2.0")
     assert "nothing is new" in problem and "packages/xla-debug/changes/threads.fix.md" in problem
@@ -190,8 +188,7 @@ def test_the_root_follows_the_api_level(tree: Path) -> None:
     for name, package in release.packages(tree).items():
         if name != "torch-xla":
             git(tree, "tag", package.tag(Version("0.9.0")))
-    now = str(release.packages(tree)["torch-xla"].version(tree))
-    assert problems(tree, "torch-xla", now) == problems(tree, "torch-xla", f"{now}.post1") == []
+    assert problems(tree, "torch-xla", "2.10.0") == problems(tree, "torch-xla", "2.10.0.post1") == []
     (problem,) = problems(tree, "torch-xla", "3.0.0")
     assert "not of the API level" in problem and "torch_xla.__version__" in problem
 
@@ -223,7 +220,7 @@ def test_what_was_published_is_taken_back(reference: str, tree: Path, tmp_path: 
         monkeypatch.setenv(name, value)
     (wheel := tmp_path / "xla_core-0.2.0-py3-none-any.whl").touch()
     with release.worktree(tree) as second:
-        set_version(second, "xla-core", "0.2.0rc7")
+        release.packages(second)["xla-core"].write_version(second, Version("0.2.0rc7"))
         shutil.copyfile(second / release.LOCK, second / "packages/xla-core/abi.json")
         commit(second)
         made = git(second, "rev-parse", "HEAD")
@@ -244,28 +241,27 @@ def test_a_release_of_the_core(tree: Path) -> None:
     (tree / "packages/xla-core/changes/loops.feature.md").write_text("Loops with\n`while`.\n", encoding="utf-8")
     (tree / "packages/xla-core/changes/sums.fix.md").write_text("Sums of nothing.\n", encoding="utf-8")
     commit(tree)
-    earlier, version = git(tree, "rev-parse", "HEAD"), str(release.packages(tree)["xla-core"].version(tree))
-    done = run(tree, "xla-core", version)
+    earlier = git(tree, "rev-parse", "HEAD")
+    done = run(tree, "xla-core", "0.2.1")
     assert done.returncode == 0, done.stdout + done.stderr
-    tag = f"xla-core-v{version}"
-    assert git(tree, "cat-file", "-t", tag) == "tag" and f"refs/tags/{tag}" in done.stdout
-    assert git(tree, "rev-parse", "HEAD^", "main", f"{tag}^{{commit}}").split() == [earlier, *[git(tree, "rev-parse", "HEAD")] * 2]
+    assert git(tree, "cat-file", "-t", "xla-core-v0.2.1") == "tag" and "refs/tags/xla-core-v0.2.1" in done.stdout
+    head, *others, parent = git(tree, "rev-parse", "HEAD", "main", "xla-core-v0.2.1^{commit}", "HEAD^").split()
+    assert others == [head, head] and parent == earlier
     assert git(tree, "status", "--porcelain") == "" and len(git(tree, "worktree", "list").splitlines()) == 1
-    changed = set(git(tree, "diff", "--name-only", "HEAD^", "HEAD").split())
-    record = f"packages/xla-core/abi/{version}.json"
-    fragments = {file for file in changed if "/changes/" in file}
-    assert changed == {record, "packages/xla-core/CHANGELOG.md"} | fragments and len(fragments) >= 2
-    assert [file.name for file in (tree / "packages/xla-core/changes").iterdir()] == [".gitkeep"]
-    assert (tree / record).read_bytes() == (tree / release.LOCK).read_bytes()
-    abi = ".".join(map(str, json.loads((tree / record).read_text())["version"]))
-    log, old = ((root / "packages/xla-core/CHANGELOG.md").read_text(encoding="utf-8") for root in (tree, ROOT))
-    beginning, _, text = log.partition(release.MARK)
-    assert old.startswith(beginning + release.MARK) and log.endswith(old.partition(release.MARK)[2])
-    assert text.startswith(f"\n## {version} ({DAY}, ABI {abi})\n\n### ")
-    assert "\n\n### New\n\n* Loops with\n  `while`.\n\n### Fixed\n\n* Sums of nothing.\n\n" in text
-    assert {file.name for file in (tree / "dist").iterdir()} == {f"xla_core-{version}-py3-none-any.whl", f"xla_core-{version}.tar.gz"}
-    with zipfile.ZipFile(tree / f"dist/xla_core-{version}-py3-none-any.whl") as wheel:
-        assert f'__version__ = "{version}"' in wheel.read("xla_core/_version.py").decode()
+    core = tree / "packages/xla-core"
+    changed = {"CHANGELOG.md", "abi/0.2.1.json", "changes/loops.feature.md", "changes/sums.fix.md", "src/xla_core/_version.py"}
+    assert set(git(tree, "diff", "--name-only", "HEAD^", "HEAD").split()) == {f"packages/xla-core/{file}" for file in changed}
+    assert [file.name for file in (core / "changes").iterdir()] == [".gitkeep"]
+    assert (core / "abi/0.2.1.json").read_bytes() == (tree / release.LOCK).read_bytes()
+    abi = ".".join(map(str, json.loads((core / "abi/0.2.1.json").read_text())["version"]))
+    assert (core / "CHANGELOG.md").read_text(encoding="utf-8") == (
+        f"# Changes\n\n{release.MARK}\n## 0.2.1 ({DAY}, ABI {abi})\n\n"
+        "### New\n\n* Loops with\n  `while`.\n\n### Fixed\n\n* Sums of nothing.\n\n### Before\n\n* This.\n"
+    )
+    wheel, archive = sorted((tree / "dist").iterdir())
+    assert (wheel.name, archive.name) == ("xla_core-0.2.1-py3-none-any.whl", "xla_core-0.2.1.tar.gz")
+    with zipfile.ZipFile(wheel) as files:
+        assert '__version__ = "0.2.1"' in files.read("xla_core/_version.py").decode()
 
 
 def test_a_wheel_that_an_index_would_refuse_leaves_nothing(tree: Path) -> None:
@@ -300,7 +296,7 @@ def test_all_packages_are_released_in_order_and_again(tree: Path) -> None:
         assert (done := run(tree, name, str(family[name].version(tree)))).returncode == 0, done.stderr
     assert len(git(tree, "tag", "--list").split()) == 6 and len(list((tree / "dist").iterdir())) == 12
     (tree / "packages/xla-core/changes/sums.fix.md").write_text("Sums.\n", encoding="utf-8")
-    replace(tree / "packages/xla-core/src/xla_core/runtime/abi_version.py", "ABI_VERSION = (", "ABI_VERSION = (1 + ")
+    replace(tree / "packages/xla-core/src/xla_core/runtime/abi_version.py", r"ABI_VERSION = \(", "ABI_VERSION = (1 + ")
     lock = json.loads((tree / release.LOCK).read_text(encoding="utf-8"))
     lock["version"][0] += 1
     (tree / release.LOCK).write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")
