@@ -101,8 +101,9 @@ def run(*command: str, cwd: Path, environment: Mapping[str, str] | None = None) 
 
 def released(root: Path, package: Package) -> list[Version]:
     """The versions that have a tag, in order."""
-    prefix = package.tag(Version("0"))[:-1]
-    return sorted(Version(tag.removeprefix(prefix)) for tag in run("git", "tag", "--list", f"{prefix}[0-9]*", cwd=root).split())
+    prefix = f"{package.name}-v"
+    texts = (tag.removeprefix(prefix) for tag in run("git", "tag", "--list", f"{prefix}*", cwd=root).split())
+    return sorted(version for text in texts if (version := _canonical(text)) is not None)
 
 
 def wrong_fragments(folder: Path) -> list[str]:
@@ -183,6 +184,21 @@ def _between_packages(root: Path, package: Package, version: Version) -> Iterato
     for name, need in package.requirements(root).items():
         if name in family and not any(need.specifier.contains(each, prereleases=True) for each in released(root, family[name])):
             yield f"it requires {need}, of which nothing is released: release {name} first"
+    if package.name not in (CORE, TOGETHER):
+        yield from _older_cores(root, package)
+
+
+def _older_cores(root: Path, package: Package) -> Iterator[str]:
+    """Releases of the core that the package would be installed with and not work with."""
+    asked, need = package.abi(root), package.requirements(root)[CORE]
+    for version in released(root, packages(root)[CORE]):
+        record = root / f"packages/{CORE}/abi/{version}.json"
+        if asked is None or version not in need.specifier or not record.is_file():
+            continue
+        (major, minor), has = map(int, asked.split(".")), json.loads(record.read_text(encoding="utf-8"))["version"]
+        if has[0] != major or has[1] < minor:
+            file = Path(package.folder, "pyproject.toml")
+            yield f"it asks for ABI {asked}, and {need} takes {version}, which has {has[0]}.{has[1]}: change the bounds in {file}"
 
 
 def check_abi(root: Path) -> None:

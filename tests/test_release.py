@@ -39,15 +39,19 @@ def commit(tree: Path) -> None:
     git(tree, "commit", "--quiet", "--message", "change")
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of one commit, with what a release reads, as it was before the first one."""
-    root = tmp_path_factory.mktemp("repository")
+def below_top(folder: str, names: list[str]) -> list[str]:
+    """The folders inside an import package."""
+    return [name for name in names if Path(folder).parent.name == "src" and (Path(folder) / name).is_dir()]
+
+
+def copied(root: Path, deep: bool) -> Path:
+    """A repository of one commit, with what a release reads, as it was before the first one. deep: with all sources."""
     for name in FILES:
         shutil.copyfile(ROOT / name, root / name)
     for name in ("scripts", "changes"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "packages", root / "packages", ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    caches = shutil.ignore_patterns("tests", "__pycache__")
+    shutil.copytree(ROOT / "packages", root / "packages", ignore=lambda *each: {*caches(*each), *(() if deep else below_top(*each))})
     (root / release.LOCK_TEST).parent.mkdir()
     for test in ("conftest.py", "test_abi_lock.py"):
         shutil.copyfile(ROOT / "packages/xla-core/tests" / test, root / "packages/xla-core/tests" / test)
@@ -64,11 +68,24 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the top of each package."""
+    return copied(tmp_path_factory.mktemp("repository"), deep=False)
+
+
 @pytest.fixture
 def tree(repository: Path, tmp_path: Path) -> Path:
     """A clone of it."""
     git(tmp_path, "clone", "--quiet", str(repository), "tree")
     return tmp_path / "tree"
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """A repository with all sources."""
+    (tmp_path / "whole").mkdir()
+    return copied(tmp_path / "whole", deep=True)
 
 
 def problems(tree: Path, name: str, version: str, today: date = DAY) -> list[str]:
@@ -155,6 +172,26 @@ def test_what_a_package_needs_is_released_first(tree: Path) -> None:
     assert problems(tree, "xla-debug", "0.2.0") == []
 
 
+def test_a_package_takes_only_cores_with_its_abi(tree: Path) -> None:
+    (tree / "packages/xla-core/abi").mkdir()
+    major, minor = map(int, str(release.packages(tree)["xla-debug"].abi(tree)).split("."))
+    for version, abi in {"0.1.9": [0, 0], "0.2.0": [major, minor - 1], "0.3.0": [major, minor], "0.4.0": [major, minor + 1]}.items():
+        (tree / f"packages/xla-core/abi/{version}.json").write_text(json.dumps({"version": abi}), encoding="utf-8")
+        git(tree, "tag", f"xla-core-v{version}")
+    commit(tree)
+    (problem,) = problems(tree, "xla-debug", "0.2.0")
+    assert f"asks for ABI {major}.{minor}" in problem and f"takes 0.2.0, which has {major}.{minor - 1}" in problem
+    replace(tree / "packages/xla-debug/pyproject.toml", "xla-core>=0.2", "xla-core>=0.3")
+    commit(tree)
+    assert problems(tree, "xla-debug", "0.2.0") == []
+
+
+def test_tags_of_others_are_left_out(tree: Path) -> None:
+    for tag in ("xla-core-vnext", "xla-core-v0.9.0-old", "v9.0.0", "xla-core-extras-v9.0.0"):
+        git(tree, "tag", tag)
+    assert problems(tree, "xla-core", "0.2.0") == []
+
+
 def test_a_release_has_something_to_say(tree: Path) -> None:
     """Before the first one, the text in the change log is that; later it is fragments."""
     git(tree, "tag", "xla-core-v0.2.0")
@@ -165,14 +202,14 @@ def test_a_release_has_something_to_say(tree: Path) -> None:
     assert "nothing is new" in problem and "packages/xla-debug/changes/threads.fix.md" in problem
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.bug.md", "A."), ("a.md", "A."), ("A b.fix.md", "A."), ("a.fix.rst", "A."), ("a.fix.md", "\n")]
-)
-def test_fragments_have_a_form(name: str, text: str, tree: Path) -> None:
-    (tree / "packages/xla-core/changes" / name).write_text(text, encoding="utf-8")
+def test_fragments_have_a_form(tree: Path) -> None:
+    folder = tree / "packages/xla-core/changes"
+    wrong = {"A b.fix.md": "A.", "a.bug.md": "A.", "a.fix.md": "\n", "a.fix.rst": "A.", "a.md": "A."}
+    for name, text in {**wrong, "sums-2.fix.md": "A."}.items():
+        (folder / name).write_text(text, encoding="utf-8")
     commit(tree)
     (problem,) = problems(tree, "xla-core", "0.2.0")
-    assert name in problem and "NAME.TYPE.md" in problem
+    assert f"packages/xla-core/changes has {', '.join(wrong)}: name fragments NAME.TYPE.md" in problem
 
 
 def test_a_deprecation_whose_month_has_come(tree: Path) -> None:
@@ -236,29 +273,29 @@ def test_what_was_published_is_taken_back(reference: str, tree: Path, tmp_path: 
     assert git(tree, "status", "--porcelain") == "" and len(git(tree, "worktree", "list").splitlines()) == 1
 
 
-def test_a_release_of_the_core(tree: Path) -> None:
+def test_a_release_of_the_core(whole: Path) -> None:
     needs_tools()
-    (tree / "packages/xla-core/changes/loops.feature.md").write_text("Loops with\n`while`.\n", encoding="utf-8")
-    (tree / "packages/xla-core/changes/sums.fix.md").write_text("Sums of nothing.\n", encoding="utf-8")
-    commit(tree)
-    earlier = git(tree, "rev-parse", "HEAD")
-    done = run(tree, "xla-core", "0.2.1")
+    (whole / "packages/xla-core/changes/loops.feature.md").write_text("Loops with\n`while`.\n", encoding="utf-8")
+    (whole / "packages/xla-core/changes/sums.fix.md").write_text("Sums of nothing.\n", encoding="utf-8")
+    commit(whole)
+    earlier = git(whole, "rev-parse", "HEAD")
+    done = run(whole, "xla-core", "0.2.1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert git(tree, "cat-file", "-t", "xla-core-v0.2.1") == "tag" and "refs/tags/xla-core-v0.2.1" in done.stdout
-    head, *others, parent = git(tree, "rev-parse", "HEAD", "main", "xla-core-v0.2.1^{commit}", "HEAD^").split()
+    assert git(whole, "cat-file", "-t", "xla-core-v0.2.1") == "tag" and "refs/tags/xla-core-v0.2.1" in done.stdout
+    head, *others, parent = git(whole, "rev-parse", "HEAD", "main", "xla-core-v0.2.1^{commit}", "HEAD^").split()
     assert others == [head, head] and parent == earlier
-    assert git(tree, "status", "--porcelain") == "" and len(git(tree, "worktree", "list").splitlines()) == 1
-    core = tree / "packages/xla-core"
+    assert git(whole, "status", "--porcelain") == "" and len(git(whole, "worktree", "list").splitlines()) == 1
+    core = whole / "packages/xla-core"
     changed = {"CHANGELOG.md", "abi/0.2.1.json", "changes/loops.feature.md", "changes/sums.fix.md", "src/xla_core/_version.py"}
-    assert set(git(tree, "diff", "--name-only", "HEAD^", "HEAD").split()) == {f"packages/xla-core/{file}" for file in changed}
+    assert set(git(whole, "diff", "--name-only", "HEAD^", "HEAD").split()) == {f"packages/xla-core/{file}" for file in changed}
     assert [file.name for file in (core / "changes").iterdir()] == [".gitkeep"]
-    assert (core / "abi/0.2.1.json").read_bytes() == (tree / release.LOCK).read_bytes()
+    assert (core / "abi/0.2.1.json").read_bytes() == (whole / release.LOCK).read_bytes()
     abi = ".".join(map(str, json.loads((core / "abi/0.2.1.json").read_text())["version"]))
     assert (core / "CHANGELOG.md").read_text(encoding="utf-8") == (
         f"# Changes\n\n{release.MARK}\n## 0.2.1 ({DAY}, ABI {abi})\n\n"
         "### New\n\n* Loops with\n  `while`.\n\n### Fixed\n\n* Sums of nothing.\n\n### Before\n\n* This.\n"
     )
-    wheel, archive = sorted((tree / "dist").iterdir())
+    wheel, archive = sorted((whole / "dist").iterdir())
     assert (wheel.name, archive.name) == ("xla_core-0.2.1-py3-none-any.whl", "xla_core-0.2.1.tar.gz")
     with zipfile.ZipFile(wheel) as files:
         assert '__version__ = "0.2.1"' in files.read("xla_core/_version.py").decode()
@@ -278,31 +315,31 @@ def test_a_wheel_that_an_index_would_refuse_leaves_nothing(tree: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_abi_that_is_not_in_the_lock_leaves_nothing(tree: Path) -> None:
+def test_an_abi_that_is_not_in_the_lock_leaves_nothing(whole: Path) -> None:
     needs_tools()
-    replace(tree / "packages/xla-core/src/xla_core/abi/files.py", '"sync_file", ', "")
-    commit(tree)
-    before = state(tree)
-    done = run(tree, "xla-core", "0.9.9")
+    replace(whole / "packages/xla-core/src/xla_core/abi/files.py", '"sync_file", ', "")
+    commit(whole)
+    before = state(whole)
+    done = run(whole, "xla-core", "0.9.9")
     assert done.returncode == 1 and "write the new lock with" in done.stderr
-    assert state(tree) == before
+    assert state(whole) == before
 
 
 @pytest.mark.long
-def test_all_packages_are_released_in_order_and_again(tree: Path) -> None:
+def test_all_packages_are_released_in_order_and_again(whole: Path) -> None:
     needs_tools()
-    family = release.packages(tree)
+    family = release.packages(whole)
     for name in ["xla-core", *sorted(set(family) - {"xla-core", "torch-xla"}), "torch-xla"]:
-        assert (done := run(tree, name, str(family[name].version(tree)))).returncode == 0, done.stderr
-    assert len(git(tree, "tag", "--list").split()) == 6 and len(list((tree / "dist").iterdir())) == 12
-    (tree / "packages/xla-core/changes/sums.fix.md").write_text("Sums.\n", encoding="utf-8")
-    replace(tree / "packages/xla-core/src/xla_core/runtime/abi_version.py", r"ABI_VERSION = \(", "ABI_VERSION = (1 + ")
-    lock = json.loads((tree / release.LOCK).read_text(encoding="utf-8"))
+        assert (done := run(whole, name, str(family[name].version(whole)))).returncode == 0, done.stderr
+    assert len(git(whole, "tag", "--list").split()) == 6 and len(list((whole / "dist").iterdir())) == 12
+    (whole / "packages/xla-core/changes/sums.fix.md").write_text("Sums.\n", encoding="utf-8")
+    replace(whole / "packages/xla-core/src/xla_core/runtime/abi_version.py", r"ABI_VERSION = \(", "ABI_VERSION = (1 + ")
+    lock = json.loads((whole / release.LOCK).read_text(encoding="utf-8"))
     lock["version"][0] += 1
-    (tree / release.LOCK).write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")
-    commit(tree)
-    assert (done := run(tree, "xla-core", "0.9.0")).returncode == 0, done.stderr
-    log = (tree / "packages/xla-core/CHANGELOG.md").read_text(encoding="utf-8")
+    (whole / release.LOCK).write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")
+    commit(whole)
+    assert (done := run(whole, "xla-core", "0.9.0")).returncode == 0, done.stderr
+    log = (whole / "packages/xla-core/CHANGELOG.md").read_text(encoding="utf-8")
     first, second = re.findall(r"^## (\S+) \(.*ABI (\d+)\..*\)$", log, re.M)
     assert first == ("0.9.0", str(lock["version"][0])) and int(second[1]) == lock["version"][0] - 1
-    assert len(list((tree / "packages/xla-core/abi").iterdir())) == 2
+    assert len(list((whole / "packages/xla-core/abi").iterdir())) == 2
