@@ -118,7 +118,7 @@ def test_ci_runs_what_the_readme_says() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_package_folder_is_complete(package: Path) -> None:
-    for name in ("README.md", "CHANGELOG.md", "LICENSE", "tests", f"src/{package.name.replace('-', '_')}/py.typed"):
+    for name in ("README.md", "CHANGELOG.md", "changes", "LICENSE", "tests", f"src/{package.name.replace('-', '_')}/py.typed"):
         assert (package / name).exists(), f"{package.name} lacks {name}"
     assert (package / "LICENSE").read_text(encoding="utf-8") == (ROOT / "LICENSE").read_text(encoding="utf-8")
 

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version as Release
 
 from xla_core import abi
+from xla_core._version import __version__
 
 LOCK = Path(__file__).parent.parent / "abi.lock.json"
+RECORDS = LOCK.parent / "abi"
 ROOT = LOCK.parents[2]
 Version = tuple[int, int]
 
@@ -119,15 +122,24 @@ def git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def recorded_locks() -> dict[Release, dict[str, Any]]:
+    """The locks of all releases, as `hatch run release` recorded them, the oldest first."""
+    found = {Release(file.stem): json.loads(file.read_text()) for file in RECORDS.glob("*.json")}
+    return dict(sorted(found.items()))
+
+
 def earlier_lock() -> tuple[str, dict[str, Any]]:
-    """The lock of the last tag, else of the parent of `main`, and which it is; skips the test where there is no history."""
+    """The lock of the last release, before the first one that of the parent of `main`, and which it is; skips the test without either."""
+    if recorded := recorded_locks():
+        release, lock = list(recorded.items())[-1]
+        return f"xla-core {release}", lock
     if git("rev-parse", "--show-toplevel") != str(ROOT):
         pytest.skip("not in a git checkout of the repository: there is no earlier lock to compare with")
-    for name in (git("describe", "--tags", "--abbrev=0"), "main~1", "HEAD~1"):
-        text = None if name is None else git("show", f"{name}:{LOCK.relative_to(ROOT).as_posix()}")
-        if name is not None and text is not None:
+    for name in ("main~1", "HEAD~1"):
+        text = git("show", f"{name}:{LOCK.relative_to(ROOT).as_posix()}")
+        if text is not None:
             return name, json.loads(text)
-    pytest.skip("the history here has no tag and no parent commit with a lock: fetch more of it")
+    pytest.skip("the history here has no parent commit with a lock: fetch more of it")
 
 
 def test_the_lock_is_the_abi() -> None:
@@ -141,6 +153,19 @@ def test_what_changed_since_the_last_release_has_another_version() -> None:
     assert is_announced(old, new), (
         f"the ABI changed since {name} ({change(old, new).name} change), and ABI_VERSION went from {version(old)} to {version(new)}"
     )
+
+
+def test_a_release_keeps_its_abi() -> None:
+    """What was released under a version is no other ABI later on."""
+    recorded = recorded_locks().get(Release(__version__))
+    assert recorded in (None, json.loads(LOCK.read_text())), f"xla-core {__version__} is released: another ABI needs a new _version.py"
+
+
+def test_the_last_release_is_the_highest_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "RECORDS", tmp_path)
+    for release in ("0.9.0", "0.10.0", "0.10.0rc1"):
+        (tmp_path / f"{release}.json").write_text(json.dumps(OLD | {"of": release}))
+    assert earlier_lock() == ("xla-core 0.10.0", OLD | {"of": "0.10.0"})
 
 
 OLD = {

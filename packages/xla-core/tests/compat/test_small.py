@@ -233,3 +233,22 @@ def test_xla_tensors_tell_their_alias_group() -> None:
     from xla_core.compat.view_sharing import alias_key
 
     assert alias_key(tensor(1)) == alias_key(tensor(1)) != alias_key(tensor(2))
+
+
+OLD_PLAN = deprecation_impl.Deprecation("plan(kind=…)", "plan(device=…)", "my-package 1.2.0", "2029-01")
+
+
+def test_a_deprecation_warns_once_with_version_and_month(warnings_of: list[str]) -> None:
+    for _ in range(2):
+        OLD_PLAN.warn()
+    expected = "plan(kind=…) is deprecated, use plan(device=…) instead (since my-package 1.2.0; releases from 2029-01 on may lack it)."
+    assert warnings_of == [expected] and OLD_PLAN.message == expected
+
+
+@pytest.mark.parametrize(
+    ("since", "removal"),
+    [("1.2.0", "2029-01"), ("my-package", "2029-01"), ("my-package 1.2.0", "2029-13"), ("my-package 1.2.0", "2029"), ("", "2029-01")],
+)
+def test_a_deprecation_has_a_version_and_a_month(since: str, removal: str) -> None:
+    with pytest.raises(ValueError, match="such as"):
+        deprecation_impl.Deprecation("a", "b", since, removal)

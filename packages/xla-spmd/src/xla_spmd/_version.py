@@ -1,3 +1,3 @@
 """The version of the wheel xla-spmd; read by the build, and by nothing that must not change with it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
 import torch_xla.runtime as xr
+from xla_core.abi.deprecations import Deprecation
 from xla_core.abi.tensors import tensor_behind
 from xla_spmd._compat import tree_map
 from xla_spmd.annotations import Annotation, annotation_of
@@ -29,6 +30,13 @@ from xla_spmd.specs import PartitionSpec
 from xla_spmd.tensor import Unwrapping, XLAShardedTensor, unwrap_sharded_tensor, wrap_over
 
 PartitionFunction = Callable[[str, nn.Module, Any], Any]
+
+_TWO_PARAMETERS = Deprecation(
+    "an input_fn or output_fn of xla_distribute_module with two parameters",
+    "one that takes (module, inputs or outputs, device_mesh)",
+    "xla-spmd 0.2.0",
+    "2027-06",
+)
 
 
 def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
@@ -224,7 +232,7 @@ def _whole_mesh() -> DeviceMesh:
 def _takes(function: Callable[..., Any], what: str) -> int:
     count = len(inspect.signature(function).parameters)
     if count == 2:
-        warnings.warn(f"{what} with two parameters is deprecated: let it take (module, …, device_mesh)", FutureWarning, stacklevel=4)
+        warnings.warn(_TWO_PARAMETERS.message, FutureWarning, stacklevel=4)
     elif count != 3:
         raise PartitionSpecError(f"{what} takes (module, {what.partition('_')[0]}s, device_mesh), this one has {count} parameters")
     return count

@@ -8,6 +8,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
 * `collectives`: reductions, and the arguments of collectives;
 * `process`: the devices and settings of this process, and its place in a job;
+* `deprecations`: old names that say until when they work;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `interop`: torch code as JAX functions, JAX functions on tensors;
 * `files`: replace files atomically;
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from xla_core.abi import (
     collectives,
+    deprecations,
     events,
     files,
     graph,
@@ -48,6 +50,7 @@ from xla_core.runtime.abi_version import ABI_VERSION, require
 __all__ = [
     "ABI_VERSION",
     "collectives",
+    "deprecations",
     "events",
     "files",
     "graph",

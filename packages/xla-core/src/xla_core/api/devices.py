@@ -12,13 +12,24 @@ from xla_core.api.hardware import global_runtime_device_attributes
 from xla_core.api.processes import process_index
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.user_modules import xr
-from xla_core.compat.deprecation import warn_once
+from xla_core.compat.deprecation import Deprecation
 from xla_core.errors import UnknownDeviceError
 from xla_core.runtime import client
 from xla_core.runtime.client import recorder_at, recorder_of
 
 _REAL = re.compile(r"([A-Z][A-Z0-9_]*):(\d+)")
 _XLA = re.compile(r"xla:(\d+)")
+
+_XLA_DEVICE = Deprecation("torch_xla.core.xla_model.xla_device", "torch_xla.device", "xla-core 0.2.0", "2028-12")
+_DEVICE_KIND = Deprecation(
+    "torch_xla.core.xla_model.xla_device(devkind=…)", "the variable PJRT_DEVICE (devkind is ignored)", "xla-core 0.2.0", "2028-12"
+)
+_PARSE_XLA_DEVICE = Deprecation(
+    "torch_xla.core.xla_model.parse_xla_device", "torch_xla._internal.utils.parse_xla_device", "xla-core 0.2.0", "2028-12"
+)
+_SUPPORTED_KIND = Deprecation(
+    "torch_xla.core.xla_model.get_xla_supported_devices(devkind=…)", "the variable PJRT_DEVICE", "xla-core 0.2.0", "2028-12"
+)
 
 
 def devices() -> list[torch.device]:
@@ -45,9 +56,9 @@ def device(index: int | None = None) -> torch.device:
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """The default xla device, or the one at index `n`, which then becomes the default; `devkind` is ignored. As `torch_xla.device`."""
-    warn_once("xla_device", "torch_xla.core.xla_model.xla_device is deprecated, use torch_xla.device instead.")
+    _XLA_DEVICE.warn()
     if devkind is not None:
-        warn_once("xla_device(devkind)", f"xla_device(devkind={devkind!r}): devkind is ignored; PJRT_DEVICE chooses the hardware.")
+        _DEVICE_KIND.warn()
     return device(n)
 
 
@@ -64,7 +75,7 @@ def parse_real_name(name: str) -> tuple[str, int] | None:
 
 def parse_xla_device(device: str) -> tuple[str, int] | None:
     """The hardware kind and number in a real device name: `("TPU", 1)` of `TPU:1`; None for another text."""
-    warn_once("parse_xla_device", "xla_model.parse_xla_device is deprecated, use torch_xla._internal.utils.parse_xla_device instead.")
+    _PARSE_XLA_DEVICE.warn()
     return parse_real_name(device)
 
 
@@ -123,7 +134,7 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
     if isinstance(devkind, int):
         devkind, max_devices = None, devkind
     if devkind is not None:
-        warn_once("get_xla_supported_devices(devkind)", "get_xla_supported_devices: devkind is deprecated, use PJRT_DEVICE instead.")
+        _SUPPORTED_KIND.warn()
         kinds = [devkind] if isinstance(devkind, str) else list(devkind)
         if client.device_kind() not in kinds:
             return None

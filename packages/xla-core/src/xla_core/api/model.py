@@ -14,7 +14,7 @@ from xla_core.api.conversion import plain
 from xla_core.api.devices import local_index
 from xla_core.api.replication import global_ordinal, local_ordinal, world_size
 from xla_core.api.user_modules import xr
-from xla_core.compat.deprecation import warn_once
+from xla_core.compat.deprecation import Deprecation
 from xla_core.frontend.values import value_of
 from xla_core.reductions import ReduceOp
 from xla_core.runtime import client, executor
@@ -27,6 +27,9 @@ REDUCE_OR = ReduceOp.OR.value
 REDUCE_MIN = ReduceOp.MIN.value
 REDUCE_MAX = ReduceOp.MAX.value
 
+_GET_ORDINAL = Deprecation("torch_xla.core.xla_model.get_ordinal", "torch_xla.runtime.global_ordinal", "xla-core 0.2.0", "2028-12")
+_XRT_WORLD_SIZE = Deprecation("torch_xla.core.xla_model.xrt_world_size", "torch_xla.runtime.world_size", "xla-core 0.2.0", "2028-12")
+
 _log = logging.getLogger("torch_xla")
 
 
@@ -37,13 +40,13 @@ def get_local_ordinal() -> int:
 
 def get_ordinal(defval: int = 0) -> int:
     """The number of this replica in the job, from 0. Deprecated: use `torch_xla.runtime.global_ordinal`; `defval` is ignored."""
-    warn_once("get_ordinal", "torch_xla.core.xla_model.get_ordinal is deprecated, use torch_xla.runtime.global_ordinal instead.")
+    _GET_ORDINAL.warn()
     return int(xr(global_ordinal)())
 
 
 def xrt_world_size(defval: int = 1) -> int:
     """The number of replicas of the job. Deprecated: use `torch_xla.runtime.world_size`; `defval` is ignored."""
-    warn_once("xrt_world_size", "torch_xla.core.xla_model.xrt_world_size is deprecated, use torch_xla.runtime.world_size instead.")
+    _XRT_WORLD_SIZE.warn()
     return int(xr(world_size)())
 
 

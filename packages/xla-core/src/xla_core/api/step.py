@@ -14,7 +14,7 @@ import torch
 from xla_core.api import eager, plugins
 from xla_core.api.graph_limit import GraphLimit
 from xla_core.captured.function import CapturedFunction, Policy, remember
-from xla_core.compat.deprecation import warn_once
+from xla_core.compat.deprecation import Deprecation
 from xla_core.frontend.dispatch import captures_lines
 from xla_core.metrics import Cause
 from xla_core.runtime import client
@@ -23,6 +23,9 @@ from xla_core.runtime.sync import forbid_reads, user_step
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_MARK_STEP = Deprecation("torch_xla.core.xla_model.mark_step", "torch_xla.sync", "xla-core 0.2.0", "2028-12")
+_EXPERIMENTAL_COMPILE = Deprecation("torch_xla.experimental.compile", "torch_xla.compile", "xla-core 0.2.0", "2028-12")
 
 
 def _step(wait: bool, log: str, cause: Cause = Cause.USER_SYNC, reset_scope: bool = False) -> None:
@@ -52,7 +55,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Run everything live on the default device as one graph. Deprecated: use `torch_xla.sync`, which takes the same arguments."""
-    warn_once("mark_step", "torch_xla.core.xla_model.mark_step is deprecated, use torch_xla.sync instead.")
+    _MARK_STEP.warn()
     _step(wait, "torch_xla.core.xla_model::mark_step", reset_scope=reset_scope)
 
 
@@ -229,5 +232,5 @@ def compile(
 
 def experimental_compile(func: Callable[P, R]) -> Callable[P, R]:
     """`func` traced lazily as one graph in each call. Deprecated: use `torch_xla.compile`."""
-    warn_once("experimental.compile", "torch_xla.experimental.compile is deprecated, use torch_xla.compile instead.")
+    _EXPERIMENTAL_COMPILE.warn()
     return compile(func)

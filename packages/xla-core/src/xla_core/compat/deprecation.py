@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import ParamSpec, TypeVar
 
@@ -20,6 +22,8 @@ R2 = TypeVar("R2")
 _log = logging.getLogger("torch_xla")
 _lock = threading.Lock()
 _warned: set[str] = set()
+_SINCE = re.compile(r"[a-z]+(-[a-z]+)* \d+(\.\d+)+")
+_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 
 
 def warn_once(old: str, message: str) -> None:
@@ -31,6 +35,37 @@ def warn_once(old: str, message: str) -> None:
             return
         _warned.add(old)
     _log.warning(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Deprecation:
+    """An old name, or an old form of a call, that works until a date.
+
+    old: it, in full; instead: what to use; since: the wheel and version that first said so, `xla-core 0.2.0`; removal: the month from
+    which a release may lack it, `2028-12`. docs/deprecations.md is made of these calls, so all four are written out. Raises ValueError
+    for another form of the last two.
+    """
+
+    old: str
+    instead: str
+    since: str
+    removal: str
+
+    def __post_init__(self) -> None:
+        if _SINCE.fullmatch(self.since) is None:
+            raise ValueError(f"since is {self.since!r}, must be a wheel and its version, such as 'xla-core 0.2.0'")
+        if _MONTH.fullmatch(self.removal) is None:
+            raise ValueError(f"removal is {self.removal!r}, must be a month, such as '2028-12'")
+
+    @property
+    def message(self) -> str:
+        """The warning."""
+        return f"{self.old} is deprecated, use {self.instead} instead (since {self.since}; releases from {self.removal} on may lack it)."
+
+    def warn(self) -> None:
+        """Log `message`, at most once per process."""
+        if self.old not in _warned:  # old names are called in every step
+            warn_once(self.old, self.message)
 
 
 def _name(function: Callable[..., object]) -> str:

@@ -7,7 +7,7 @@ from xla_core.errors import AbiVersionError
 
 ABI_VERSION = (2, 6)
 """(major, minor): a minor adds names or duties of the core, a major changes or removes some. Independent of the package's version;
-a new one needs a new version, and CHANGELOG.md names both."""
+a new one needs a new version, whose release records both (`abi/VERSION.json`)."""
 
 
 def require(version: tuple[int, int], distribution: str) -> None:
