@@ -128,6 +128,10 @@ tied[1].weight = tied[0].weight
 tied = xs.xla_distribute_module(tied, flat)
 found["tied"] = [tied[1].weight is tied[0].weight, tied[2].running_mean.device.type, text(tied[0].weight)]
 found["wrong input_fn"] = why(distribute_module, net(), flat, None, lambda x: x)
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    distribute_module(net(), flat, None, lambda inputs, mesh: inputs)
+found["two parameters"] = [(each.category.__name__, str(each.message)) for each in warned]
 
 # FSDPv2
 found["no axis"] = [
@@ -293,6 +297,8 @@ def test_distributed_modules_train(report: dict[str, Any]) -> None:
 def test_modules_that_cannot_be_distributed(report: dict[str, Any]) -> None:
     assert refused(report["twice"], "RuntimeError", "once")
     assert refused(report["wrong input_fn"], "ValueError", "input_fn", "1 parameters")
+    ((category, message),) = report["two parameters"]
+    assert category == "FutureWarning" and "two parameters is deprecated" in message and "releases from 2027-06 on" in message
 
 
 def test_old_places(report: dict[str, Any]) -> None:
