@@ -1,18 +1,20 @@
-"""The documentation holds: its Python blocks run, its links lead somewhere, and every page is reached from docs/index.md."""
+"""The documentation holds: its Python blocks run, its links lead somewhere, and every page has its place in the site."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "packages/*/*.md", "benchmarks/*.md", "examples/*.md")
-# Where the files of the repository are to be seen: what wheels show away from it links there.
-FILES = "https://torch-xla.example/blob/main/"
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
 
 
@@ -21,17 +23,42 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
-def links(page: Path) -> list[Path]:
-    """The files that a page links to, by their full address too, without anchors and without addresses elsewhere."""
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    here = [page.parent / target for target in targets if "://" not in target and not target.startswith("mailto:")]
-    return [file.resolve() for file in [*here, *(ROOT / target.removeprefix(FILES) for target in targets if target.startswith(FILES))]]
+def script(name: str) -> types.ModuleType:
+    """A program of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+site = script("site_pages")
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files that a page links to, by their full address too, each with the anchor; addresses elsewhere are left out."""
+    for address, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text(encoding="utf-8")):
+        target = site.place(address, page.relative_to(ROOT).as_posix()) if address else page.relative_to(ROOT).as_posix()
+        if target is not None:
+            yield ROOT / target, anchor
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The places of a page: its headings as hosts of repositories and the site name them, and those with a name of their own."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w -]", "", heading).strip().replace(" ", "-") for heading in plain} | set(re.findall(r'<a id="([^"]+)"', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    dead = [str(target) for target in links(page) if not target.exists()]
-    assert not dead, f"{page.name} links to {dead}"
+    found = list(links(page))
+    dead = [str(target) for target, _ in found if not target.exists()]
+    lost = [f"{target}#{anchor}" for target, anchor in found if anchor and target.suffix == ".md" and anchor not in anchors(target)]
+    assert not dead + lost, f"{page.name} links to {dead + lost}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -42,14 +69,33 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_page_is_reached_from_the_index() -> None:
-    found = {ROOT / "docs/index.md"}
-    queue = list(found)
-    while queue:
-        new = {target for target in links(queue.pop()) if target.suffix == ".md" and target.is_file()} - found
-        found |= new
-        queue.extend(new)
-    assert set(ROOT.glob("docs/**/*.md")) - found == set()
+def test_the_site_has_a_place_for_every_page() -> None:
+    named = re.findall(r"^ +- (?:.*: )?(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).as_posix() for pattern in ("*.md", "*.ipynb") for page in docs.rglob(pattern)}
+    assert sorted(named) == sorted(pages | site.pages_elsewhere().keys())
+
+
+@pytest.mark.parametrize(
+    ("source", "page", "before", "after"),
+    [
+        ("docs/spmd.md", "spmd.md", "(distributed.md#a)", "(distributed.md#a)"),
+        ("docs/internals/tour.md", "internals/tour.md", "(../spmd.md)", "(../spmd.md)"),
+        ("docs/checkpoints.md", "checkpoints.md", "(../packages/xla-core/README.md)", "(packages/xla-core/README.md)"),
+        ("packages/xla-core/README.md", "packages/xla-core/README.md", f"({site.FILES}docs/spmd.md#a)", "(../../spmd.md#a)"),
+        ("CONTRIBUTING.md", "CONTRIBUTING.md", "(docs/spmd.md)", "(spmd.md)"),
+        ("docs/index.md", "index.md", "(../examples/digits.py)", f"({site.FILES}examples/digits.py)"),
+        ("docs/index.md", "index.md", "(https://example.org/x.md)", "(https://example.org/x.md)"),
+        ("docs/index.md", "index.md", "(#here)", "(#here)"),
+    ],
+)
+def test_links_of_the_site_lead_to_its_pages_or_to_the_repository(source: str, page: str, before: str, after: str) -> None:
+    assert site.relinked(f"[x]{before}", source, page) == f"[x]{after}"
+
+
+def test_code_in_the_site_is_as_it_is_written() -> None:
+    text = "```py\nx = [f](../examples)\n```\n"
+    assert site.relinked(text, "docs/index.md", "index.md") == text
 
 
 @pytest.mark.parametrize("program", sorted(ROOT.glob("docs/**/*.py")), ids=lambda program: program.name)
