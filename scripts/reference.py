@@ -70,7 +70,7 @@ class Module:
 
 
 def module_names() -> dict[str, str]:
-    """The public modules in the sources, below `torch_xla` and the doors of the other names, each with its package, a parent before its parts."""
+    """The public modules in the sources, below `torch_xla` and the doors of the other names, and the package of each; parents first."""
     found = {}
     for source in ROOT.glob("packages/*/src"):
         for file in source.rglob("*.py"):
