@@ -1,11 +1,13 @@
-"""What MkDocs builds besides docs/: pages of the repository that stand elsewhere, and links between all of them.
+"""What MkDocs builds besides the Markdown of docs/: notebooks, pages of the repository that stand elsewhere, and links between all of them.
 
 A hook of mkdocs.yml. Files link to each other by their places in the repository. In the site a link leads to the page, or, where the site
-has none of that file, to the file in the repository.
+has none of that file, to the file in the repository. Notebooks become Markdown, as they were saved: so their links are checked too,
+and no page loads anything from other hosts.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -29,6 +31,31 @@ def pages_elsewhere() -> dict[str, Path]:
     return {file.relative_to(ROOT).as_posix(): file for pattern in ELSEWHERE for file in sorted(ROOT.glob(pattern))}
 
 
+def notebooks() -> dict[str, Path]:
+    """The notebooks of docs/, by the path of their page in the site."""
+    docs = ROOT / "docs"
+    return {file.relative_to(docs).with_suffix(".md").as_posix(): file for file in sorted(docs.rglob("*.ipynb"))}
+
+
+def notebook_text(file: Path) -> str:
+    """A saved notebook as Markdown: its text, its code, and what the code printed and drew."""
+    parts = []
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                parts.append(f"![drawn by the code above](data:image/png;base64,{''.join(data['image/png']).strip()})")
+            else:
+                text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join(parts) + f"\n\n[This notebook as a file]({file.name})\n"
+
+
 def place(address: str, source: str) -> str | None:
     """The path in the repository that a link means; None for an address elsewhere. source: the path of the file that has the link."""
     if address.startswith(FILES):
@@ -47,7 +74,9 @@ def relinked(text: str, source: str, page: str) -> str:
         if target is None or not (ROOT / target).exists():
             return match[0]
         inside = target.removeprefix("docs/")
-        if target not in others and (inside == target or (ROOT / target).is_dir()):
+        if inside.endswith(".ipynb") and posixpath.splitext(inside)[0] != posixpath.splitext(page)[0]:  # its own page offers the file
+            inside = posixpath.splitext(inside)[0] + ".md"
+        if target not in others and (not target.startswith("docs/") or (ROOT / target).is_dir()):
             return f"]({FILES}{target}{match[2] or ''})"
         return f"]({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{match[2] or ''})"
 
@@ -57,11 +86,13 @@ def relinked(text: str, source: str, page: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The files of the site, with the pages outside docs/."""
+    """The files of the site, with the notebooks as pages, and the pages outside docs/."""
     from mkdocs.structure.files import File
 
     for name, file in pages_elsewhere().items():
         files.append(File.generated(config, name, abs_src_path=str(file)))
+    for name, file in notebooks().items():
+        files.append(File.generated(config, name, content=notebook_text(file)))
     return files
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
@@ -16,11 +18,33 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "packages/*/*.md", "benchmarks/*.md", "examples/*.md")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
+NOTEBOOKS = sorted(ROOT.glob("docs/**/*.ipynb"))
+# Runs programs one after the other in this process, and writes what each that failed raised.
+RUN_ALL = """
+import json, pathlib, runpy, sys, traceback
+for program in sys.argv[1:]:
+    raised = None
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except BaseException:
+        raised = traceback.format_exc()
+    pathlib.Path(program).with_suffix(".json").write_text(json.dumps(raised))
+"""
 
 
 def blocks(page: Path) -> list[str]:
     """The fenced blocks of a page that are marked `python`; one marked `py` or `text` is an excerpt and does not run."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def alone(page: Path) -> bool:
+    """Whether the blocks of a page need a process of their own: they set it up, or start others."""
+    return bool(re.search(r"os\.environ|__main__|use_spmd", "".join(blocks(page))))
+
+
+def name(page: Path) -> str:
+    """The path of a page in the repository."""
+    return page.relative_to(ROOT).as_posix()
 
 
 def script(name: str) -> types.ModuleType:
@@ -38,8 +62,11 @@ site = script("site_pages")
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
     """The files that a page links to, by their full address too, each with the anchor; addresses elsewhere are left out."""
-    for address, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text(encoding="utf-8")):
-        target = site.place(address, page.relative_to(ROOT).as_posix()) if address else page.relative_to(ROOT).as_posix()
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+    for address, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        target = site.place(address, name(page)) if address else name(page)
         if target is not None:
             yield ROOT / target, anchor
 
@@ -53,7 +80,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().replace(" ", "-") for heading in plain} | set(re.findall(r'<a id="([^"]+)"', text))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     found = list(links(page))
     dead = [str(target) for target, _ in found if not target.exists()]
@@ -61,19 +88,59 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not dead + lost, f"{page.name} links to {dead + lost}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def raised_together(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str | None]:
+    """What the blocks of each page raised that can share a process with others: torch and jax are imported once."""
+    folder = tmp_path_factory.mktemp("blocks")
+    programs = {page: folder / f"{name(page).replace('/', '-')}.py" for page in PAGES if blocks(page) and not alone(page)}
+    for page, program in programs.items():
+        program.write_text("\n".join(blocks(page)), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, *map(str, programs.values())], cwd=folder, capture_output=True, text=True, check=False
+    )
+    results = {page: program.with_suffix(".json") for page, program in programs.items()}
+    return {page: json.loads(file.read_text(encoding="utf-8")) if file.exists() else done.stderr for page, file in results.items()}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and not alone(page)], ids=name)
+def test_python_blocks_run(page: Path, raised_together: dict[Path, str | None]) -> None:
+    assert raised_together[page] is None, raised_together[page]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and alone(page)], ids=name)
+def test_python_blocks_run_in_a_process_of_their_own(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
+def test_notebooks_run_and_are_saved_with_what_they_show(notebook: Path, tmp_path: Path) -> None:
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), "run it whole: hatch run notebooks:run"
+    kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+    assert "display_data" in kinds and "error" not in kinds
+    script = tmp_path / "notebook.py"
+    script.write_text("\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MPLBACKEND": "agg"},
+    )
+    assert done.returncode == 0, done.stderr
+    (right,) = re.findall(r"([\d.]+) % of the test digits right", done.stdout)
+    assert float(right) > 90
+    assert re.search(r"programs compiled: \d+ - of these after the first epoch: 0", done.stdout), done.stdout
+
+
 def test_the_site_has_a_place_for_every_page() -> None:
-    named = re.findall(r"^ +- (?:.*: )?(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-    docs = ROOT / "docs"
-    pages = {page.relative_to(docs).as_posix() for pattern in ("*.md", "*.ipynb") for page in docs.rglob(pattern)}
-    assert sorted(named) == sorted(pages | site.pages_elsewhere().keys())
+    named = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    written = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert sorted(named) == sorted(written | site.notebooks().keys() | site.pages_elsewhere().keys())
 
 
 @pytest.mark.parametrize(
@@ -87,10 +154,24 @@ def test_the_site_has_a_place_for_every_page() -> None:
         ("docs/index.md", "index.md", "(../examples/digits.py)", f"({site.FILES}examples/digits.py)"),
         ("docs/index.md", "index.md", "(https://example.org/x.md)", "(https://example.org/x.md)"),
         ("docs/index.md", "index.md", "(#here)", "(#here)"),
+        ("docs/faq.md", "faq.md", "(notebooks/first-steps.ipynb)", "(notebooks/first-steps.md)"),
+        ("docs/notebooks/first-steps.md", "notebooks/first-steps.md", "(first-steps.ipynb)", "(first-steps.ipynb)"),
     ],
 )
 def test_links_of_the_site_lead_to_its_pages_or_to_the_repository(source: str, page: str, before: str, after: str) -> None:
     assert site.relinked(f"[x]{before}", source, page) == f"[x]{after}"
+
+
+def test_a_notebook_in_the_site_shows_what_it_printed_and_drew(tmp_path: Path) -> None:
+    printed = {"output_type": "stream", "text": ["one\n", "two\n"]}
+    drawn = {"output_type": "display_data", "data": {"image/png": "AAAA\n", "text/plain": "<Figure>"}}
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}, {"cell_type": "code", "source": ["print(1)"], "outputs": [printed, drawn]}]
+    notebook = tmp_path / "some.ipynb"
+    notebook.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    assert site.notebook_text(notebook) == (
+        "# Title\n\n```python\nprint(1)\n```\n\n```text\none\ntwo\n```\n\n"
+        "![drawn by the code above](data:image/png;base64,AAAA)\n\n[This notebook as a file](some.ipynb)\n"
+    )
 
 
 def test_code_in_the_site_is_as_it_is_written() -> None:
