@@ -193,7 +193,7 @@ def member_line(cls: type, name: str, member: Any) -> str:
     inherited = (own_doc(vars(base)[name]) for base in cls.__mro__[1:] if name in vars(base))
     doc = own_doc(function) or next((doc for doc in inherited if doc), "")
     lines = "".join(f"\n    {line}" if line else "\n" for line in prose(doc).split("\n"))
-    return f"- `{shown}`" + (f"  {lines}" if doc else "")
+    return f"- `{shown}`" + (f"  {lines}" if doc else "") + ("\n" if "\n\n" in doc else "")  # behind paragraphs, the next item needs a line
 
 
 def prose(doc: str) -> str:
