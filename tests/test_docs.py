@@ -143,6 +143,45 @@ def test_the_site_has_a_place_for_every_page() -> None:
     assert sorted(named) == sorted(written | site.notebooks().keys() | site.pages_elsewhere().keys())
 
 
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables in a text, without marks of emphasis."""
+    return [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+
+
+def times_torch() -> dict[tuple[str, str], float]:
+    """What each contender takes for a step of each model, as a multiple of eager torch, from docs/performance.md."""
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    head, _, *table = rows(text[text.index("<!-- begin steps -->") : text.index("<!-- end steps -->")])
+    return {(row[0], row[1]): float(row[head.index("× torch")]) for row in table}
+
+
+@pytest.mark.parametrize(
+    ("page", "contenders", "models"),
+    [
+        (
+            "docs/comparison.md",
+            ("torch", "inductor", "xla", "captured", "jax"),
+            {name: name for name in ("mlp", "cnn", "resnet18", "gpt", "decode")},
+        ),
+        (
+            "docs/index.md",
+            ("torch", "xla", "captured"),
+            {
+                "training step of a small network": "mlp",
+                "training step of a small GPT": "gpt",
+                "a token of the GPT, decoded": "decode",
+                "training step of resnet18": "resnet18",
+            },
+        ),
+    ],
+)
+def test_figures_of_other_pages_are_those_that_were_measured(page: str, contenders: tuple[str, ...], models: dict[str, str]) -> None:
+    shown = {row[0]: row[1:] for row in rows((ROOT / page).read_text(encoding="utf-8")) if row[0] in models}
+    for label, model in models.items():
+        measured = [times_torch()[model, contender] for contender in contenders]
+        assert [float(figure) for figure in shown[label]] == pytest.approx(measured, abs=0.0051), f"{label}: measured {measured}"
+
+
 @pytest.mark.parametrize(
     ("source", "page", "before", "after"),
     [
