@@ -53,11 +53,12 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A public module: its docstring and its names, in the order of the alphabet."""
+    """A public module: its docstring, its names in the order of the alphabet, and the package that ships it."""
 
     name: str
     doc: str
     entries: tuple[Entry, ...]
+    package: str = ""
 
     @property
     def page(self) -> str:
@@ -68,24 +69,24 @@ class Module:
         return ".".join(self.name.split(".")[:2]) if self.name.startswith(("torch_xla.", "xla_core.")) else self.name
 
 
-def module_names() -> list[str]:
-    """The public modules in the sources, a package before what is in it: below `torch_xla`, and the doors of the other names."""
-    found = set()
+def module_names() -> dict[str, str]:
+    """The public modules in the sources, below `torch_xla` and the doors of the other names, and the package of each; parents first."""
+    found = {}
     for source in ROOT.glob("packages/*/src"):
         for file in source.rglob("*.py"):
             parts = file.relative_to(source).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             door = name in DOORS or name.startswith("xla_core.abi.")
             if (door or parts[0] == "torch_xla") and not any(part.startswith("_") for part in name.split(".")):
-                found.add(name)
-    return sorted(found)
+                found[name] = source.parent.name
+    return dict(sorted(found.items()))
 
 
-def load(name: str) -> Module:
+def load(name: str, package: str) -> Module:
     """Import a module and look up its public names."""
     module = importlib.import_module(name)
     public = sorted((each for each in getattr(module, "__all__", ()) if not each.startswith("_")), key=lambda each: (each.lower(), each))
-    return Module(name, inspect.getdoc(module) or "", tuple(Entry(name, each, getattr(module, each)) for each in public))
+    return Module(name, inspect.getdoc(module) or "", tuple(Entry(name, each, getattr(module, each)) for each in public), package)
 
 
 def shown_annotation(value: Any) -> str:
@@ -191,14 +192,14 @@ def member_line(cls: type, name: str, member: Any) -> str:
         shown = shown_signature(name, function, bound=not isinstance(member, staticmethod), width=sys.maxsize)
     inherited = (own_doc(vars(base)[name]) for base in cls.__mro__[1:] if name in vars(base))
     doc = own_doc(function) or next((doc for doc in inherited if doc), "")
-    lines = "".join(f"\n  {line}" if line else "\n" for line in prose(doc).split("\n"))
-    return f"- `{shown}`" + (f"  {lines}" if doc else "")
+    lines = "".join(f"\n    {line}" if line else "\n" for line in prose(doc).split("\n"))
+    return f"- `{shown}`" + (f"  {lines}" if doc else "") + ("\n" if "\n\n" in doc else "")  # behind paragraphs, the next item needs a line
 
 
 def prose(doc: str) -> str:
-    """A docstring as Markdown: what is no code shows its stars and angle brackets, and what is said of an argument starts a line."""
+    """A docstring as Markdown. Stars and angle brackets that are no code show, but for stars of lists; each argument starts a line."""
     parts = re.split(r"(``.*?``|`[^`]*`)", doc, flags=re.S)
-    parts[::2] = [re.sub(r"([*<])", r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"(?!^\* )([*<])", r"\\\1", part, flags=re.M) for part in parts[::2]]
     return re.sub(r"(?<=\S)\n(?=\w+(?:, \w+)*: |Raises|Returns)", "  \n", "".join(parts))
 
 
@@ -264,19 +265,20 @@ def page_text(page: str, modules: Sequence[Module], homes: Mapping[int, tuple[st
 INTRODUCTION = f"""\
 # Reference
 
-The public API, from its signatures and docstrings. A name that stands in several modules is described once; the others lead there.
-Environment variables are in [settings](../settings.md), the format of checkpoints is in
+Every public name of the five packages, from its signature and docstring. A name that stands in several modules is described once; the
+others lead there. Environment variables are in [settings](../settings.md), the format of checkpoints is in
 [FORMAT.md](../../packages/xla-serialization/FORMAT.md). Written by `{COMMAND}`.
-
-| module | names | |
-|---|---|---|
 """
 
 
 def index_text(modules: Sequence[Module]) -> str:
-    """The page that leads to the others."""
-    rows = [f"| [`{each.name}`]({each.page}.md) | {len(each.entries)} | {first_line(each.doc)} |" for each in modules]
-    return INTRODUCTION + "\n".join(rows) + "\n"
+    """The page that leads to the others, package by package."""
+    lines = [INTRODUCTION]
+    for package in dict.fromkeys(each.package for each in modules):
+        lines += [f"## {package}", "", "| module | names | |", "|---|---|---|"]
+        mine = (each for each in modules if each.package == package)
+        lines += [*(f"| [`{each.name}`]({each.page}.md) | {len(each.entries)} | {first_line(each.doc)} |" for each in mine), ""]
+    return "\n".join(lines)
 
 
 def render(modules: Sequence[Module]) -> dict[str, str]:
@@ -328,7 +330,7 @@ def main(options: Sequence[str]) -> str | None:
     """Write or check the pages; gives the complaint, if any."""
     if [option for option in options if option != "--check"]:
         return __doc__
-    modules = [load(name) for name in module_names()]
+    modules = [load(name, package) for name, package in module_names().items()]
     texts = render(modules)
     silent = undocumented(modules)
     if not options:

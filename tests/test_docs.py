@@ -1,19 +1,35 @@
-"""The documentation holds: its Python blocks run, its links lead somewhere, and every page is reached from docs/index.md."""
+"""The documentation holds: its Python blocks run, its links lead somewhere, and every page has its place in the site."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "packages/*/*.md", "benchmarks/*.md", "examples/*.md")
-# Where the files of the repository are to be seen: what wheels show away from it links there.
-FILES = "https://torch-xla.example/blob/main/"
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
+NOTEBOOKS = sorted(ROOT.glob("docs/**/*.ipynb"))
+# Runs programs one after the other in this process, and writes what each that failed raised.
+RUN_ALL = """
+import json, pathlib, runpy, sys, traceback
+for program in sys.argv[1:]:
+    raised = None
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except BaseException:
+        raised = traceback.format_exc()
+    pathlib.Path(program).with_suffix(".json").write_text(json.dumps(raised))
+"""
 
 
 def blocks(page: Path) -> list[str]:
@@ -21,35 +37,185 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
-def links(page: Path) -> list[Path]:
-    """The files that a page links to, by their full address too, without anchors and without addresses elsewhere."""
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    here = [page.parent / target for target in targets if "://" not in target and not target.startswith("mailto:")]
-    return [file.resolve() for file in [*here, *(ROOT / target.removeprefix(FILES) for target in targets if target.startswith(FILES))]]
+def alone(page: Path) -> bool:
+    """Whether the blocks of a page need a process of their own: they set it up, or start others."""
+    return bool(re.search(r"os\.environ|__main__|use_spmd", "".join(blocks(page))))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def name(page: Path) -> str:
+    """The path of a page in the repository."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def script(name: str) -> types.ModuleType:
+    """A program of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+site = script("site_pages")
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files that a page links to, by their full address too, each with the anchor; addresses elsewhere are left out."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+    for address, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        target = site.place(address, name(page)) if address else name(page)
+        if target is not None:
+            yield ROOT / target, anchor
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The places of a page: its headings as hosts of repositories and the site name them, and those with a name of their own."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w -]", "", heading).strip().replace(" ", "-") for heading in plain} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
-    dead = [str(target) for target in links(page) if not target.exists()]
-    assert not dead, f"{page.name} links to {dead}"
+    found = list(links(page))
+    dead = [str(target) for target, _ in found if not target.exists()]
+    lost = [f"{target}#{anchor}" for target, anchor in found if anchor and target.suffix == ".md" and anchor not in anchors(target)]
+    assert not dead + lost, f"{page.name} links to {dead + lost}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def raised_together(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str | None]:
+    """What the blocks of each page raised that can share a process with others: torch and jax are imported once."""
+    folder = tmp_path_factory.mktemp("blocks")
+    programs = {page: folder / f"{name(page).replace('/', '-')}.py" for page in PAGES if blocks(page) and not alone(page)}
+    for page, program in programs.items():
+        program.write_text("\n".join(blocks(page)), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, *map(str, programs.values())], cwd=folder, capture_output=True, text=True, check=False
+    )
+    results = {page: program.with_suffix(".json") for page, program in programs.items()}
+    return {page: json.loads(file.read_text(encoding="utf-8")) if file.exists() else done.stderr for page, file in results.items()}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and not alone(page)], ids=name)
+def test_python_blocks_run(page: Path, raised_together: dict[Path, str | None]) -> None:
+    assert raised_together[page] is None, raised_together[page]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and alone(page)], ids=name)
+def test_python_blocks_run_in_a_process_of_their_own(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_every_page_is_reached_from_the_index() -> None:
-    found = {ROOT / "docs/index.md"}
-    queue = list(found)
-    while queue:
-        new = {target for target in links(queue.pop()) if target.suffix == ".md" and target.is_file()} - found
-        found |= new
-        queue.extend(new)
-    assert set(ROOT.glob("docs/**/*.md")) - found == set()
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
+def test_notebooks_run_and_are_saved_with_what_they_show(notebook: Path, tmp_path: Path) -> None:
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), "run it whole: hatch run notebooks:run"
+    kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+    assert "display_data" in kinds and "error" not in kinds
+    script = tmp_path / "notebook.py"
+    script.write_text("\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:FigureCanvasAgg is non-interactive", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MPLBACKEND": "agg"},
+    )
+    assert done.returncode == 0, done.stderr
+    (right,) = re.findall(r"([\d.]+) % of the test digits right", done.stdout)
+    assert float(right) > 90
+    assert re.search(r"programs compiled: \d+ - of these after the first epoch: 0", done.stdout), done.stdout
+
+
+def test_the_site_has_a_place_for_every_page() -> None:
+    named = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    written = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert sorted(named) == sorted(written | site.notebooks().keys() | site.pages_elsewhere().keys())
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables in a text, without marks of emphasis."""
+    return [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+
+
+def times_torch() -> dict[tuple[str, str], float]:
+    """What each contender takes for a step of each model, as a multiple of eager torch, from docs/performance.md."""
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    head, _, *table = rows(text[text.index("<!-- begin steps -->") : text.index("<!-- end steps -->")])
+    return {(row[0], row[1]): float(row[head.index("× torch")]) for row in table}
+
+
+@pytest.mark.parametrize(
+    ("page", "contenders", "models"),
+    [
+        (
+            "docs/comparison.md",
+            ("torch", "inductor", "xla", "captured", "jax"),
+            {name: name for name in ("mlp", "cnn", "resnet18", "gpt", "decode")},
+        ),
+        (
+            "docs/index.md",
+            ("torch", "xla", "captured"),
+            {
+                "training step of a small network": "mlp",
+                "training step of a small GPT": "gpt",
+                "a token of the GPT, decoded": "decode",
+                "training step of resnet18": "resnet18",
+            },
+        ),
+    ],
+)
+def test_figures_of_other_pages_are_those_that_were_measured(page: str, contenders: tuple[str, ...], models: dict[str, str]) -> None:
+    shown = {row[0]: row[1:] for row in rows((ROOT / page).read_text(encoding="utf-8")) if row[0] in models}
+    for label, model in models.items():
+        measured = [times_torch()[model, contender] for contender in contenders]
+        assert [float(figure) for figure in shown[label]] == pytest.approx(measured, abs=0.0051), f"{label}: measured {measured}"
+
+
+@pytest.mark.parametrize(
+    ("source", "page", "before", "after"),
+    [
+        ("docs/spmd.md", "spmd.md", "(distributed.md#a)", "(distributed.md#a)"),
+        ("docs/internals/tour.md", "internals/tour.md", "(../spmd.md)", "(../spmd.md)"),
+        ("docs/checkpoints.md", "checkpoints.md", "(../packages/xla-core/README.md)", "(packages/xla-core/README.md)"),
+        ("packages/xla-core/README.md", "packages/xla-core/README.md", f"({site.FILES}docs/spmd.md#a)", "(../../spmd.md#a)"),
+        ("CONTRIBUTING.md", "CONTRIBUTING.md", "(docs/spmd.md)", "(spmd.md)"),
+        ("docs/index.md", "index.md", "(../examples/digits.py)", f"({site.FILES}examples/digits.py)"),
+        ("docs/index.md", "index.md", "(https://example.org/x.md)", "(https://example.org/x.md)"),
+        ("docs/index.md", "index.md", "(#here)", "(#here)"),
+        ("docs/faq.md", "faq.md", "(notebooks/first-steps.ipynb)", "(notebooks/first-steps.md)"),
+        ("docs/notebooks/first-steps.md", "notebooks/first-steps.md", "(first-steps.ipynb)", "(first-steps.ipynb)"),
+    ],
+)
+def test_links_of_the_site_lead_to_its_pages_or_to_the_repository(source: str, page: str, before: str, after: str) -> None:
+    assert site.relinked(f"[x]{before}", source, page) == f"[x]{after}"
+
+
+def test_a_notebook_in_the_site_shows_what_it_printed_and_drew(tmp_path: Path) -> None:
+    printed = {"output_type": "stream", "text": ["one\n", "two\n"]}
+    drawn = {"output_type": "display_data", "data": {"image/png": "AAAA\n", "text/plain": "<Figure>"}}
+    cells = [{"cell_type": "markdown", "source": ["# Title"]}, {"cell_type": "code", "source": ["print(1)"], "outputs": [printed, drawn]}]
+    notebook = tmp_path / "some.ipynb"
+    notebook.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    assert site.notebook_text(notebook) == (
+        "# Title\n\n```python\nprint(1)\n```\n\n```text\none\ntwo\n```\n\n"
+        "![drawn by the code above](data:image/png;base64,AAAA)\n\n[This notebook as a file](some.ipynb)\n"
+    )
+
+
+def test_code_in_the_site_is_as_it_is_written() -> None:
+    text = "```py\nx = [f](../examples)\n```\n"
+    assert site.relinked(text, "docs/index.md", "index.md") == text
 
 
 @pytest.mark.parametrize("program", sorted(ROOT.glob("docs/**/*.py")), ids=lambda program: program.name)

@@ -118,8 +118,8 @@ def test_classes_show_how_they_are_made_and_their_own_methods(monkeypatch: pytes
     monkeypatch.setattr(Painter, "__module__", "xla_core.paint")
     text = page(Painter)
     assert "class Painter(colour: Colour = Colour.RED)" in text
-    assert "- `name: str`  \n  Its name." in text
-    assert "- `paint(*walls: str, coats: int = 2) -> int`  \n  Walls painted, of type list\\<str>." in text
+    assert "- `name: str`  \n    Its name." in text
+    assert "- `paint(*walls: str, coats: int = 2) -> int`  \n    Walls painted, of type list\\<str>." in text
 
 
 def test_enums_show_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
