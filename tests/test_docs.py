@@ -39,7 +39,7 @@ def blocks(page: Path) -> list[str]:
 
 def alone(page: Path) -> bool:
     """Whether the blocks of a page need a process of their own: they set it up, or start others."""
-    return bool(re.search(r"os\.environ|__main__|use_spmd", "".join(blocks(page))))
+    return bool(re.search(r"os\.environ|__main__|use_spmd|config\.update", "".join(blocks(page))))
 
 
 def name(page: Path) -> str:
