@@ -80,7 +80,7 @@ def whisper() -> Case:
 
 def clip() -> Case:
     text = {**WIDTH, "num_hidden_layers": 3, "max_position_embeddings": 32, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
-    vision = {name: size for name, size in text.items() if not name.endswith("_id") and name not in ("vocab_size", "max_position_embeddings")}
+    vision = {name: size for name, size in WIDTH.items() if name != "vocab_size"} | {"num_hidden_layers": 3}
     config = tf.CLIPConfig(text_config=text, vision_config={**vision, "image_size": 64, "patch_size": 8}, projection_dim=128)
 
     def batch(step: int) -> Batch:
@@ -97,7 +97,9 @@ def mamba() -> Case:
 
 
 def detr() -> Case:
-    backbone = tf.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], layer_type="basic", out_features=["stage4"])
+    backbone = tf.ResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], layer_type="basic", out_features=["stage4"]
+    )
     config = tf.DetrConfig(
         backbone_config=backbone, use_timm_backbone=False, use_pretrained_backbone=False, num_queries=20, d_model=96, encoder_layers=2,
         decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=192, decoder_ffn_dim=192, dropout=0.0,

@@ -26,7 +26,7 @@ def grouped_mm(
 ) -> jax.Array:
     """_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor
 
-    offs: where each group ends, of the rows of `a`, of the columns of `b`, or of the terms that both sum over. What is in no group gives zeros.
+    offs: where each group ends, of the rows of `a`, of the columns of `b`, or of the terms of the sums. What is in no group gives zeros.
     """
     if offs is None:
         found = matrix_product(a, b)
