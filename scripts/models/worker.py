@@ -38,9 +38,10 @@ def observe_run(entry: Entry) -> dict[str, Any]:
     found, expected = entry.run("xla"), on_cpu(entry)
     if found.weights.keys() != expected["weights"].keys():
         raise ValueError(f"the weights are {sorted(found.weights)} on xla and {sorted(expected['weights'])} on the CPU")
+    largest = max((value.abs().max().item() for value in measuring.floats(expected["weights"])), default=0.0)
     return {
         "outputs": measuring.difference(found.results, expected["results"]),
-        "gradients": measuring.difference(found.weights, expected["weights"]) if found.weights else None,
+        "gradients": measuring.difference(found.weights, expected["weights"], largest) if found.weights else None,
         "late_compiles": found.late_compiles,
         "fallbacks": measuring.fallbacks(),
         "xla_ms": found.ms,
