@@ -53,7 +53,7 @@ def autoencoder(channels: int) -> df.AutoencoderKL:
     """A small one, with a latent image of a quarter."""
     return df.AutoencoderKL(
         block_out_channels=(16, 32, 32), norm_num_groups=8, latent_channels=channels, down_block_types=("DownEncoderBlock2D",) * 3,
-        up_block_types=("UpDecoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3, shift_factor=0.1,
     ).eval()  # fmt: skip
 
 
@@ -99,6 +99,8 @@ def dit() -> Case:
         num_attention_heads=4, attention_head_dim=24, in_channels=4, out_channels=8, num_layers=3, sample_size=16, patch_size=2,
         norm_num_groups=4, dropout=0.0, num_embeds_ada_norm=1000,
     )  # fmt: skip
+    for block in network.transformer_blocks:  # in training, classes are dropped by each device's own random numbers
+        block.norm1.emb.class_embedder.dropout_prob = 0.0
 
     def batch(step: int) -> Batch:
         noise = pictures(step, 4, 4, 16, 16)
