@@ -65,3 +65,26 @@ def test_random_numbers_differ_from_call_to_call() -> None:
     step = torch_xla.compile(lambda x: scan(lambda c, y: (c, torch.dropout(y, 0.5, True)), x[0], x)[1], capture=True)
     found = [step(torch.ones(2, 64, device="xla")).cpu() for _ in range(5)]
     assert not any(torch.equal(one, other) for one, other in zip(found, found[1:], strict=False))
+
+
+class _Cache:
+    """An object that keeps what it was given, as caches of keys and values do."""
+
+    def __init__(self, start: float) -> None:
+        self.sums = torch.full((2,), start, device="xla")
+
+
+def test_an_argument_may_be_returned_whatever_it_is() -> None:
+    def add(x: torch.Tensor, cache: _Cache) -> dict[str, Any]:
+        cache.sums.add_(x)
+        return {"sums": cache.sums * 2, "cache": cache}
+
+    with captured_calls() as calls:
+        step = torch_xla.compile(add, capture=True)
+        for start in (0.0, 10.0):
+            cache = _Cache(start)
+            for turn in range(1, 6):
+                found = step(torch.ones(2, device="xla"), cache)
+                assert found["cache"] is cache
+                assert found["sums"].tolist() == [2 * (start + turn)] * 2
+    assert len(calls) == 6

@@ -47,6 +47,29 @@ def test_one_program_for_all_steps_with_a_schedule(make: Callable[..., torch.opt
     assert seen[-1] - before <= 1, seen  # 0 when an earlier test of the process compiled the same program
 
 
+@pytest.mark.parametrize("read", [False, True], ids=["contiguous views", "a value read in the step"])
+def test_what_is_on_the_graph_before_its_use_leaves_one_program(read: bool) -> None:
+    """Both are there before the leaves of the operation that takes them, in the first step as in later ones."""
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(6, 5).to("xla"), torch.nn.Linear(4, 3 + read).to("xla")
+    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+    data, seen = torch.randn(4, 6).to("xla"), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        before = compiles()
+        hidden = first(data)
+        turned = hidden.t().contiguous()
+        mask = data[0].sign() > 0
+        if read and not mask.any():
+            raise AssertionError("one of six random numbers is positive")
+        found = torch.addmm(second.bias, turned.relu(), second.weight.t()) + torch.addmm(second.bias, turned, second.weight.t())
+        (found.square().sum() + hidden.sum() * mask.sum()).backward()
+        optimizer.step()
+        sync()
+        seen.append(compiles() - before)
+    assert seen[1:] == [0, 0], seen
+
+
 def test_state_is_right_after_its_first_step() -> None:
     state = torch.zeros(3, device="xla")
     state.add_(torch.arange(3.0).to("xla"))

@@ -18,7 +18,7 @@ from xla_core.captured.arguments import Arguments
 from xla_core.captured.holders import Writes, holders, holders_of_one, nobody_else_has, renew
 from xla_core.captured.numbers import Formulas, Symbol, picker
 from xla_core.captured.optimizers import Counter, reader
-from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Place, Result, Same, Shown
+from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Passed, Place, Result, Same, Shown
 from xla_core.captured.recording import Recorded, bound
 from xla_core.compile.compiler import donated_arguments
 from xla_core.frontend.plain import ours, storage_of
@@ -309,6 +309,8 @@ class Captured:
             return view_of(ready.storages[self._number[item.place]], item.spec)
         if isinstance(item, Same):
             return item.found if item.place is None else arguments.tensors[item.place]
+        if isinstance(item, Passed):
+            return arguments.objects[item.number]
         return item.value
 
 

@@ -72,6 +72,13 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """A returned object that is no tensor, number or text: that of the arguments, `number` counting those."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plain:
     """A returned number or text."""
 

@@ -15,7 +15,7 @@ from xla_core._compat import TreeSpec, tree_flatten
 from xla_core.captured.arguments import Arguments
 from xla_core.captured.numbers import Comparison, Symbol
 from xla_core.captured.optimizers import Counter, Stepped, hyperparameters
-from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Place, Plain, Result, Same, Shown
+from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Passed, Place, Plain, Result, Same, Shown
 from xla_core.captured.python_state import PythonState, python_state
 from xla_core.captured.tape import Run, Tape
 from xla_core.frontend.plain import ours, storage_of, tensor_behind
@@ -249,8 +249,13 @@ class _Assembly:
     def _outcome(self, item: Any) -> Any:
         """Where a returned object comes from."""
         if not isinstance(item, torch.Tensor):
+            for number, passed in enumerate(self.recording.arguments.objects):
+                if passed is item:
+                    return Passed(number)
             if not isinstance(item, _PLAIN):
-                self.problems.append(f"it returns {type(item).__name__}: return tensors, numbers and texts, in tuples, lists and dicts")
+                self.problems.append(
+                    f"it returns {type(item).__name__}: return tensors, numbers, texts and arguments, in tuples, lists and dicts"
+                )
             return Plain(item)
         found = tensor_behind(item)
         if found is None:

@@ -176,12 +176,20 @@ def _convolution(
     return result
 
 
+def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any) -> Tensor:
+    """Torch's own takes bfloat16 only, and looks at strides."""
+    if a.dim() == 2 and b.dim() == 2 and offs is not None:
+        return a.new_empty(offs.shape[0], a.shape[0], b.shape[1])
+    return a.new_empty(*(a.shape[:-1] if a.dim() < 3 or b.dim() == 3 else a.shape[1:2]), b.shape[-1])
+
+
 # Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
 _SHAPES: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
+    "aten::_grouped_mm": _grouped_mm,
     "aten::convolution": _convolution,
     "aten::linear_backward": _linear_backward,
     "aten::native_batch_norm_backward": _batch_norm_backward,

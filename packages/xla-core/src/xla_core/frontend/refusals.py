@@ -54,8 +54,12 @@ def _shrunk_meta(sizes: dict[int, int], item: Any) -> Any:
 # Most elements that a call may have, results included, for the CPU to be asked about it as it is.
 _SMALL = 1 << 16
 _FEW = 4  # sizes up to this stand for themselves
-# What the CPU says of the stand-ins' values, not of the call.
-_ABOUT_VALUES = ("segment_reduce(): Expected all rows of lengths", "allocated size does not match required size")
+# What the CPU says of the stand-ins' values or strides, not of the call.
+_ABOUT_VALUES = (
+    "segment_reduce(): Expected all rows of lengths",
+    "allocated size does not match required size",
+    "strides should be multiple of 16 bytes",
+)
 # What it says of dtypes and numbers of dimensions, whatever the sizes, and of sizes that have to be equal.
 _ABOUT_KINDS = re.compile(
     r"not implemented for|type|integral|floating|boolean|complex|must be 1 dimension|Dimension out of range|Number of indices",

@@ -8,7 +8,7 @@ placed where a later step would have placed it, so that one program serves all s
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
 from xla_core.errors import InternalError
@@ -59,7 +59,7 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
     """Record the pending graph again as if `buffers`' slots had been on the device all the time.
 
     Recording brings leaves, scalar inputs and reads of views onto the pending graph right before the first operation that uses them, in
-    the order of its operands; so does this.
+    the order of its operands; so does this. What was there earlier, because its value was read or is the value of a tensor, stays there.
     """
     old_entries, old_refs = pending_graph.entries, pending_graph.refs
     old_input_data = {**pending_graph.input_data, **buffers}
@@ -73,6 +73,7 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
     # Several results stay behind their operation, also those that a read has made leaves.
     operations = [slot for slot, entry in enumerate(old_entries) if type(entry) is tuple]
     beside = {result for slot in operations for result in result_slots(old_entries, slot) if result != slot}
+    brought = _brought(old_entries, operations, reads | (old_input_data.keys() - beside))
     entries: list[Entry] = []
     refs: list[weakref.ref[Value]] = []
     input_data: dict[int, Any] = {}
@@ -96,7 +97,7 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
 
     for old in range(len(old_entries)):
         # These come with their first user. A read that nothing uses has none: it stays where it is.
-        waits = (old in old_input_data and old not in beside) or (old in reads and old in used)
+        waits = old in buffers or old in brought or (old in old_input_data and old not in beside and old not in used)
         if old not in renamed and not waits:
             place(old)
     for old in old_input_data.keys() - renamed.keys():
@@ -106,3 +107,40 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
     pending_graph.reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in pending_graph.reads.items() if slot in renamed}
     pending_graph.lines = renamed_lines(pending_graph, renamed)
     pending_graph.entries, pending_graph.refs, pending_graph.input_data = entries, refs, input_data
+
+
+def _brought(entries: Sequence[Entry], operations: Sequence[int], may: Set[int]) -> set[int]:
+    """Those of the slots `may` that came with the first operation that uses them: right before it, in the order of its operands."""
+    first_user: dict[int, int] = {}
+    for slot in operations:
+        for operand in _operands(entries[slot]):
+            first_user.setdefault(operand, slot)
+    found: set[int] = set()
+    for slot in operations:
+        first = slot
+        while first - 1 in may and first <= first_user.get(first - 1, -1) <= slot:
+            first -= 1
+        places = _order(entries, slot, first)
+        begin = slot
+        while begin > first and places.get(begin - 1, slot) < places.get(begin, slot):
+            begin -= 1
+        found.update(range(begin, slot))
+    return found
+
+
+def _operands(entry: Entry) -> tuple[int, ...]:
+    return entry[1:] if type(entry) is tuple else ()
+
+
+def _order(entries: Sequence[Entry], slot: int, first: int) -> dict[int, int]:
+    """The slots from `first` on, by place in the order in which recording would bring them for the operation at `slot`, had it brought all."""
+    places: dict[int, int] = {}
+
+    def bring(user: int) -> None:
+        for operand in _operands(entries[user]):
+            if operand >= first and operand not in places:
+                bring(operand)
+                places[operand] = len(places)
+
+    bring(slot)
+    return places

@@ -1,0 +1,123 @@
+"""Train real models of released libraries, with random weights, on xla beside the CPU: equal? fallbacks? late compilations? how fast?
+
+Each entry runs in a process of its own, so that one failure is one row. NAMES: entries or libraries; all of them if none is given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import entries  # isort: skip  # adds the folder of the next two to the path
+import harness
+import render
+from case import Entry
+
+HEADINGS = ("model", "library", "outputs", "gradients", "fallbacks", "late compiles", "xla, ms", "eager, ms", "inductor, ms", "× eager", "")
+PAGE_HEADINGS = ("model", "library", "what", *HEADINGS[2:])
+QUIET = {**harness.PASSIVE, "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+
+
+def chosen(names: tuple[str, ...]) -> list[Entry]:
+    """The entries of those names or libraries. Raises `click.UsageError` for an unknown one."""
+    known = {entry.name for entry in entries.ENTRIES} | {entry.library for entry in entries.ENTRIES}
+    if unknown := [name for name in names if name not in known]:
+        raise click.UsageError(f"{', '.join(unknown)} is not one of {', '.join(sorted(known))}")
+    return [entry for entry in entries.ENTRIES if not names or entry.name in names or entry.library in names]
+
+
+def measured(entry: Entry, inductor: bool, budget_s: float, limit_s: float) -> dict[str, Any]:
+    """The row of an entry, from its process; what failed is its `error`."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "row.json"
+        worker = Path(__file__).with_name("worker.py")
+        command = [sys.executable, str(worker), entry.name, str(target), "--inductor" if inductor else "--no-inductor", str(budget_s)]
+        try:
+            done = subprocess.run(command, env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=limit_s, check=False)
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done after {limit_s:.0f} s"}
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode} and said nothing"]
+            return {"error": next((line for line in reversed(lines) if re.match(r"\w[\w.]*(Error|Exception)\b", line)), lines[-1])[:300]}
+        row: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
+        return row
+
+
+def verdict(entry: Entry, row: dict[str, Any]) -> str:
+    """What falls short of the promise, or nothing."""
+    if "error" in row:
+        return str(row["error"])
+    short = []
+    for key, limit in (("outputs", entry.outputs), ("gradients", entry.gradients), ("losses", entry.gradients)):
+        if row.get(key) is not None and row[key] > limit:
+            short.append(f"{key} differ by {row[key]:.0e}, allowed {limit:.0e}")
+    if row["fallbacks"]:
+        short.append("on the CPU: " + ", ".join(f"{name} {count} ×" for name, count in row["fallbacks"].items()))
+    if row["late_compiles"]:
+        short.append(f"{row['late_compiles']} compiled after step 3")
+    return "; ".join([*short, entry.note] if entry.note else short)
+
+
+def cells(entry: Entry, row: dict[str, Any]) -> list[str]:
+    """A row as text, in the order of HEADINGS."""
+    if "error" in row:
+        return [entry.name, entry.library, *[""] * 8, verdict(entry, row)]
+    differences = ["" if row[key] is None else f"{row[key]:.0e}" for key in ("outputs", "gradients")]
+    times = [render.number(row.get(f"{name}_ms")) for name in ("xla", "eager", "inductor")]
+    counts = [str(sum(row["fallbacks"].values())), str(row["late_compiles"])]
+    return [entry.name, entry.library, *differences, *counts, *times, f"{row['xla_ms'] / row['eager_ms']:.2f}", verdict(entry, row)]
+
+
+def page(rows: list[tuple[Entry, dict[str, Any]]]) -> dict[str, str]:
+    """The blocks of the documentation's page."""
+    texts = [[name, library, entry.what, *rest] for entry, row in rows for name, library, *rest in [cells(entry, row)]]
+    facts = {**harness.machine(), "command": f"hatch run models {' '.join(sys.argv[1:])}".split(" --into")[0].strip()}
+    return {
+        "models": render.table(list(PAGE_HEADINGS), texts, right_from=3),
+        "machine": render.table(["", ""], [[key, str(value)] for key, value in facts.items()], right_from=99),
+    }
+
+
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1)
+@click.option("--into", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replace the marked blocks of this page.")
+@click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file too.")
+@click.option("--inductor/--no-inductor", default=True, show_default=True, help="Time torch.compile, too.")
+@click.option("--budget", type=click.FloatRange(0.0), default=2.0, show_default=True, help="Seconds of a turn; each contender has 3.")
+@click.option("--limit", type=click.FloatRange(1.0), default=600.0, show_default=True, help="Seconds that an entry may take.")
+def main(names: tuple[str, ...], into: Path | None, target: Path | None, inductor: bool, budget: float, limit: float) -> None:
+    console, rows = harness.wide_console(), []
+    for entry in chosen(names):
+        console.print(f"{entry.name}: {entry.what}", style="dim")
+        rows.append((entry, measured(entry, inductor, budget, limit)))
+    show(rows, console)
+    if target is not None:
+        harness.write_results(target, "models", [{"model": entry.name, "verdict": verdict(entry, row), **row} for entry, row in rows])
+    if into is not None:
+        into.write_text(render.insert(into.read_text(encoding="utf-8"), page(rows)), encoding="utf-8")
+    if any(verdict(entry, row) != entry.note for entry, row in rows):
+        raise SystemExit(1)
+
+
+def show(rows: list[tuple[Entry, dict[str, Any]]], console: Console) -> None:
+    """The rich table."""
+    table = Table(title="Largest relative differences from the CPU; median milliseconds of a step: forward, backward, AdamW")
+    for place, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if place in (0, 1, len(HEADINGS) - 1) else "right")
+    for entry, row in rows:
+        table.add_row(*cells(entry, row))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
