@@ -444,6 +444,19 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_method_that_returns_its_object_is_refused(tmp_path: Path) -> None:
+    class Counted:
+        @torch_xla.compile(capture=True)
+        def add(self, x: Tensor) -> Any:
+            return self, x + 1
+
+    counted, x = Counted(), torch.ones(2, device="xla")
+    for _ in range(3):
+        assert counted.add(x)[0] is counted
+    with pytest.raises(CaptureError, match="it returns the object whose method it is"):
+        torch_xla.export_step(counted.add, tmp_path / "step")
+
+
 def test_what_was_not_captured_is_refused_with_the_line(tmp_path: Path) -> None:
     @torch_xla.compile(capture=True, fallback=True)
     def reads(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from xla_core.captured.function import captured_function
 from xla_core.captured.launch import Captured
 from xla_core.captured.numbers import Symbol
 from xla_core.captured.optimizers import hyperparameters
-from xla_core.captured.places import Argument, Held, Place, Plain, Same
+from xla_core.captured.places import Argument, Held, Passed, Place, Plain, Same
 from xla_core.errors import CaptureError
 from xla_core.export import formulas, nesting, step_file
 from xla_core.export.stablehlo import bytes_of, stablehlo_version
@@ -145,6 +145,8 @@ class _Export:
                 yield Returned(Kind.CONSTANT, 0, nesting.encode(item.value))
             elif isinstance(item, Same) and item.place is not None:
                 yield Returned(Kind.ARGUMENT, item.place, None)
+            elif isinstance(item, Passed):
+                raise CaptureError("it returns the object whose method it is: return tensors, numbers and texts")
             elif program.shown[number] is not None:
                 yield Returned(Kind.RESULT, next(results), None)
 

@@ -133,7 +133,7 @@ def _operands(entry: Entry) -> tuple[int, ...]:
 
 
 def _order(entries: Sequence[Entry], slot: int, first: int) -> dict[int, int]:
-    """The slots from `first` on, by place in the order in which recording would bring them for the operation at `slot`, had it brought all."""
+    """The slots from `first` on, by place in the order in which recording would bring them for the operation at `slot`, all of them."""
     places: dict[int, int] = {}
 
     def bring(user: int) -> None:
