@@ -434,12 +434,12 @@ def infer_before_dynamo() -> Callable[[], None]:
                 if function.__code__ is asking and wrapped is not None:
                     asked.add(wrapped)
                 function = wrapped
-    for function in asked:
-        function.__dynamo_disable = function  # type: ignore[attr-defined]  # where what dynamo makes of it is kept
+    for each in asked:
+        vars(each)["__dynamo_disable"] = each  # where torch looks for what dynamo made of it
 
     def end() -> None:
-        for function in asked:
-            vars(function).pop("__dynamo_disable", None)
+        for each in asked:
+            vars(each).pop("__dynamo_disable", None)
 
     return end
 
