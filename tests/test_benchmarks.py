@@ -1,4 +1,7 @@
-"""The benchmark scripts run in their tiny form, write their JSON, and their numbers find the way into a page."""
+"""The benchmark scripts run in their tiny form, write their JSON, and their numbers find the way into a page.
+
+Some of them daily, for what all share; the others, half a minute each, in the long tests.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("mlp", "cnn", "resnet18", "gpt", "decode")
 
 
-def run_script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """A script of the benchmarks folder in a process of its own."""
+def run_script(name: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A script of the benchmarks folder in a process of its own, which need not start itself again: it finds the variables it wants."""
     command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
-    return subprocess.run(command, env={**os.environ, "PJRT_DEVICE": "CPU"}, capture_output=True, text=True, check=False)
+    settings = {**os.environ, "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "OMP_WAIT_POLICY": "PASSIVE", **environment}
+    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
 
 
-def results(name: str, target: Path, *options: str) -> dict[str, Any]:
+def results(name: str, target: Path, *options: str, **environment: str) -> dict[str, Any]:
     """What a tiny run of a script writes."""
-    done = run_script(name, "--quick", "--json", str(target), *options)
+    done = run_script(name, "--quick", "--json", str(target), *options, **environment)
     assert done.returncode == 0, done.stderr
     content: dict[str, Any] = json.loads(target.read_text())
     assert {"command", "date", "machine", "rows"} <= content.keys()
@@ -33,7 +37,8 @@ def results(name: str, target: Path, *options: str) -> dict[str, Any]:
 
 
 def test_trace_times_every_case(tmp_path: Path) -> None:
-    rows = {row["case"]: row for row in results("trace.py", tmp_path / "trace.json")["rows"]}
+    """From an environment that it has to change first."""
+    rows = {row["case"]: row for row in results("trace.py", tmp_path / "trace.json", OMP_WAIT_POLICY="ACTIVE")["rows"]}
     wanted = {"bare wrapper", "add", "add, autograd", "matmul", "in-place add", "view", "view of a view", "reduction", "empty sync"}
     assert wanted <= rows.keys()
     assert any(case.startswith("Adam") for case in rows) and any(case.startswith("SGD") for case in rows)
@@ -42,7 +47,7 @@ def test_trace_times_every_case(tmp_path: Path) -> None:
         assert math.isfinite(row["us"]) and (row["us"] > 0 or case.startswith("sync per operation"))
 
 
-@pytest.mark.parametrize("model", [pytest.param(model, marks=[] if model in ("mlp", "decode") else pytest.mark.long) for model in MODELS])
+@pytest.mark.parametrize("model", [pytest.param(model, marks=[] if model == "mlp" else pytest.mark.long) for model in MODELS])
 def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
     contenders = "xla,captured,torch,jax"  # inductor compiles for seconds
     rows = {
@@ -115,26 +120,45 @@ def test_the_performance_page_has_the_places() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "named"),
-    [
-        ("steps.py", ("--models", "mlp,vgg"), "vgg"),
-        ("steps.py", ("--contenders", "tensorflow"), "tensorflow"),
-        ("steps.py", ("--rounds", "0"), "--rounds"),
-        ("trace.py", ("--repeats", "0"), "--repeats"),
-        ("spmd.py", ("--parallelism", "rows"), "rows"),
-        ("collectives.py", ("--rounds", "0"), "--rounds"),
-        ("extras.py", ("dreams",), "dreams"),
-        ("checkpoint.py", ("--cases", "restore"), "restore"),
-        ("render.py", ("no-such-file.json",), "no-such-file.json"),
-    ],
+WRONG = (
+    ("steps.py", ("--models", "mlp,vgg"), "vgg"),
+    ("steps.py", ("--contenders", "tensorflow"), "tensorflow"),
+    ("steps.py", ("--rounds", "0"), "--rounds"),
+    ("trace.py", ("--repeats", "0"), "--repeats"),
+    ("spmd.py", ("--parallelism", "rows"), "rows"),
+    ("collectives.py", ("--rounds", "0"), "--rounds"),
+    ("extras.py", ("dreams",), "dreams"),
+    ("loops.py", ("--loops", "spiral"), "spiral"),
+    ("checkpoint.py", ("--cases", "restore"), "restore"),
+    ("render.py", ("no-such-file.json",), "no-such-file.json"),
 )
-def test_a_wrong_option_is_named(name: str, options: tuple[str, ...], named: str) -> None:
-    done = run_script(name, *options)
-    assert done.returncode == 2
-    assert named in done.stderr
+# The scripts one after the other, each as the program of the process: what they import takes longer than they do.
+IN_TURN = """
+import contextlib, io, json, os, runpy, sys
+
+said = []
+for command in json.loads(sys.argv[1]):
+    sys.argv, sys.path[0], error, code = command, os.path.dirname(command[0]), io.StringIO(), 0
+    with contextlib.redirect_stderr(error):
+        try:
+            runpy.run_path(command[0], run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    said.append([code, error.getvalue()])
+print(json.dumps(said))
+"""
 
 
+def test_a_wrong_option_is_named() -> None:
+    commands = json.dumps([[str(ROOT / "benchmarks" / name), *options] for name, options, _ in WRONG])
+    environment = {**os.environ, "PJRT_DEVICE": "CPU"}
+    done = subprocess.run([sys.executable, "-c", IN_TURN, commands], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for (name, options, named), (code, error) in zip(WRONG, json.loads(done.stdout), strict=True):
+        assert code == 2 and named in error, f"{name} {options}: exit code {code}\n{error}"
+
+
+@pytest.mark.long
 def test_spmd_steps_agree_and_are_timed(tmp_path: Path) -> None:
     rows = {row["on"]: row for row in results("spmd.py", tmp_path / "spmd.json", "--parallelism", "fsdp-tensor", "--rounds", "1")["rows"]}
     assert list(rows) == ["xla", "captured", "jax"]
@@ -171,12 +195,14 @@ def test_steps_of_many_replicas_are_compiled(tmp_path: Path) -> None:
     assert done.returncode == 0 and "| FSDP2 and tensor |" in done.stdout
 
 
-@pytest.mark.parametrize("extra", ["recording", pytest.param("checks", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("extra", ["recording", "checks"])
 def test_what_an_extra_costs_is_timed(extra: str, tmp_path: Path) -> None:
     (row,) = results("extras.py", tmp_path / "results.json", extra, "--models", "mlp")["rows"]
     assert row["model"] == "mlp" and row["with_vs_without"] > 0 and row["goal"] == "≤ 1.02"
 
 
+@pytest.mark.long
 def test_loops_without_syncs_are_timed_beside_those_with(tmp_path: Path) -> None:
     rows = results("loops.py", tmp_path / "results.json", "--loops", "in-place")["rows"]
     assert [row["loop"] for row in rows] == ["in-place"]
@@ -185,7 +211,8 @@ def test_loops_without_syncs_are_timed_beside_those_with(tmp_path: Path) -> None
     assert done.returncode == 0 and "| in-place |" in done.stdout
 
 
-@pytest.mark.parametrize("case", ["load-cpu", *(pytest.param(case, marks=pytest.mark.long) for case in ("save", "load-xla"))])
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["load-cpu", "save", "load-xla"])
 def test_checkpoints_are_timed_beside_others(case: str, tmp_path: Path) -> None:
     rows = {row["on"]: row for row in results("checkpoint.py", tmp_path / "results.json", "--cases", case)["rows"]}
     assert {"xla_serialization", "safetensors", "torch"} <= rows.keys() and len(rows) == (3 if case == "load-xla" else 5)

@@ -30,7 +30,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     return train(1, tmp_path_factory.mktemp("alone"))[0]
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_replicas_train_the_same_parameters_as_one_process(replicas: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     weights, printed = train(replicas, tmp_path)
     for name, expected in alone.items():

@@ -25,12 +25,14 @@ for tokens in batches():
     optimizer.step()
     print(f"loss {loss.item():.4f}")
 """
-# The same programs one after the other, since processes take longer to start than to train.
+# The same programs one after the other, in processes that are forked when all is imported: they take longer to start than to train.
 REPLICAS = """
 import importlib
 import sys
 
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.tensor
 import torch_xla
 
 
@@ -42,7 +44,7 @@ def run(index):
 
 
 if __name__ == "__main__":
-    torch_xla.launch(run)
+    torch_xla.launch(run, start_method="fork")
 """
 ONE_PROGRAM = """
 import importlib

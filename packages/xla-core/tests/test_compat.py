@@ -229,8 +229,24 @@ def test_a_lowering_imports_no_dialect_that_the_start_of_the_client_has_not(run:
         before = set(sys.modules)
         (x.sinh() @ x).cpu()
         print(sorted(name for name in set(sys.modules) - before if name.startswith("jaxlib.mlir")))
+        network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.LayerNorm(3)).to("xla")
+        torch.nn.functional.cross_entropy(network(((x * 2 - x) / 3).expand(3, 3)), torch.tensor([1, 2, 0], device="xla")).backward()
+        print("torch._dynamo" in sys.modules)
         """
-    assert run(code).strip() == "[]"
+    assert run(code).split() == ["[]", "False"], "nor does any operation import dynamo"
+
+
+def test_descriptions_of_operations_ask_dynamo_only_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def described(x: int) -> int:
+        return x + 1
+
+    asking = torch._disable_dynamo(described)
+    monkeypatch.setitem(torch._decomp.global_decomposition_table["meta"], object(), asking)  # type: ignore[call-overload]
+    end = _compat.infer_before_dynamo()
+    assert described.__dynamo_disable is described and asking(1) == 2  # type: ignore[attr-defined]
+    end()
+    assert not hasattr(described, "__dynamo_disable") and asking(1) == 2
+    assert described.__dynamo_disable is not described  # type: ignore[attr-defined]
 
 
 def test_handlers_of_signals_are_those_of_the_standard_library() -> None:

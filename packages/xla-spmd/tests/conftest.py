@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-# One process each, so that a worker runs little beside what its tests ask for. In the last one the first mesh has another order of devices.
+# One process each; the workers of a test run share them. In the last one the first mesh has another order of devices.
 PROCESSES = (
     ("marking", "wrapper"),
     ("dtensor",),
@@ -43,20 +44,28 @@ def eight_devices() -> Callable[..., tuple[Report, str]]:
 
 
 @functools.cache
-def _reports(modules: tuple[str, ...]) -> Report:
-    return over_eight_devices(str(PROGRAMS / "run.py"), *modules)[0]
-
-
-def report_of(name: str) -> Report:
-    """What a case saw, by the name of its module and its own, such as `marking.views`."""
-    found: Report = _reports(next(modules for modules in PROCESSES if name.partition(".")[0] in modules))[name]
-    assert "failed" not in found, found["failed"]
+def _reports(modules: tuple[str, ...], shared: Path) -> Report:
+    """Of a process for these modules, which the first worker that asks starts; the others wait, and read what it left in a folder."""
+    file = shared / f"spmd-{'-'.join(modules)}.json"
+    with open(file.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(json.dumps(over_eight_devices(str(PROGRAMS / "run.py"), *modules)[0]), encoding="utf-8")
+    found: Report = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
 @pytest.fixture(scope="session")
-def report() -> Callable[[str], Report]:
-    """`report_of`."""
+def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Report]:
+    """`report(name)`: what a case saw, by the name of its module and its own, such as `marking.views`."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def report_of(name: str) -> Report:
+        found: Report = _reports(next(modules for modules in PROCESSES if name.partition(".")[0] in modules), shared)[name]
+        assert "failed" not in found, found["failed"]
+        return found
+
     return report_of
 
 

@@ -27,6 +27,7 @@ from jax._src.interpreters.pxla import batched_device_put
 from jaxlib import _hlo, xla_client  # type: ignore[attr-defined]  # _hlo has no stubs
 from jaxlib import _jax as _jax_runtime
 from jaxlib.version import __version__ as _jaxlib_version
+from torch import _compile
 from torch._C._dynamo import eval_frame as _eval_frame
 from torch.nn.utils import stateless
 from torch.utils import _device, _python_dispatch, _pytree
@@ -415,6 +416,32 @@ def never_trace(code: CodeType) -> None:
     """Keep `torch.compile` from tracing frames of `code`, and all that they call."""
     skip = _eval_frame._FrameAction.SKIP
     _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
+
+
+def infer_before_dynamo() -> Callable[[], None]:
+    """Have torch's descriptions of operations run as long as dynamo is not imported; returns what ends this, to be called when it is.
+
+    Many import it at their first call, to ask that it does not trace them: more than half a second, in a process that traces nothing.
+    """
+    asking: CodeType = _compile._disable_dynamo(lambda: None).__code__
+    asked: set[FunctionType] = set()
+    for table in torch._decomp.global_decomposition_table.values():
+        for described in table.values():
+            function: Any = described
+            while isinstance(function, FunctionType):  # each of those that it wraps
+                cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+                wrapped = cells["fn"].cell_contents if "fn" in cells else None
+                if function.__code__ is asking and wrapped is not None:
+                    asked.add(wrapped)
+                function = wrapped
+    for each in asked:
+        vars(each)["__dynamo_disable"] = each  # where torch looks for what dynamo made of it
+
+    def end() -> None:
+        for each in asked:
+            vars(each).pop("__dynamo_disable", None)
+
+    return end
 
 
 def between_graphs(function: _Function) -> _Function:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,35 +33,70 @@ from xla_core.abi.tensors import sync
 from xla_core.compile import disk
 from xla_core.compile.cache import programs
 
-folder, readonly, scales = sys.argv[1], sys.argv[2] == "readonly", map(float, sys.argv[3:])
-values = []
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for scale in scales:
-        disk.configure(folder, readonly)
-        programs().clear()
-        x = torch.arange(12.0).reshape(3, 4).to("xla")
-        y = torch.tanh(x @ x.t()) * scale
-        sync(wait=True)
-        values += y.cpu().unique().tolist()
-counters = dict(snapshot().counters)
-names = ("PersistentCacheHit", "PersistentCacheMiss", "UncachedCompile")
-print(json.dumps({"values": values, "warnings": [str(w.message) for w in caught], **{n: counters.get(n, 0) for n in names}}))
+NAMES = ("PersistentCacheHit", "PersistentCacheMiss", "UncachedCompile")
+for line in sys.stdin:
+    folder, mode, scales = json.loads(line)
+    values, before = [], snapshot().counters
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for scale in scales:
+            disk.configure(folder, mode == "readonly")
+            programs().clear()
+            x = torch.arange(12.0).reshape(3, 4).to("xla")
+            y = torch.tanh(x @ x.t()) * scale
+            sync(wait=True)
+            values += y.cpu().unique().tolist()
+    counts = {name: snapshot().counters.get(name, 0) - before.get(name, 0) for name in NAMES}
+    print(json.dumps({"values": values, "warnings": [str(w.message) for w in caught], **counts}), flush=True)
 """
 
+Run = Callable[..., dict[str, Any]]
 
-def run(folder: Path, mode: str = "write", scales: Sequence[float] = (2.0,), **environment: str) -> dict[str, Any]:
-    """What a new process says that computes a matrix full of each of `scales`, with a program for each."""
-    command = [sys.executable, "-c", SCRIPT, str(folder), mode, *map(str, scales)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PJRT_DEVICE": "CPU", **environment}, check=True)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+def started(**environment: str) -> subprocess.Popen[str]:
+    command, settings = [sys.executable, "-c", SCRIPT], {**os.environ, "PJRT_DEVICE": "CPU", **environment}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings)
+
+
+def told(process: subprocess.Popen[str], folder: Path, mode: str, scales: Sequence[float]) -> None:
+    """Have a process compute a matrix full of each of `scales`, with a program for each, of which its memory holds none."""
+    assert process.stdin is not None
+    process.stdin.write(json.dumps([str(folder), mode, scales]) + "\n")
+    process.stdin.flush()
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    said: dict[str, Any] = json.loads(process.stdout.readline())
+    return said
+
+
+def fresh(folder: Path, scales: Sequence[float] = (2.0,), **environment: str) -> dict[str, Any]:
+    """What a new process says that computes these."""
+    process = started(**environment)
+    said, _ = process.communicate(json.dumps([str(folder), "write", scales]) + "\n")
+    assert process.returncode == 0
+    return json.loads(said)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """`run(folder, mode="write", scales=(2.0,))`: what a process says that wrote nothing of `filled`; one for all tests, to save starts."""
+    process = started()
+
+    def ask(folder: Path, mode: str = "write", scales: Sequence[float] = (2.0,)) -> dict[str, Any]:
+        told(process, folder, mode, scales)
+        return answer(process)
+
+    yield ask
+    process.communicate()
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder with one program, made by another process."""
     folder = tmp_path_factory.mktemp("made") / "cache"
-    first = run(folder)
+    first = fresh(folder)
     assert (first["PersistentCacheHit"], first["PersistentCacheMiss"], first["UncachedCompile"]) == (0, 1, 1)
     assert first["warnings"] == []
     return folder
@@ -79,20 +114,20 @@ def entry(folder: Path) -> Path:
 
 
 def test_a_second_process_loads_instead_of_compiling(filled: Path) -> None:
-    again = run(filled)
+    again = fresh(filled)
     assert (again["PersistentCacheHit"], again["PersistentCacheMiss"], again["UncachedCompile"]) == (1, 0, 0)
     assert again["values"] == [2.0]
     assert again["warnings"] == []
 
 
-def test_another_constant_is_another_program(filled: Path) -> None:
+def test_another_constant_is_another_program(filled: Path, run: Run) -> None:
     other = run(filled, scales=[3.0])
     assert (other["PersistentCacheHit"], other["PersistentCacheMiss"]) == (0, 1)
     assert other["values"] == [3.0]
 
 
 def test_other_conversion_variables_are_another_program(filled: Path) -> None:
-    assert run(filled, XLA_DOWNCAST_BF16="1")["PersistentCacheMiss"] == 1
+    assert fresh(filled, XLA_DOWNCAST_BF16="1")["PersistentCacheMiss"] == 1
 
 
 OPERATION = """
@@ -115,7 +150,7 @@ print(*values, snapshot().counters.get("PersistentCacheHit", 0), snapshot().coun
 """
 
 
-def test_a_changed_lowering_of_somebody_else_is_another_program(tmp_path: Path) -> None:
+def test_a_changed_lowering_of_somebody_else_is_another_program(tmp_path: Path, run: Run) -> None:
     """The names and arguments of two operations stay the same; the file of one changes, then a helper in the package of the other."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package/__init__.py").touch()
@@ -188,7 +223,7 @@ def closure(factor):
 """
 
 
-def test_values_that_a_lowering_is_bound_to_are_part_of_the_program(tmp_path: Path) -> None:
+def test_values_that_a_lowering_is_bound_to_are_part_of_the_program(tmp_path: Path, run: Run) -> None:
     (tmp_path / "main.py").write_text(BOUND)
     (tmp_path / "made.py").write_text(MADE)
 
@@ -208,14 +243,14 @@ def test_folder_and_entries_are_private(filled: Path) -> None:
     assert [path.name for path in filled.iterdir()] == [entry(filled).name], "no temporary file is left"
 
 
-def test_readonly_looks_up_and_writes_nothing(filled: Path) -> None:
+def test_readonly_looks_up_and_writes_nothing(filled: Path, run: Run) -> None:
     assert run(filled, "readonly")["PersistentCacheHit"] == 1
     run(filled, "readonly", scales=[5.0])
     entry(filled)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign", "empty", "pickle"])
-def test_a_damaged_entry_is_compiled_again_and_replaced(filled: Path, damage: str) -> None:
+def test_a_damaged_entry_is_compiled_again_and_replaced(filled: Path, damage: str, run: Run) -> None:
     path = entry(filled)
     content = path.read_bytes()
     path.write_bytes(
@@ -227,7 +262,7 @@ def test_a_damaged_entry_is_compiled_again_and_replaced(filled: Path, damage: st
             "pickle": b"cos\nsystem\n(S'exit 3'\ntR.",
         }[damage]
     )
-    refused(filled, path.name)
+    refused(run, filled, path.name)
 
 
 def bound(path: Path) -> bytes:
@@ -240,7 +275,7 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
 
 
-def refused(folder: Path, why: str) -> None:
+def refused(run: Run, folder: Path, why: str) -> None:
     """The entry is not used but replaced, with one warning that says why; the result is right."""
     recovered = run(folder, scales=[2.0, 2.0])
     assert (recovered["PersistentCacheHit"], recovered["PersistentCacheMiss"], recovered["UncachedCompile"]) == (1, 1, 1)
@@ -249,13 +284,13 @@ def refused(folder: Path, why: str) -> None:
     assert recovered["values"] == [2.0, 2.0]
 
 
-def test_an_entry_copied_over_another_is_not_run(filled: Path) -> None:
+def test_an_entry_copied_over_another_is_not_run(filled: Path, run: Run) -> None:
     """Both are intact, for the same shapes, and written by this very version. Then a backup is restored with its names mixed up."""
     mine = entry(filled)
     run(filled, scales=[3.0])
     (other,) = set(filled.iterdir()) - {mine}
     mine.write_bytes(other.read_bytes())
-    refused(filled, "it holds another program")
+    refused(run, filled, "it holds another program")
     contents = mine.read_bytes(), other.read_bytes()
     other.write_bytes(contents[0])
     mine.write_bytes(contents[1])
@@ -265,7 +300,7 @@ def test_an_entry_copied_over_another_is_not_run(filled: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["jaxlib", "processor"])
-def test_an_entry_of_another_environment_is_not_loaded(filled: Path, tmp_path: Path, other: str) -> None:
+def test_an_entry_of_another_environment_is_not_loaded(filled: Path, tmp_path: Path, other: str, run: Run) -> None:
     """Neither found by itself, nor loaded when it lies where one of ours should."""
     mine = entry(filled)
     if other == "processor":
@@ -276,11 +311,11 @@ def test_an_entry_of_another_environment_is_not_loaded(filled: Path, tmp_path: P
         (build / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jaxlib\nVersion: {jaxlib_version}\n", encoding="utf-8")
         (build / "RECORD").write_text("jaxlib/libjax_common.so,sha256=another,3\n", encoding="utf-8")
         environment = {"PYTHONPATH": str(tmp_path)}
-    theirs = run(filled, **environment)
+    theirs = fresh(filled, **environment)
     assert (theirs["PersistentCacheHit"], theirs["PersistentCacheMiss"], theirs["warnings"]) == (0, 1, [])
     (foreign,) = set(filled.iterdir()) - {mine}
     foreign.replace(mine)
-    refused(filled, "made by other versions of the libraries, for another processor or with other flags")
+    refused(run, filled, "made by other versions of the libraries, for another processor or with other flags")
 
 
 def test_other_processors_have_other_programs(tmp_path: Path) -> None:
@@ -291,11 +326,11 @@ def test_other_processors_have_other_programs(tmp_path: Path) -> None:
     assert len({*described, disk._processor()}) == 3
 
 
-def test_an_entry_of_another_interface_is_not_loaded(filled: Path) -> None:
+def test_an_entry_of_another_interface_is_not_loaded(filled: Path, run: Run) -> None:
     path = entry(filled)
     content = bound(path)
     write(path, content[:64] + bytes(32) + content[96:])
-    refused(filled, "other shapes, dtypes or shardings than ")
+    refused(run, filled, "other shapes, dtypes or shardings than ")
 
 
 INTERFACES = """
@@ -318,7 +353,7 @@ print(json.dumps([seen, x.tolist()[:4], y.tolist()[:4]]))
 """
 
 
-def test_the_interface_says_shapes_dtypes_and_donation(tmp_path: Path) -> None:
+def test_the_interface_says_shapes_dtypes_and_donation(tmp_path: Path, run: Run) -> None:
     """Of the second process, which finds the entries of the first."""
     for _ in range(2):
         command = [sys.executable, "-c", INTERFACES, str(tmp_path / "cache")]
@@ -369,19 +404,21 @@ def test_readers_see_whole_entries_whatever_becomes_of_the_writers(tmp_path: Pat
     assert cache.load(identity) in seen
 
 
-def test_processes_that_start_at_once_share_a_folder(tmp_path: Path) -> None:
+def test_processes_that_start_at_once_share_a_folder(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "cache"
-    command = [sys.executable, "-c", SCRIPT, str(folder), "write", "2.0"]
-    environment = {**os.environ, "PJRT_DEVICE": "CPU"}
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(3)]
-    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    processes = [started() for _ in range(3)]
+    for process in processes:
+        told(process, folder, "write", [2.0])
+    results = [answer(process) for process in processes]
+    for process in processes:
+        process.communicate()
     assert [result["warnings"] for result in results] == [[]] * 3
     assert [result["values"] for result in results] == [[2.0]] * 3
     entry(folder)
     assert run(folder)["PersistentCacheHit"] == 1
 
 
-def test_a_folder_restored_from_a_backup_is_used(filled: Path, tmp_path: Path) -> None:
+def test_a_folder_restored_from_a_backup_is_used(filled: Path, tmp_path: Path, run: Run) -> None:
     """With the modes and times of the archive, over a folder that was used meanwhile."""
 
     def as_archived(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -412,13 +449,13 @@ def test_a_lowering_with_a_name_that_has_no_value_yet_has_a_digest() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_programs_that_xla_refuses_are_compiled_again_with_one_warning(filled: Path) -> None:
+def test_programs_that_xla_refuses_are_compiled_again_with_one_warning(filled: Path, run: Run) -> None:
     """Made for another processor, they say; XLA:CPU also refuses what it compiled on this one, on some with AVX-512."""
     path, machine = entry(filled), platform.machine().encode()
     content = bound(path)
     assert content.count(machine) == 1
     write(path, content.replace(machine, b"sparcv".ljust(len(machine), b"9")))
-    refused(filled, "sparcv")
+    refused(run, filled, "sparcv")
 
 
 def test_another_build_of_the_native_library_has_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,26 +478,26 @@ def test_another_build_of_the_native_library_has_other_programs(tmp_path: Path, 
     assert len(set(digests)) == 4
 
 
-def test_an_intact_envelope_around_rubbish_is_compiled_again(filled: Path) -> None:
+def test_an_intact_envelope_around_rubbish_is_compiled_again(filled: Path, run: Run) -> None:
     write(entry(filled), bound(entry(filled))[:96] + b"\x80\x04].")  # a harmless pickle that is no program
-    refused(filled, "")
+    refused(run, filled, "")
 
 
-def test_what_others_can_write_is_not_loaded(filled: Path) -> None:
+def test_what_others_can_write_is_not_loaded(filled: Path, run: Run) -> None:
     entry(filled).chmod(0o666)
     result = run(filled)
     assert result["PersistentCacheHit"] == 0
     assert "writable by others" in result["warnings"][0]
 
 
-def test_a_folder_that_others_can_write_is_not_used(filled: Path) -> None:
+def test_a_folder_that_others_can_write_is_not_used(filled: Path, run: Run) -> None:
     filled.chmod(0o777)
     result = run(filled)
     assert result["PersistentCacheHit"] == 0
     assert "writable by others" in result["warnings"][0]
 
 
-def test_links_are_not_followed(filled: Path, tmp_path: Path) -> None:
+def test_links_are_not_followed(filled: Path, tmp_path: Path, run: Run) -> None:
     path = entry(filled)
     elsewhere = tmp_path / "elsewhere.xla"
     path.rename(elsewhere)
@@ -468,7 +505,7 @@ def test_links_are_not_followed(filled: Path, tmp_path: Path) -> None:
     assert run(filled, "readonly")["PersistentCacheHit"] == 0
 
 
-def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path, run: Run) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("a file where the folder should be")
     result = run(occupied)

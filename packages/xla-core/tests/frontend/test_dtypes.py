@@ -147,8 +147,8 @@ def test_dtypes_that_xla_lacks_are_named(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("cast", ["x.to(torch.float32)", "torch.zeros(1, device='xla').copy_(x)"])
-def test_lost_imaginary_parts_are_said_as_on_the_cpu(cast: str, run: Run) -> None:
-    output = run(
+def test_lost_imaginary_parts_are_said_as_on_the_cpu(cast: str, fork: Run) -> None:
+    output = fork(
         f"""
         import warnings
         import torch, torch_xla
@@ -207,13 +207,13 @@ EXPECTED = {
     ],
     ids=["none", "off", "e07", "e08", "both"],
 )
-def test_conversion_variables(variables: dict[str, str], expected: str, run: Run) -> None:
-    output = run(PROBE, **variables).splitlines()
+def test_conversion_variables(variables: dict[str, str], expected: str, fork: Run) -> None:
+    output = fork(PROBE, **variables).splitlines()
     assert output[:4] == [line for lines in EXPECTED[expected] for line in lines]
     assert output[4:] == [f"{(1 << 40) + 2} True", "torch.float32 32.0"]
 
 
-def test_bits_are_refused_where_there_are_none(run: Run) -> None:
+def test_bits_are_refused_where_there_are_none(fork: Run) -> None:
     code = """
         import torch, torch_xla
         try:
@@ -222,17 +222,17 @@ def test_bits_are_refused_where_there_are_none(run: Run) -> None:
             print("natural layout" in str(error))
         print(torch.ones(2, dtype=torch.bfloat16, device="xla").view(torch.int16).tolist())
     """
-    assert run(code, XLA_USE_BF16="1").splitlines() == ["True", "[16256, 16256]"]
+    assert fork(code, XLA_USE_BF16="1").splitlines() == ["True", "[16256, 16256]"]
 
 
-def test_is_read_once(run: Run) -> None:
+def test_is_read_once(fork: Run) -> None:
     code = """
         import os, torch, torch_xla
         one = torch.ones(1, device="xla")
         os.environ["XLA_USE_BF16"] = "1"
         print((one + 2.0**-8 - 1).item() > 0, (torch.ones(3, device="xla") + 2.0**-8 - 1).tolist()[0] > 0)
     """
-    assert run(code).strip() == "True True"
+    assert fork(code).strip() == "True True"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)

@@ -54,8 +54,8 @@ def test_devices_are_named_xla() -> None:
         assert torch.ones(1).device == nn.Linear(1, 1).weight.device == torch.device("xla:0")
 
 
-def test_the_default_device(run: Run) -> None:
-    output = run(
+def test_the_default_device(fork: Run) -> None:
+    output = fork(
         """
         import torch, torch_xla
         print(torch.ones(1, device="xla").device, torch_xla.device(2), torch.ones(1, device="xla").device)
@@ -67,8 +67,8 @@ def test_the_default_device(run: Run) -> None:
     assert output.splitlines() == ["xla:0 xla:2 xla:2", "xla:1 xla:1 xla"]
 
 
-def test_moves_to_the_default_device(run: Run) -> None:
-    output = run(
+def test_moves_to_the_default_device(fork: Run) -> None:
+    output = fork(
         """
         import threading
         import torch, torch_xla
@@ -237,8 +237,8 @@ def test_numbers_and_0d_cpu_tensors_are_welcome() -> None:
     assert torch.where(xla > 1, torch.tensor(7.0), xla).tolist() == [1, 7]
 
 
-def test_two_xla_devices(run: Run) -> None:
-    output = run(
+def test_two_xla_devices(fork: Run) -> None:
+    output = fork(
         """
         import torch, torch_xla
         a, b = torch.ones(2, device="xla:0"), torch.ones(2, device="xla:1")
@@ -348,9 +348,9 @@ def test_a_file_remembers_the_device(weights_only: bool) -> None:
         assert loaded["leaf"].tolist() == [1, 2] and loaded["halves"].tolist() == [1] and loaded["halves"].dtype is torch.bfloat16
 
 
-def test_a_device_that_is_not_there_fails(run: Run, tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_fails(fork: Run, tmp_path: Path) -> None:
     file = tmp_path / "tensor.pt"
-    run(f"import torch, torch_xla\ntorch.save(torch.ones(2, device='xla:1'), {str(file)!r})", CPU_NUM_DEVICES="2")
+    fork(f"import torch, torch_xla\ntorch.save(torch.ones(2, device='xla:1'), {str(file)!r})", CPU_NUM_DEVICES="2")
     with pytest.raises(RuntimeError, match="xla:1 does not exist"):
         torch.load(file)
     assert torch.load(file, map_location="xla:0").tolist() == [1, 1]

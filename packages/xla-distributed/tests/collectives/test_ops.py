@@ -1,4 +1,4 @@
-"""Every collective over dtypes and groups, against NumPy, at two and four processes."""
+"""Every collective over dtypes and groups, against NumPy, at two and four processes; all dtypes in the long tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Start = Callable[..., Any]
 
 @pytest.mark.parametrize(
     ("size", "dtypes", "least"),
-    [(2, "all", 400), *(pytest.param(*four, marks=pytest.mark.long) for four in ((4, "few", 300), (4, "all", 700)))],
+    [(2, "few", 150), *(pytest.param(*more, marks=pytest.mark.long) for more in ((2, "all", 400), (4, "few", 300), (4, "all", 700)))],
 )
 def test_collectives_are_those_of_numpy(start: Start, size: int, dtypes: str, least: int) -> None:
     for report in start("collectives", size, dtypes).reports():

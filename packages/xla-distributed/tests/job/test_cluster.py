@@ -64,7 +64,7 @@ def open_mpi(port: int, rank: int, size: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("manager", [slurm, open_mpi])
+@pytest.mark.parametrize("manager", [slurm, pytest.param(open_mpi, marks=pytest.mark.long)])
 def test_a_manager_is_enough(start_one: Starter, manager: Callable[..., Any], high_port: int, tmp_path: Path) -> None:
     processes = [start_one(**manager(high_port, rank, 2)) for rank in range(2)]
     for process in processes:

@@ -92,7 +92,7 @@ def test_who_does_not_arrive_is_named_when_the_time_is_over(start: Start, case: 
     assert 3.9 < report["seconds"] < 4 + SOON
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_killed_replica_ends_the_job(start: Start, rank: int) -> None:
     job = start("failures", 3, "endless")
     found = pids(job)
@@ -105,7 +105,7 @@ def test_a_killed_replica_ends_the_job(start: Start, rank: int) -> None:
 
 
 def test_ctrl_c_leaves_no_process_behind(start: Start) -> None:
-    job = start("failures", 3, "endless")
+    job = start("failures", 2, "endless")
     found = pids(job)
     job.process.send_signal(signal.SIGINT)
     code, _, _ = job.end()
@@ -114,7 +114,7 @@ def test_ctrl_c_leaves_no_process_behind(start: Start) -> None:
 
 
 def test_replicas_end_with_a_killed_launcher(start: Start) -> None:
-    job = start("failures", 3, "endless")
+    job = start("failures", 2, "endless")
     found = pids(job)
     job.process.kill()
     wait_until_gone(found)

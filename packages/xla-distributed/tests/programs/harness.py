@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -28,7 +29,13 @@ def replica(index: int, work: Callable[..., Any], folder: str, args: list[str]) 
     report(folder, index, work(index, folder, *args))
 
 
-def main(work: Callable[..., Any]) -> None:
-    """`python program.py FOLDER ARGS…`: run `work` as each replica."""
+def main(work: Callable[..., Any], start_method: str = "fork") -> None:
+    """`python program.py FOLDER ARGS…`: run `work` as each replica.
+
+    Forked, replicas need not import what takes longer than most tests, torch and jax, nor what torch imports with the first operations.
+    """
     folder, *args = sys.argv[1:]
-    xmp.spawn(replica, (work, folder, args))
+    if start_method == "fork":
+        for name in ("torch.distributed.tensor", "torch._dynamo"):
+            importlib.import_module(name)
+    xmp.spawn(replica, (work, folder, args), start_method=start_method)

@@ -186,4 +186,4 @@ def work(rank: int, folder: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    harness.main(work)
+    harness.main(work, start_method="spawn")

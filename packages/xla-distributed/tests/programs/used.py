@@ -23,5 +23,5 @@ if __name__ == "__main__":
         assert "already used its xla devices" in str(error)
     else:
         raise SystemExit("forked replicas share a client")
-    harness.main(work)
+    harness.main(work, start_method="spawn")
     assert torch.ones(3, device="xla").sum().item() == 3

@@ -1,4 +1,7 @@
-"""Trains some steps, from a checkpoint or from the start; reports the bits of all. usage: resumed.py manager|plain FOLDER FIRST STOP"""
+"""Trains from the start, or from the checkpoint of step 10; reports the bits of all. usage: resumed.py manager|plain FOLDER FIRST STOP
+
+After ten steps from the start it makes the checkpoint, and goes on.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental.distributed_checkpoint as xc
 import xla_serialization
+
+CHECKPOINT = 10
 
 
 def bits(value: Any) -> Any:
@@ -61,7 +66,7 @@ def main() -> None:
         assert found["step"] == first
     model.train()
     losses = []
-    for _ in range(first, stop):
+    for step in range(first, stop):
         inputs = torch.randn(12, 8, generator=data) + torch.rand(1)
         optimizer.zero_grad()
         loss = (model(inputs.to("xla")) - inputs.sum(1, keepdim=True).to("xla")).square().mean()
@@ -70,11 +75,11 @@ def main() -> None:
         scheduler.step()
         torch_xla.sync()
         losses.append(loss.item().hex())
-    if how == "manager":
-        manager.save_async(stop, state(stop))
-        manager.join()
-    else:
-        xla_serialization.save(state(stop), Path(folder) / "plain")
+        if step + 1 == CHECKPOINT and how == "manager":
+            manager.save_async(CHECKPOINT, state(CHECKPOINT))
+        elif step + 1 == CHECKPOINT:
+            xla_serialization.save(state(CHECKPOINT), Path(folder) / "plain")
+    manager.join()
     print(json.dumps({"losses": losses, "state": bits(state(stop))}))
 
 

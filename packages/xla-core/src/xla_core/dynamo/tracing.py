@@ -84,10 +84,13 @@ def _own_frames() -> list[types.CodeType]:
 
 
 def register() -> None:
-    """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported."""
+    """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported. Until then, no operation imports it."""
     for code in _own_frames():
         _compat.never_trace(code)
     _compat.trace_constants_on_the_host(XLATensor)
+    if "torch._dynamo" not in sys.modules:
+        end = _compat.infer_before_dynamo()
+        when_imported("torch._dynamo", lambda module: end())
     when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
     for name in _compat.ALIASES_MADE_IN:
         when_imported(name, _show_layouts)

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -141,7 +142,16 @@ def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = 
 
 
 def _start(fn: Target, args: tuple[Any, ...], size: int, daemon: bool, start_method: str) -> Any:
-    return start_processes(fn, args, nprocs=size, join=False, daemon=daemon, start_method=start_method)
+    target = partial(_leaving, fn) if start_method == "fork" else fn
+    return start_processes(target, args, nprocs=size, join=False, daemon=daemon, start_method=start_method)
+
+
+def _leaving(fn: Target, index: int, *args: Any) -> None:
+    """`fn(index, *args)` in a forked process, which multiprocessing ends without what is registered to run at its exit."""
+    try:
+        fn(index, *args)
+    finally:
+        connection.leave(launched=True)
 
 
 def _is_replica() -> bool:
