@@ -79,8 +79,9 @@ def cells(entry: Entry, row: dict[str, Any]) -> list[str]:
         return [entry.name, entry.library, *[""] * 8, remark]
     differences = ["" if row[key] is None else f"{row[key]:.0e}" for key in ("outputs", "gradients")]
     times = [render.number(row.get(f"{name}_ms")) for name in ("xla", "eager", "inductor")]
+    ratio = f"{row['xla_ms'] / row['eager_ms']:.2f}" if "xla_ms" in row else ""
     counts = [str(sum(row["fallbacks"].values())), str(row["late_compiles"])]
-    return [entry.name, entry.library, *differences, *counts, *times, f"{row['xla_ms'] / row['eager_ms']:.2f}", remark]
+    return [entry.name, entry.library, *differences, *counts, *times, ratio, remark]
 
 
 def page(rows: list[tuple[Entry, dict[str, Any]]]) -> dict[str, str]:
@@ -98,7 +99,13 @@ def page(rows: list[tuple[Entry, dict[str, Any]]]) -> dict[str, str]:
 @click.option("--into", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Replace the marked blocks of this page.")
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file too.")
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Time torch.compile, too.")
-@click.option("--budget", type=click.FloatRange(0.0), default=2.0, show_default=True, help="Seconds of a turn; each contender has 3.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0.0),
+    default=2.0,
+    show_default=True,
+    help="Seconds of a turn, of which each contender has 3; 0: no times.",
+)
 @click.option("--limit", type=click.FloatRange(1.0), default=600.0, show_default=True, help="Seconds that an entry may take.")
 def main(names: tuple[str, ...], into: Path | None, target: Path | None, inductor: bool, budget: float, limit: float) -> None:
     console, rows = harness.wide_console(), []
