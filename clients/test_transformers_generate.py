@@ -66,7 +66,7 @@ def test_the_first_call_compiles_one_program_for_each_token_beside_the_set_up(cp
     assert compiled() - before <= SET_UP + longer
 
 
-def test_a_captured_forward_pass_is_two_programs_whatever_the_number_of_tokens(cpu: LlamaForCausalLM, prompt: torch.Tensor) -> None:
+def test_generate_launches_a_captured_forward_pass(cpu: LlamaForCausalLM, prompt: torch.Tensor) -> None:
     fresh, new = copy.deepcopy(cpu).to("xla"), 10
     fresh.forward = torch_xla.compile(fresh.forward, capture=True)
     chosen = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "cache_implementation": "static"}
