@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from xla_core.abi.events import Cause, SyncEvent, subscribe
 
 NEW = 4
 SET_UP = 5  # right padding? any padding? equal special tokens (twice)? encoder's tokens?
@@ -63,6 +64,21 @@ def test_the_first_call_compiles_one_program_for_each_token_beside_the_set_up(cp
     before = compiled()
     fresh.generate(prompt, max_new_tokens=longer, do_sample=False, cache_implementation=cache)
     assert compiled() - before <= SET_UP + longer
+
+
+def test_generate_launches_a_captured_forward_pass(cpu: LlamaForCausalLM, prompt: torch.Tensor) -> None:
+    fresh, new = copy.deepcopy(cpu).to("xla"), 10
+    fresh.forward = torch_xla.compile(fresh.forward, capture=True)
+    chosen = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "cache_implementation": "static"}
+    expected = cpu.generate(prompt, **chosen)
+    launched: list[SyncEvent] = []
+    end = subscribe(lambda event: launched.append(event) if event.cause is Cause.CAPTURED else None, SyncEvent)
+    try:
+        for _ in range(2):
+            assert torch.equal(fresh.generate(prompt.to("xla"), **chosen).cpu(), expected)
+    finally:
+        end()
+    assert len(launched) > new  # those of the second call, and some of the first
 
 
 @torch.inference_mode()
