@@ -38,10 +38,13 @@ def test_one_tensor_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tensors", "megabytes"), [(100, 2), pytest.param(300, 4, marks=pytest.mark.long)])
 def test_of_many_small_tensors_one_at_a_time(tmp_path: Path, tensors: int, megabytes: int) -> None:
-    """What is kept of each tensor and the index, 10 kB a tensor, have room in what malloc would keep of their data."""
+    """What is kept of each tensor and the index, 10 kB a tensor, have room in what malloc would keep of their data.
+
+    That is one tensor and a quarter; on a busy machine two, where threads of the runtime take memory from another arena of malloc's.
+    """
     done = run("save", tmp_path / "state", tensors, megabytes)
     assert done.returncode == 0, done.stderr
-    found, most = json.loads(done.stdout.splitlines()[-1]), megabytes * MB * 5 // 4
+    found, most = json.loads(done.stdout.splitlines()[-1]), megabytes * MB * 9 // 4
     assert found["right"] and megabytes * MB // 2 < found["risen"] <= most, f"{found['risen'] / MB:.2f} MB, of {most / MB:.2f}"
 
 

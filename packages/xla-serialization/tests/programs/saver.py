@@ -27,7 +27,8 @@ CALLS = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "rmdi
 
 
 def say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+    sys.stdout.write(f"{json.dumps(what)}\n")  # at once: of an unbuffered `print` the end of the line may be missing when it is killed
+    sys.stdout.flush()
 
 
 class Stopper:

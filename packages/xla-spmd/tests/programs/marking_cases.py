@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import threading
 from typing import Any
 
 import torch
@@ -44,6 +45,11 @@ def counted() -> dict[str, Any]:
     counters = snapshot().counters
     names = ("XlaMarkSharding", "ExecuteReplicated", "ExecuteComputation")
     found: dict[str, Any] = {name: counters.get(name, 0) - before.get(name, 0) for name in names}
+    later = threading.Event()
+    for _ in range(1000):  # the time comes from the thread that waits for devices
+        if "ExecuteReplicatedTime" in snapshot().metrics:
+            break
+        later.wait(0.01)
     return found | {"VirtualDeviceUsage": counters["VirtualDeviceUsage"], "sum": total.item(), "timed": list(snapshot().metrics)}
 
 
