@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from xla_debug.run_report.merging import merge
 from xla_debug.run_report.schema import Bottleneck, Excerpt, Problem, ProgramDifference, Replica, RunReport
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 Make = Callable[..., Replica]
 MakeReport = Callable[..., RunReport]
@@ -113,40 +112,6 @@ def test_every_section_has_the_heading_that_names_it() -> None:
     sections = [attributes for tag, attributes in parsed(markup).tags if tag == "section"]
     assert len(sections) == 11 and all(attributes["aria-labelledby"] == f"{attributes['id']}-title" for attributes in sections)
     assert all(f'"{attributes["id"]}"' in script for attributes in sections)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: no chromium, chromium-browser or google-chrome on the PATH")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-background-networking"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens the page of a run report; at the end nothing may have been logged, raised or fetched."""
-    wrong: list[str] = []
-    shown = []
-
-    def opened(run_report: RunReport, width: int = DESKTOP, touch: bool = False) -> Page:
-        (tmp_path / "page.html").write_text(html_page(run_report), encoding="utf-8")
-        one = browser.new_page(viewport={"width": width, "height": 844}, has_touch=touch)
-        shown.append(one)
-        one.on("console", lambda message: wrong.append(message.text))
-        one.on("pageerror", lambda error: wrong.append(str(error)))
-        one.on("request", lambda request: wrong.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
-        one.goto((tmp_path / "page.html").as_uri())
-        return one
-
-    yield opened
-    for one in shown:
-        one.close()
-    assert wrong == []
 
 
 def words(text: str | None) -> str:

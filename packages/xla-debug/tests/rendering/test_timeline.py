@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,30 +26,17 @@ SPANS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: no chromium, chromium-browser or google-chrome on the PATH")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-background-networking"])
-        yield browser.new_page(viewport={"width": 1280, "height": 900})
-        browser.close()
+@pytest.fixture
+def page(show: Callable[..., Page], full: Callable[..., Replica], run_report: Callable[..., RunReport]) -> Page:
+    return show(run_report(full(0, spans=SPANS)))
 
 
 @pytest.fixture
-def chart(page: Page, full: Callable[..., Replica], run_report: Callable[..., RunReport], tmp_path: Path) -> Iterator[Locator]:
-    """The timeline of SPANS; nothing may be logged or raised."""
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    (tmp_path / "page.html").write_text(html_page(run_report(full(0, spans=SPANS))), encoding="utf-8")
-    page.goto((tmp_path / "page.html").as_uri())
+def chart(page: Page) -> Locator:
+    """The timeline of SPANS."""
     found = page.locator("#spans")
     found.scroll_into_view_if_needed()
-    yield found
-    assert wrong == []
+    return found
 
 
 def point(page: Page, chart: Locator, across: float, row: int) -> None:

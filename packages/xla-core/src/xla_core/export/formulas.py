@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xla_core.captured.numbers import Applied, Comparison, Expression, Symbol
@@ -114,8 +114,3 @@ def _are(formulas: Formulas, row: int, numbers: Mapping[str, float]) -> str:
         elif name != _CONSTANT:
             waiting.extend(operands)
     return "".join(f", {name} is {value}" for name, value in found.items())
-
-
-def names_in(formulas: Sequence[Formulas]) -> set[str]:
-    """The numbers that are read."""
-    return {row[1] for each in formulas for row in each.table if row[0] == _NUMBER}

@@ -7,11 +7,11 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from xla_debug.core import events, graph, process
+from xla_debug.recording.listener import Listener
 from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
 from xla_debug.recording.sampler import Sampler
@@ -47,13 +47,14 @@ class _Total:
         self.last_step = step
 
 
-class Collector:
+class Collector(Listener):
     """The events of this process. Subscribers run in the thread of the event; `replica` may be called from any.
 
     keep_steps: each step waits for `take_steps`.
     """
 
     def __init__(self, keep_steps: bool = False) -> None:
+        super().__init__()
         self.started_s = time.time()
         self.sampler = Sampler()
         self._known = KnownPrograms()
@@ -72,19 +73,11 @@ class Collector:
         self._waited: dict[str | None, _Total] = {}
         self._memory_over_time: deque[tuple[float, int]] = deque(maxlen=_OVER_TIME)
         self._capturing_lines = False
-        self._unsubscribe: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Subscribe to the events and start the sampler."""
-        allocation_sites = self._memory.allocation_sites
-        self._unsubscribe = [
-            events.subscribe(self._compiled, events.CompileEvent),
-            events.subscribe(self._executed, events.ExecuteEvent),
-            events.subscribe(self._moved, events.TransferEvent),
-            events.subscribe(self._fell_back, events.FallbackEvent),
-            events.subscribe(self._synced, events.SyncEvent),
-            graph.register_wrapper(allocation_sites.wrap),
-        ]
+        super().start()
+        self._unsubscribe.append(graph.register_wrapper(self._memory.allocation_sites.wrap))
         self._timeline.start()
         self.sampler.start()
 
@@ -92,9 +85,7 @@ class Collector:
         """Unsubscribe and stop the sampler."""
         self.sampler.stop()
         self._timeline.stop()
-        for end in self._unsubscribe:
-            end()
-        self._unsubscribe = []
+        super().stop()
         self._capture_lines(False)
 
     @property

@@ -22,6 +22,7 @@ from xla_debug import settings
 from xla_debug._version import __version__
 from xla_debug.core import events, process
 from xla_debug.recording import process_end
+from xla_debug.recording.listener import Listener
 from xla_debug.recording.opentelemetry_environment import provider_of_environment
 from xla_debug.recording.program_differences import KnownPrograms
 
@@ -43,10 +44,11 @@ class _Step:
     span: trace.Span | None = None
 
 
-class Spans:
+class Spans(Listener):
     """Makes spans of events from `start` to `stop`. provider: where they go, asked for at each event; None drops it."""
 
     def __init__(self, provider: Callable[[], trace.TracerProvider | None]) -> None:
+        super().__init__()
         self._provider = provider
         self._of_provider: tuple[trace.TracerProvider, trace.Tracer] | None = None
         self._known = KnownPrograms()
@@ -54,7 +56,6 @@ class Spans:
         self._start_ns = 0
         self._steps: dict[str, deque[_Step]] = {}
         self._busy_until_ns: dict[str, int] = {}
-        self._unsubscribe: list[Callable[[], None]] = []
 
     @property
     def made_some(self) -> bool:
@@ -64,19 +65,11 @@ class Spans:
     def start(self) -> None:
         """Begin to listen."""
         self._start_ns = time.time_ns()
-        self._unsubscribe = [
-            events.subscribe(self._compiled, events.CompileEvent),
-            events.subscribe(self._executed, events.ExecuteEvent),
-            events.subscribe(self._moved, events.TransferEvent),
-            events.subscribe(self._fell_back, events.FallbackEvent),
-            events.subscribe(self._synced, events.SyncEvent),
-        ]
+        super().start()
 
     def stop(self) -> None:
         """Listen no more, and end the spans of the steps that are under way."""
-        for end in self._unsubscribe:
-            end()
-        self._unsubscribe = []
+        super().stop()
         with self._lock:
             for steps in self._steps.values():
                 self._end(steps[-1], time.time_ns())

@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from xla_debug.core import events
+from xla_debug.recording.listener import Listener
 from xla_debug.recording.sampler import Sample
 from xla_debug.run_report.schema import DEVICE, HOST, Phase, Span
 
@@ -67,29 +68,13 @@ class _Seen:
     lines: Counter[str] = field(default_factory=Counter)
 
 
-class Timeline:
+class Timeline(Listener):
     """The newest events of this process, from `start` to `stop`. `spans` may be called from any thread."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._noted: deque[_Noted] = deque(maxlen=_MOST_EVENTS)
         self._samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
-        self._unsubscribe: list[Callable[[], None]] = []
-
-    def start(self) -> None:
-        """Begin to listen."""
-        self._unsubscribe = [
-            events.subscribe(self._compiled, events.CompileEvent),
-            events.subscribe(self._executed, events.ExecuteEvent),
-            events.subscribe(self._moved, events.TransferEvent),
-            events.subscribe(self._fell_back, events.FallbackEvent),
-            events.subscribe(self._synced, events.SyncEvent),
-        ]
-
-    def stop(self) -> None:
-        """Listen no more; what was heard stays."""
-        for end in self._unsubscribe:
-            end()
-        self._unsubscribe = []
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
         """Add samples of the thread that steps, oldest first; those that are known are left out."""
