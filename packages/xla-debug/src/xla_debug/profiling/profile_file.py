@@ -152,7 +152,6 @@ def _events(events: Iterable[Any], described: Mapping[str, int] | None, done: Ma
         name = stats.get("hlo_op")
         program, number = stats.get("hlo_module", ""), stats.get("program_id", 0)
         if name is None and described is not None:
-            name = event.name
             name = event.name.partition(" = ")[0].removeprefix("%")  # TPUs give the instruction as text
             number = described.get(event.name, number)
         if name is not None:

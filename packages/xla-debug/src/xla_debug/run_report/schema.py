@@ -142,7 +142,7 @@ DEVICE = "device"
 class Span:
     """Something that took time in one of the last steps.
 
-    track: what it occupied, such as `host`, `xla:0` or `copies to device`. phase: a `Phase.value`, or DEVICE.
+    track: what it occupied, such as `host`, `xla:0` or `copies`. phase: a `Phase.value`, or DEVICE.
     name: of the program, the operator or the copy. estimated: from samples, which divide the time between events. launched_s: of a program,
     when the host handed it to the device.
     """
