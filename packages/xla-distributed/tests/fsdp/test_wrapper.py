@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import torch_xla.core.xla_model as xm
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
 from torch_xla.distributed.fsdp import checkpoint_module, consolidate_sharded_state_dicts
 from torch_xla.distributed.fsdp.wrap import always_wrap_policy, lambda_auto_wrap_policy, size_based_auto_wrap_policy
@@ -289,6 +291,33 @@ def test_state_comes_back_also_into_other_nestings() -> None:
         other.load_state_dict({})
     named = {f"_fsdp_wrapped_module._fpw_module.{name}": value for name, value in state.items()}
     other.load_state_dict(named)
+
+
+def test_training_goes_on_from_the_shards_states(tmp_path: Path) -> None:
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(2)
+        model = FSDP(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), auto_wrap_policy=always_wrap_policy)
+        return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+        losses = []
+        for step in steps:
+            optimizer.zero_grad()
+            loss = model(torch.full((2, 4), 1.0 + step, device="xla")).square().sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    model, optimizer = made()
+    train(model, optimizer, range(3))
+    xm.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state")
+    expected = train(model, optimizer, range(3, 6))
+    model, optimizer = made()
+    state = torch.load(tmp_path / "state")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    assert train(model, optimizer, range(3, 6)) == expected
 
 
 def test_modules_on_meta() -> None:
