@@ -58,12 +58,11 @@ def verdict(entry: Entry, row: dict[str, Any]) -> tuple[str, str]:
     if "error" in row:
         return str(row["error"]), entry.note
     short, notes = [], [entry.note] if entry.note else []
-    exact = row.get("exact")
-    as_exact = exact is not None and exact[0] <= max(exact[1], entry.gradients)
-    if as_exact:
-        notes.append(f"gradients in float64: xla is {exact[0]:.0e} off, the CPU {exact[1]:.0e}")
     for key, limit in (("outputs", entry.outputs), ("gradients", entry.gradients), ("losses", entry.gradients)):
-        if row.get(key) is not None and row[key] > limit and (key == "outputs" or not as_exact):
+        same_sides = row.get(f"same_sides_{key}")
+        if same_sides is not None and same_sides <= limit:
+            notes.append(f"{key} with the CPU's sides of ReLUs: {same_sides:.0e}")
+        elif row.get(key) is not None and row[key] > limit:
             short.append(f"{key} differ by {row[key]:.0e}, allowed {limit:.0e}")
     if row["fallbacks"]:
         short.append("on the CPU: " + ", ".join(f"{name} {count} ×" for name, count in row["fallbacks"].items()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from case import Batch, Case, Entry
+from sides import Sides
 from steps import Contender, turn
 
 STEPS = 6
@@ -31,11 +33,6 @@ def moved(value: Any, device: str) -> Any:
     if isinstance(value, dict):
         return {name: moved(part, device) for name, part in value.items()}
     return [moved(part, device) for part in value] if isinstance(value, list) else value
-
-
-def doubled(batch: Batch) -> Batch:
-    """Floating-point arguments in float64."""
-    return {name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
 
 
 def floats(value: Any) -> Iterator[Tensor]:
@@ -74,23 +71,17 @@ def passes(case: Case, model: nn.Module, batch: Batch) -> tuple[Any, dict[str, T
     return found, {name: gradient.cpu() for name, gradient in gradients.items()}
 
 
-def compare(entry: Entry, case: Case) -> dict[str, Any]:
-    """Relative differences of outputs and gradients between xla and the CPU.
-
-    Where float32 gradients differ too much, `exact` has how far xla and the CPU are from the CPU's in float64: the input of a ReLU may
-    round to the other side of its corner.
-    """
+def compare(case: Case, sides: AbstractContextManager[Any]) -> dict[str, float]:
+    """Relative differences of outputs and gradients between xla and the CPU; each runs within `sides`, the CPU first."""
     batch = case.batch(0)
-    outputs, gradients = passes(case, copy.deepcopy(case.model), batch)
-    found, found_gradients = passes(case, copy.deepcopy(case.model).to("xla"), moved(batch, "xla"))
+    with sides:
+        outputs, gradients = passes(case, copy.deepcopy(case.model), batch)
+    with sides:
+        found, found_gradients = passes(case, copy.deepcopy(case.model).to("xla"), moved(batch, "xla"))
     if found_gradients.keys() != gradients.keys():
         raise ValueError(f"only one of CPU and xla has gradients of {sorted(found_gradients.keys() ^ gradients.keys())}")
     floor = FLOOR * max(value.abs().max().item() for value in gradients.values())
-    row: dict[str, Any] = {"outputs": difference(found, outputs), "gradients": difference(found_gradients, gradients, floor)}
-    if row["gradients"] > entry.gradients:
-        _, exact = passes(case, copy.deepcopy(case.model).double(), doubled(batch))
-        row["exact"] = [difference(each, exact, floor) for each in (found_gradients, gradients)]
-    return row
+    return {"outputs": difference(found, outputs), "gradients": difference(found_gradients, gradients, floor)}
 
 
 def training(case: Case, device: str, close: Callable[[], None], compiled: bool = False) -> Callable[[], Tensor]:
@@ -115,6 +106,19 @@ def training(case: Case, device: str, close: Callable[[], None], compiled: bool 
     return step
 
 
+def train(eager: Callable[[], Tensor], xla: Callable[[], Tensor], sides: AbstractContextManager[Any]) -> tuple[float, int]:
+    """The relative difference of the losses of some steps, and the programs that were compiled late; each step runs within `sides`."""
+    losses, found, settled = [], [], 0
+    for place in range(STEPS):
+        with sides:
+            losses.append(eager())
+        with sides:
+            found.append(xla())
+        if place + 1 == SETTLED:
+            settled = compiled_programs()
+    return difference(found, losses), compiled_programs() - settled
+
+
 def compiled_programs() -> int:
     """Programs compiled so far."""
     return met.counter_value("UncachedCompile") or 0
@@ -136,15 +140,14 @@ def observe(entry: Entry, inductor: bool, budget_s: float) -> dict[str, Any]:
     torch.manual_seed(0)
     case = entry.make()
     case.model.train()
-    row: dict[str, Any] = {**compare(entry, case)}
+    row: dict[str, Any] = {**compare(case, nullcontext())}
+    if row["gradients"] > entry.gradients:
+        row["same_sides_gradients"] = compare(case, Sides())["gradients"]
     eager, xla = training(case, "cpu", lambda: None), training(case, "xla", torch_xla.sync)
-    losses, found, settled = [], [], 0
-    for place in range(STEPS):
-        losses.append(eager())
-        found.append(xla())
-        if place + 1 == SETTLED:
-            settled = compiled_programs()
-    row |= {"losses": difference(found, losses), "late_compiles": compiled_programs() - settled, "fallbacks": fallbacks()}
+    row["losses"], row["late_compiles"] = train(eager, xla, nullcontext())
+    row["fallbacks"] = fallbacks()
+    if row["losses"] > entry.gradients:
+        row["same_sides_losses"], _ = train(training(case, "cpu", lambda: None), training(case, "xla", torch_xla.sync), Sides())
     if not budget_s:
         return row
     contenders = [Contender("xla", xla, xm.wait_device_ops), Contender("eager", eager, lambda: None)]
