@@ -19,6 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "packages/*/*.md", "benchmarks/*.md", "examples/*.md")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
 NOTEBOOKS = sorted(ROOT.glob("docs/**/*.ipynb"))
+EXCERPTS = {
+    "docs/checkpoints.md": "clients/test_excerpts.py",
+    "docs/from-torchax.md": "torchax, which is not ours to run",
+    "docs/models.md": "clients/test_excerpts.py",
+    "docs/parallelism.md": "tests/test_parallelism_page.py",
+    "docs/performance.md": "clients/test_excerpts.py",
+}
+"""Pages with blocks that do not run here, and what runs them."""
 # Runs programs one after the other in this process, and writes what each that failed raised.
 RUN_ALL = """
 import json, pathlib, runpy, sys, traceback
@@ -33,7 +41,7 @@ for program in sys.argv[1:]:
 
 
 def blocks(page: Path) -> list[str]:
-    """The fenced blocks of a page that are marked `python`; one marked `py` or `text` is an excerpt and does not run."""
+    """The fenced blocks of a page that are marked `python`; those marked `py` are `EXCERPTS`."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
@@ -113,6 +121,11 @@ def test_python_blocks_run_in_a_process_of_their_own(page: Path, tmp_path: Path)
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_blocks_that_do_not_run_here_run_elsewhere() -> None:
+    pages = ROOT.glob("docs/*.md")  # in the reference they are signatures
+    assert {name(page) for page in pages if re.search("^```py$", page.read_text(encoding="utf-8"), re.M)} == set(EXCERPTS)
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
