@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
+import torch
+
+import xla_serialization as checkpoint
 
 PROGRAM = Path(__file__).parent / "programs" / "memory.py"
 MB = 1 << 20
@@ -38,14 +42,24 @@ def test_one_tensor_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tensors", "megabytes"), [(100, 2), pytest.param(300, 4, marks=pytest.mark.long)])
 def test_of_many_small_tensors_one_at_a_time(tmp_path: Path, tensors: int, megabytes: int) -> None:
-    """What is kept of each tensor and the index, 10 kB a tensor, have room in what malloc would keep of their data.
-
-    That is one tensor and a quarter; on a busy machine two, where threads of the runtime take memory from another arena of malloc's.
-    """
+    """One tensor and a quarter; on a busy machine two, where threads of the runtime take memory from another arena of malloc's."""
     done = run("save", tmp_path / "state", tensors, megabytes)
     assert done.returncode == 0, done.stderr
     found, most = json.loads(done.stdout.splitlines()[-1]), megabytes * MB * 9 // 4
     assert found["right"] and megabytes * MB // 2 < found["risen"] <= most, f"{found['risen'] / MB:.2f} MB, of {most / MB:.2f}"
+
+
+def test_little_is_kept_of_each_tensor(tmp_path: Path) -> None:
+    """Not even when the index is made and checked, which makes an object of each of its numbers."""
+    state = {f"model.layers.{number}.self_attn.q_proj.weight": torch.ones(4, 4) for number in range(1000)}
+    checkpoint.save(state, tmp_path / "before")  # what is imported and compiled at first use
+    tracemalloc.start()
+    try:
+        checkpoint.save(state, tmp_path / "state")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak / len(state) < 6000, "bytes"
 
 
 def test_beside_training_one_copy_of_the_state(tmp_path: Path) -> None:

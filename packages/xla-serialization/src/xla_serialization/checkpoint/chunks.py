@@ -17,7 +17,7 @@ from xla_serialization.format.manifest import Shape
 from xla_serialization.format.shards import Block
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """The block of a tensor at `offset`, as it will be stored, under the tensor's name. read: copies it to the CPU."""
 

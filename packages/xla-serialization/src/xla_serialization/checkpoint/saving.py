@@ -19,7 +19,7 @@ from xla_serialization.checkpoint.participants import Participants, is_writer, s
 from xla_serialization.checkpoint.state import FlatState, flatten
 from xla_serialization.errors import UnsavableError
 from xla_serialization.format import folder as folders
-from xla_serialization.format.manifest import Manifest, Piece, TensorEntry, Tree, canonical, checksum
+from xla_serialization.format.manifest import Manifest, Piece, Shape, TensorEntry, Tree, canonical, checksum
 from xla_serialization.format.per_process import of_all
 from xla_serialization.format.shards import ShardWriter, bytes_of
 from xla_serialization.progress import Meter, Progress, no_progress
@@ -59,6 +59,10 @@ class _Written:
     files: dict[str, int] = field(default_factory=dict)
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+
+    def checksums(self) -> dict[str, str]:
+        """Of the chunks that it has written."""
+        return {key_of(name, piece.offset): piece.checksum for name, pieces in self.pieces.items() for piece in pieces}
 
 
 def write_chunks(
@@ -125,48 +129,52 @@ def _write_shard(path: Path, chunks: Sequence[Chunk], written: _Written, meter: 
 
 def _publish(state: FlatState, folder: Path, save_id: str, written: _Written, participants: Participants) -> None:
     mine = {name: _kind(state.tensors[name]) for name in state.own_tensors}
-    digest = checksum(canonical(state.tree)) if participants.count > 1 else ""
-    gathered = [_Part(*part) for part in participants.all_gather([asdict(written), mine, state.own, digest])]
-    counts = [len(part.own) for part in gathered]
-    if len(set(counts)) > 1:
-        raise UnsavableError(f"processes have {counts} PerProcess in what they save together: mark the same places in all of them")
-    check_equal([part.checksums() for part in gathered], [part.written["copies"] for part in gathered])
-    warn_of_values(state.tree, [part.digest for part in gathered], participants)
+    parts = [_Part(written, mine, state.own)]
+    if participants.count > 1:
+        parts = _exchanged(parts[0], state.tree, participants)
     with participants.raise_together():
         if participants.index == 0:
-            all_files = {file: size for part in gathered for file, size in part.written["files"].items()}
+            all_files = {file: size for part in parts for file, size in part.written.files.items()}
             kinds = {name: _kind(tensor) for name, tensor in state.tensors.items()}
-            for part in gathered:
+            for part in parts:
                 kinds.update(part.own_tensors)
             entries = {
-                name: TensorEntry(dtype, tuple(shape), tuple(piece for part in gathered for piece in part.pieces(name)))
+                name: TensorEntry(dtype, shape, tuple(piece for part in parts for piece in part.written.pieces.get(name, ())))
                 for name, (dtype, shape) in kinds.items()
             }
-            tree = of_all(state.tree, [part.own for part in gathered])
-            folders.publish(folder, Manifest(save_id, all_files, entries, tree))
+            folders.publish(folder, Manifest(save_id, all_files, entries, of_all(state.tree, [part.own for part in parts])))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a process tells the others of its part in a save, as it comes out of JSON."""
+    """What a process tells the others of its part in a save. own_tensors: dtypes and shapes; own: trees."""
 
-    written: dict[str, Any]
-    own_tensors: dict[str, Any]
-    own: list[Tree]
-    digest: str
-
-    def pieces(self, name: str) -> list[Piece]:
-        """Of a tensor."""
-        return [Piece(**piece) for piece in self.written["pieces"].get(name, ())]
-
-    def checksums(self) -> dict[str, str]:
-        """Of the chunks that it has written."""
-        found = ((name, piece) for name, pieces in self.written["pieces"].items() for piece in pieces)
-        return {key_of(name, piece["offset"]): piece["checksum"] for name, piece in found}
+    written: _Written
+    own_tensors: dict[str, tuple[str, Shape]]
+    own: Sequence[Tree]
 
 
-def _kind(tensor: torch.Tensor) -> list[Any]:
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+def _exchanged(part: _Part, tree: Tree, participants: Participants) -> list[_Part]:
+    """The parts of all processes. Raises ReplicasDifferError or UnsavableError, in all, where they do not fit together."""
+    rows, digests = zip(*participants.all_gather([asdict(part), checksum(canonical(tree))]), strict=True)
+    parts = [_from_json(row) for row in rows]
+    counts = [len(each.own) for each in parts]
+    if len(set(counts)) > 1:
+        raise UnsavableError(f"processes have {counts} PerProcess in what they save together: mark the same places in all of them")
+    check_equal([each.written.checksums() for each in parts], [each.written.copies for each in parts])
+    warn_of_values(tree, digests, participants)
+    return parts
+
+
+def _from_json(row: dict[str, Any]) -> _Part:
+    found = row["written"]
+    pieces = {name: [Piece(**each) for each in several] for name, several in found["pieces"].items()}
+    own_tensors = {name: (dtype, tuple(shape)) for name, (dtype, shape) in row["own_tensors"].items()}
+    return _Part(_Written(found["files"], pieces, found["copies"]), own_tensors, row["own"])
+
+
+def _kind(tensor: torch.Tensor) -> tuple[str, Shape]:
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
 def split_into_files(chunks: Sequence[Chunk], shard_bytes: int) -> list[list[Chunk]]:

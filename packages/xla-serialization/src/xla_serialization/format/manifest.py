@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import xxhash
@@ -33,7 +35,7 @@ Tree = Any
 """What stands for a nesting in JSON (FORMAT.md §5)."""
 
 
-@checked(frozen=True, config=_LENIENT)
+@checked(frozen=True, slots=True, config=_LENIENT)
 class Piece:
     """The block of a tensor of `shape` whose first element is at `offset`: stored as `name` in `file`."""
 
@@ -44,7 +46,7 @@ class Piece:
     checksum: str
 
 
-@checked(frozen=True, config=_LENIENT)
+@checked(frozen=True, slots=True, config=_LENIENT)
 class TensorEntry:
     """A tensor: its dtype by torch's name, and the pieces that cover it."""
 
@@ -85,11 +87,15 @@ def dump(manifest: Manifest) -> bytes:
         "version": manifest.version,
         "id": manifest.id,
         "files": manifest.files,
-        "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
+        "tensors": manifest.tensors,
         "tree": manifest.tree,
     }
-    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": checksum(canonical(plain))}}
-    return json.dumps(whole, indent=1, allow_nan=False).encode()
+    whole = {**_for_others(manifest), MANIFEST_KEY: {**plain, "checksum": _checksum_of(plain)}}
+    # Into a file of bytes: `dumps` would keep thousands of short texts until all are there.
+    text = io.BytesIO()
+    with io.TextIOWrapper(text, encoding="ascii", write_through=True) as file:
+        json.dump(whole, file, indent=1, allow_nan=False, default=_fields)
+        return text.getvalue()
 
 
 def _for_others(manifest: Manifest) -> dict[str, Any]:
@@ -101,7 +107,31 @@ def _for_others(manifest: Manifest) -> dict[str, Any]:
 def canonical(plain: Any) -> bytes:
     """JSON that is the same for equal values, whatever the order of keys in them."""
     # Of the values, not of the file's text, in which the checksum itself stands.
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
+
+
+def _fields(entry: Any) -> dict[str, Any]:
+    """What stands for a tensor's entry, or a piece, in JSON."""
+    return {field.name: getattr(entry, field.name) for field in fields(entry)}
+
+
+def _checksum_of(plain: dict[str, Any]) -> str:
+    """Of the canonical JSON of a manifest, which is made a tensor at a time."""
+    found = xxhash.xxh3_64()
+    for part in _parts(plain, 2):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _parts(value: Any, depth: int) -> Iterator[bytes]:
+    """The canonical JSON of a value in parts: objects down to this depth value by value, what is in them as one."""
+    if not depth or not isinstance(value, dict):
+        yield canonical(value)
+        return
+    for number, key in enumerate(sorted(value)):
+        yield (b"," if number else b"{") + canonical(key) + b":"
+        yield from _parts(value[key], depth - 1)
+    yield b"}" if value else b"{}"
 
 
 def parse(data: bytes, path: str) -> Manifest:
@@ -158,7 +188,7 @@ def _each(found: Any, kind: Any) -> dict[str, Any]:
 
 def _safe_checksum(found: dict[str, Any]) -> str | None:
     try:
-        return checksum(canonical(found))
+        return _checksum_of(found)
     except (ValueError, RecursionError):  # a number beyond floats, which no index of ours has; or nested without end
         return None
 

@@ -35,4 +35,6 @@ def with_holders_filled(tree: Tree, filled: Callable[[int], Tree]) -> Tree:
 
 def of_all(tree: Tree, own: Sequence[Sequence[Tree]]) -> Tree:
     """The tree that a checkpoint holds. own: for each process, the trees of its values, by mark."""
+    if not any(own):
+        return tree
     return with_holders_filled(tree, lambda number: {"list": [trees[number] for trees in own]})

@@ -66,17 +66,23 @@ def header(blocks: Sequence[Block], offsets: Mapping[str, Shape] | None = None) 
     if offsets is not None:
         places = {name: {"saved_offsets": list(offset)} for name, offset in offsets.items()}
         metadata |= {"DCP_SHARDING_INFO": json.dumps(places, separators=(",", ":")), "DCP_VERSION": "1.0"}
-    entries: dict[str, Any] = {"__metadata__": metadata}
+    text = bytearray(b"{" + _entry("__metadata__", metadata))
     end = 0
     for block in blocks:
         start, end = end, end + block.nbytes
         dtype, shape = stored(block.dtype, block.shape)
-        entries[block.name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b"," + _entry(block.name, {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]})
+    text += b"}"
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
     if len(text) > LARGEST_TEXT:
         raise ValueError(f"{len(blocks)} tensors in one shard make a header of {len(text)} bytes; make shards smaller")
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def _entry(name: str, value: dict[str, Any]) -> bytes:
+    """A key of a JSON object and its value."""
+    # One by one: the objects of many tensors at once take more memory than the text.
+    return b"%s:%s" % (json.dumps(name).encode(), json.dumps(value, separators=(",", ":")).encode())
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
