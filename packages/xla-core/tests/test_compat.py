@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from xla_core import _compat
 from xla_core.compile.options import compiler_options
@@ -309,6 +310,14 @@ def test_adam_updates_lists_and_one_by_one_with_the_same_arguments() -> None:
 
     lists, one_by_one = (inspect.signature(getattr(adam, name)).parameters for name in ("_multi_tensor_adam", "_single_tensor_adam"))
     assert list(lists) == list(one_by_one)
+
+
+def test_make_fx_takes_our_tensors_as_constants() -> None:
+    ours = torch.ones(2, device="xla")
+    traced = make_fx(lambda x: (x + ours).exp())(torch.zeros(2, device="xla"))
+    targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert targets == [torch.ops.aten.add.Tensor, torch.ops.aten.exp.default], "HANDLED_TYPES of torch.fx.experimental.proxy_tensor"
+    assert torch.allclose(traced(torch.ones(2, device="xla")).cpu(), torch.tensor(2.0).exp())
 
 
 class _Ended(StopIteration):

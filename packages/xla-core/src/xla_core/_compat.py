@@ -113,6 +113,16 @@ def register_device(name: str, module: ModuleType) -> None:
 _KEEP_ALIVE: list[Any] = []
 
 
+def trace_as_plain(kind: type[torch.Tensor]) -> None:
+    """Let `make_fx`, and by it `torch.func.linearize`, take tensors of this type that are no inputs as constants, as it takes plain ones.
+
+    Of another subclass it traces what that does inside instead, and loses the result.
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, kind)
+
+
 class _Hooks(_acc.PrivateUse1Hooks):
     def __init__(self, module: Any) -> None:
         super().__init__()

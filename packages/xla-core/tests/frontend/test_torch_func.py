@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
-# torch itself, when it first computes a tangent
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+# torch itself, when it first computes a tangent, and in linearize
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
+]
 
 Function = Callable[[Tensor], Any]
 
@@ -37,6 +40,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
     "vmap": lambda f: lambda x: vmap(f, in_dims=1, out_dims=-1)(torch.stack([x, x * 2, -x], 1)),
     "vmap of grad": lambda f: lambda x: vmap(grad(lambda x: f(x).sum()))(torch.stack([x, x * 2, -x])),
     "jvp": lambda f: lambda x: jvp(f, (x,), (x / 2,)),
+    "linearize": lambda f: lambda x: linearize(f, x)[1](x / 2),
     "vjp": lambda f: lambda x: vjp(f, x)[1](torch.ones_like(f(x))),
     "jacrev": lambda f: jacrev(f),
     "jacfwd": lambda f: jacfwd(f),

@@ -12,6 +12,7 @@ from xla_core._compat import OpOverload
 from xla_core.frontend import accelerator, dispatch, generator, host_indices, pinned, streams
 from xla_core.frontend.device_module import DeviceModule
 from xla_core.frontend.schema import is_factory
+from xla_core.frontend.tensor import XLATensor
 from xla_core.ops.table import TABLE, overload_named
 from xla_core.runtime import client
 
@@ -79,6 +80,7 @@ def register() -> None:
     """Add device `xla` to torch. Starts no client."""
     module = DeviceModule("torch.xla")
     _compat.register_device("xla", module)
+    _compat.trace_as_plain(XLATensor)
     accelerator.register(module)
     generator.register()
     pinned.register()
