@@ -120,7 +120,7 @@ def trace_as_plain(kind: type[torch.Tensor]) -> None:
     """
     from torch.fx.experimental import proxy_tensor
 
-    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, kind)
+    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, kind)  # type: ignore[assignment]
 
 
 class _Hooks(_acc.PrivateUse1Hooks):
