@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from torch_xla.debug.metrics import clear_counters, executed_fallback_ops
+from xla_core.ops import group_tiles
 from xla_core.testing.lowering import check_lowering
 
 ENDS = torch.tensor([2, 2, 8], dtype=torch.int32)
@@ -50,6 +59,55 @@ def test_gradients_on_the_device(kind: str) -> None:
     for ours, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-3)
     assert executed_fallback_ops() == []
+
+
+@given(st.lists(st.integers(0, 700), min_size=4, max_size=9), st.sampled_from(["rows", "terms"]))
+def test_many_rows_in_groups_of_any_sizes(ends: list[int], kind: str) -> None:
+    """So many that the CPU's programs go over them by tiles: empty groups, groups of all rows, rows in none."""
+    rows, groups = 700, len(ends)
+    torch.manual_seed(groups)
+    ends = sorted(ends)
+    a, b = (torch.randn(rows, 6), torch.randn(groups, 6, 4)) if kind == "rows" else (torch.randn(6, rows), torch.randn(rows, 4))
+    found = torch.nn.functional.grouped_mm(a.to("xla"), b.to("xla"), offs=torch.tensor(ends, dtype=torch.int32, device="xla")).cpu()
+    spans = list(pairwise([0, *ends]))
+    if kind == "rows":
+        expected = torch.cat([*(a[i:j] @ b[group] for group, (i, j) in enumerate(spans)), torch.zeros(rows - ends[-1], 4)])
+    else:
+        expected = torch.stack([a[:, i:j] @ b[i:j] for i, j in spans])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_infinite_stays_in_its_group() -> None:
+    torch.manual_seed(0)
+    ends = torch.tensor([300, 300, 800, 1024], dtype=torch.int32)
+    a, b = torch.randn(1024, 8), torch.randn(1024, 8)
+    a[300:800] = b[300:800] = torch.inf
+    found = torch.nn.functional.grouped_mm(a.t().to("xla"), b.to("xla"), offs=ends.to("xla")).cpu()
+    for group, (start, end) in enumerate([(0, 300), (300, 300), (300, 800), (800, 1024)]):
+        torch.testing.assert_close(found[group], a[start:end].t() @ b[start:end], rtol=1e-4, atol=1e-4)
+
+
+def test_derivatives_of_jax_through_tiles() -> None:
+    """In every mode: those of the grouped product that JAX has."""
+    ends = jnp.array([100, 100, 512, 1000], jnp.int32)
+    sizes, height = jnp.diff(ends, prepend=0), group_tiles.height(1024, 4)
+    assert height is not None
+    keys = jax.random.split(jax.random.key(0), 4)
+    a, b = jax.random.normal(keys[0], (1024, 8)), jax.random.normal(keys[1], (4, 8, 4))
+    tangents = jax.random.normal(keys[2], a.shape), jax.random.normal(keys[3], b.shape)
+
+    def tiled(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sin(group_tiles.rows_by_groups(a, b, ends, height)).sum()
+
+    def ragged(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sin(jax.lax.ragged_dot(a, b, sizes)).sum()
+
+    def derivatives(f: Any) -> Any:
+        gradients = jax.grad(f, (0, 1))
+        return jax.jvp(f, (a, b), tangents), gradients(a, b), jax.jvp(gradients, (a, b), tangents)
+
+    for found, expected in zip(jax.tree.leaves(derivatives(tiled)), jax.tree.leaves(derivatives(ragged)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_what_is_in_no_group_gives_zeros() -> None:
