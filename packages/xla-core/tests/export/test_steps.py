@@ -157,6 +157,14 @@ def accumulation() -> tuple[Step, list[Tensor]]:
     return step, [numbers(5, 4, seed=seed).to("xla") for seed in range(8)]
 
 
+def assert_equal(found: Any, expected: Any) -> None:
+    """Tensors may differ in the last bit: XLA may fuse a program that was loaded in another way."""
+    if isinstance(expected, Tensor):
+        torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=1e-6, atol=1e-7)
+    else:
+        assert found == expected
+
+
 @pytest.mark.parametrize("made", [mixed_precision, decoding, accumulation], ids=lambda made: made.__name__)
 def test_calls_and_state_are_those_of_the_captured_step(made: Callable[[], tuple[Step, list[Tensor]]], tmp_path: Path) -> None:
     step, inputs = made()
@@ -175,13 +183,13 @@ def test_calls_and_state_are_those_of_the_captured_step(made: Callable[[], tuple
             )
             loaded = later
         for one, other in zip(leaves(found), expected[call], strict=True):
-            assert torch.equal(one, other) if isinstance(one, Tensor) else one == other
+            assert_equal(one, other)
     torch_xla.export_step(captured, tmp_path / "later")
     final, state = torch_xla.load_step(tmp_path / "later").state_dict(), loaded.state_dict()
     assert final["numbers"] == state["numbers"] and final["random_state"] == state["random_state"]
     assert final["state"].keys() == state["state"].keys()
     for name, value in final["state"].items():
-        assert torch.equal(value.cpu(), state["state"][name].cpu()), name
+        assert_equal(state["state"][name], value)
 
 
 def test_arguments_are_written_to_and_returned_as_they_are(tmp_path: Path) -> None:

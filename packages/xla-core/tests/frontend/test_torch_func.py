@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 # torch itself, when it first computes a tangent, and in linearize
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
 ]
 

@@ -127,7 +127,7 @@ def test_custom_gradients_of_jax_on_tensors() -> None:
     assert (found.tolist(), x.grad.tolist()) == ([0.0, 2.0], [3.0, 3.0])
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch itself, at the first tangent
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch itself, at the first tangent
 def test_jax_functions_under_torchs_transforms() -> None:
     x = torch.tensor([[0.3, 1.7], [0.5, -1.0]])
     on_device = x.to("xla")

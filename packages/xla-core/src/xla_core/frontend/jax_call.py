@@ -184,9 +184,8 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[
 
 def _unwritten(part: Any) -> Iterator[bytes]:
     """What the text of a jaxpr leaves out: the arrays that it and the functions inside hold, and exported modules."""
-    if isinstance(part, ClosedJaxpr):
-        yield from _unwritten([part.consts, part.jaxpr])
-    elif isinstance(part, Jaxpr):
+    if isinstance(part, (ClosedJaxpr, Jaxpr)):  # from jax 0.12 on one class, whose arrays may be none
+        yield from _unwritten(getattr(part, "consts", []))
         yield from _unwritten([value for equation in part.eqns for value in equation.params.values()])
     elif isinstance(part, (tuple, list)):
         for item in part:

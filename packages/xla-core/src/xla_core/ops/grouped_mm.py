@@ -11,7 +11,7 @@ from jax import lax
 
 from xla_core.ops import group_tiles, precision
 from xla_core.ops.matmul import matrix_product
-from xla_core.ops.promote import cast
+from xla_core.ops.promote import cast, compute_dtype
 from xla_core.ops.table import Context, op
 
 Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -33,7 +33,8 @@ def _terms(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
 
 def _ragged(a: jax.Array, b: jax.Array, ends: jax.Array, numbers: lax.RaggedDotDimensionNumbers) -> jax.Array:
     sizes = lax.sub(ends, lax.pad(ends, np.int32(0), [(1, -1, 0)]))
-    return lax.ragged_dot_general(a, b, sizes, numbers, precision=precision.current())  # in float32, but for the CPU: there in its dtype
+    found = lax.ragged_dot_general(a, b, sizes, numbers, precision=precision.current(), preferred_element_type=compute_dtype(a.dtype))
+    return cast(found, a.dtype)
 
 
 def _by_tiles(tiled: Product, ragged: Product, a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
