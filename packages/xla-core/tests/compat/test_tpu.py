@@ -280,10 +280,10 @@ def test_all_named_slices_have_the_chips_of_their_name() -> None:
         assert bounds.by_chip().size == int(number) // (1 if generation in ("v5litepod", "v6e") else 2), kind
 
 
-def test_chips_are_those_that_jax_knows() -> None:
+def test_all_chips_that_jax_knows_are_known() -> None:
     hardware = pytest.importorskip("jax._src.hardware_utils")
     assert hardware._GOOGLE_PCI_VENDOR_ID == tpu._GOOGLE_PCI_VENDOR_ID
-    assert set(tpu._TPU_PCI_DEVICE_IDS) == {device for device, kind in hardware._TPU_PCI_DEVICE_IDS.items() if kind.name != "plc"}
+    assert set(tpu._TPU_PCI_DEVICE_IDS) >= {device for device, kind in hardware._TPU_PCI_DEVICE_IDS.items() if kind.name != "plc"}
 
 
 def test_the_plugin(metadata: Metadata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ _CORES = {
     "0x0063": 1,  # v5e
     "0x006f": 1,  # v6e
     "0x0076": 2,  # v7x
+    "0x007c": 1,  # 8t
+    "0x0083": 2,  # 8i
 }
 TPU_PCI_DEVICE_IDS = list(_CORES)
 _GENERATIONS_OF_TWO_CORES = (2, 3, 7)

@@ -39,7 +39,9 @@ def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any]
     return [*carry, *outputs]
 
 
-def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any]) -> list[Any]:
+def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any], mutated_arg_indices: str = "") -> list[Any]:
+    """mutated_arg_indices: from torch 2.14 on, and empty, since torch refuses functions that write to what they are given."""
+
     def turn(carry: Any, x: Any) -> tuple[None, list[Any]]:
         return None, list(fn(*x, *additional))
 
