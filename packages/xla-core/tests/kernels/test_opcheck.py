@@ -12,6 +12,8 @@ import torch_xla.experimental.custom_kernel  # defines the operations, as the ne
 import torch_xla.experimental.quantized  # noqa: F401
 from torch_xla.experimental.splash_attention import SplashAttentionConfig
 
+# opcheck itself, with torch 2.14
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 DRAW = torch.Generator().manual_seed(2)
 
 
