@@ -267,6 +267,16 @@ def test_a_flipped_bit_of_the_index_is_found_or_changes_nothing(sound: Path, dat
         assert INDEX in str(error)
 
 
+def test_an_index_whose_manifest_has_another_key_is_not_taken_for_that_of_another_program(sound: Path) -> None:
+    whole = (sound / INDEX).read_bytes()
+    key = b"xla_checkpoint"
+    assert whole.count(key) == 1
+    for bit in range(8 * len(key)):
+        folder = damaged(sound, INDEX, flipped(whole, 8 * whole.index(key) + bit))
+        with pytest.raises(DamagedCheckpointError, match=INDEX):
+            checkpoint.load(folder)
+
+
 def test_damage_leaves_what_is_loaded_into_as_it_was(sound: Path) -> None:
     name = shards(sound)[0]
     state = {"w": torch.zeros(50), "b": [torch.zeros(7), torch.zeros(3, dtype=torch.int64)], "step": 0}

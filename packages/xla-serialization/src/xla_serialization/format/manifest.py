@@ -21,6 +21,8 @@ from xla_serialization.format.limits import MOST_DIMS, is_file_name, parsed, sho
 INDEX = "model.safetensors.index.json"
 VERSION = 1
 MANIFEST_KEY = "xla_checkpoint"
+_OURS = frozenset({"version", "id", "files", "tensors", "tree", "checksum"})
+"""The keys of a manifest."""
 _BYTES_LIMIT = 1 << 63
 _LENIENT = ConfigDict(extra="ignore")
 
@@ -141,6 +143,8 @@ def parse(data: bytes, path: str) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: not JSON within our limits, or cut off after {len(data)} bytes ({error})") from error
     if not isinstance(whole, dict) or not isinstance(whole.get(MANIFEST_KEY), dict):
+        if isinstance(whole, dict) and any(isinstance(part, dict) and part.keys() >= _OURS for part in whole.values()):
+            raise DamagedCheckpointError(f"{path}: the manifest has changed since it was written: it is not under {MANIFEST_KEY!r}")
         raise ForeignIndexError(f"{path}: the index of another program's checkpoint: it has no {MANIFEST_KEY!r}")
     found: dict[str, Any] = whole[MANIFEST_KEY]
     version = found.get("version")
