@@ -72,7 +72,10 @@ def test_variables_come_after_sudo(asked: Any, tmp_path: Path) -> None:
 
 
 def test_a_host_that_fails_ends_the_others(asked: Any, tmp_path: Path) -> None:
-    (tmp_path / "bin" / "once").write_text(f'#!/bin/sh\nmkdir "{tmp_path}/first" 2>/dev/null && exit 7\nexec sleep 600\n')
+    # The first one fails when the other is there.
+    first, second = (shlex.quote(str(tmp_path / name)) for name in ("first", "second"))
+    script = f"if mkdir {first} 2>/dev/null; then until test -e {second}; do sleep 0.01; done; exit 7; fi; mkdir {second}; exec sleep 600"
+    (tmp_path / "bin" / "once").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "bin" / "once").chmod(0o755)
     # Without its end, the other would sleep.
     with pytest.raises(JobError, match="exit code 7 of: gcloud compute ssh"):
