@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torchvision_operators  # noqa: F401
+
+# isort: split
 import json
 import sys
 from pathlib import Path
