@@ -77,6 +77,17 @@ def test_many_rows_in_groups_of_any_sizes(ends: list[int], kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["rows", "columns", "terms"])
+def test_tiles_of_every_dtype(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    shapes = {"rows": ((1024, 16), (4, 16, 8)), "columns": ((4, 8, 16), (16, 1024)), "terms": ((16, 1024), (1024, 8))}
+    a, b = (torch.randn(shape).to(dtype) for shape in shapes[kind])
+    tolerance = 1e-4 if dtype is torch.float32 else 2e-2
+    ends = torch.tensor([200, 200, 900, 1024], dtype=torch.int32)
+    check_lowering(torch.ops.aten._grouped_mm.default, a, b, ends, rtol=tolerance, atol=tolerance)
+
+
 def test_what_is_infinite_stays_in_its_group() -> None:
     torch.manual_seed(0)
     ends = torch.tensor([300, 300, 800, 1024], dtype=torch.int32)

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.matmul import contract
+from xla_core.ops.promote import compute_dtype
 
 _LOWEST, _HIGHEST = 32, 128
 _TURN = 64
@@ -58,7 +59,10 @@ def _at(values: jax.Array, places: jax.Array) -> jax.Array:
 
 
 def rows_by_groups(a: jax.Array, b: jax.Array, ends: jax.Array, height: int) -> jax.Array:
-    """Rows of `a` (M, K), each with the matrix of its group of `b` (groups, K, N): (M, N), zeros for rows in no group."""
+    """Rows of `a` (M, K), each with the matrix of its group of `b` (groups, K, N): (M, N), zeros for rows in no group.
+
+    Not cast back from the accumulation dtype, as the next one.
+    """
     whole = lax.pad(a, np.array(0, a.dtype), [(0, height, 0), (0, 0, 0)])
 
     def product(tile: Tiles) -> jax.Array:
@@ -71,7 +75,7 @@ def rows_by_groups(a: jax.Array, b: jax.Array, ends: jax.Array, height: int) -> 
         return lax.dynamic_update_slice_in_dim(found, again(tile), tile.first, 0), None
 
     again = jax.checkpoint(product, prevent_cse=False)  # for JAX's derivatives: else they keep a matrix for each tile
-    empty = lax.full((a.shape[0] + height, b.shape[2]), 0, jax.eval_shape(product, _like(ends)).dtype)
+    empty = lax.full((a.shape[0] + height, b.shape[2]), 0, compute_dtype(a.dtype))
     found, _ = lax.scan(turn, empty, tiles(ends, a.shape[0], height))
     return lax.slice_in_dim(found, 0, a.shape[0])
 
@@ -91,14 +95,9 @@ def terms_by_groups(a: jax.Array, b: jax.Array, ends: jax.Array, height: int) ->
         return lax.dynamic_update_index_in_dim(found, total, tile.group, 0), None
 
     again = jax.checkpoint(product, prevent_cse=False)
-    empty = lax.full((ends.shape[0], a.shape[0], b.shape[1]), 0, jax.eval_shape(product, _like(ends)).dtype)
+    empty = lax.full((ends.shape[0], a.shape[0], b.shape[1]), 0, compute_dtype(a.dtype))
     found, _ = lax.scan(turn, empty, tiles(ends, b.shape[0], height))
     return found
-
-
-def _like(ends: jax.Array) -> Tiles:
-    number = jax.ShapeDtypeStruct((), ends.dtype)
-    return Tiles(number, number, number)  # type: ignore[arg-type]
 
 
 def _kept(rows: jax.Array, tile: Tiles) -> jax.Array:

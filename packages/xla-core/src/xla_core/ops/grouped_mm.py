@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import numpy as np
@@ -14,32 +13,34 @@ from xla_core.ops.matmul import matrix_product
 from xla_core.ops.promote import cast, compute_dtype
 from xla_core.ops.table import Context, op
 
-Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 _ROWS = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0])
 _TERMS = lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), lhs_ragged_dimensions=[1], rhs_group_dimensions=[])
 
 
 def _rows(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
-    height = group_tiles.height(a.shape[0], b.shape[0])
-    ragged = partial(_ragged, numbers=_ROWS)
-    return ragged(a, b, ends) if height is None else _by_tiles(partial(group_tiles.rows_by_groups, height=height), ragged, a, b, ends)
+    return _grouped(a, b, ends, a.shape[0], _ROWS, group_tiles.rows_by_groups)
 
 
 def _terms(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
-    height = group_tiles.height(b.shape[0], ends.shape[0])
-    ragged = partial(_ragged, numbers=_TERMS)
-    return ragged(a, b, ends) if height is None else _by_tiles(partial(group_tiles.terms_by_groups, height=height), ragged, a, b, ends)
+    return _grouped(a, b, ends, b.shape[0], _TERMS, group_tiles.terms_by_groups)
 
 
-def _ragged(a: jax.Array, b: jax.Array, ends: jax.Array, numbers: lax.RaggedDotDimensionNumbers) -> jax.Array:
-    sizes = lax.sub(ends, lax.pad(ends, np.int32(0), [(1, -1, 0)]))
-    found = lax.ragged_dot_general(a, b, sizes, numbers, precision=precision.current(), preferred_element_type=compute_dtype(a.dtype))
-    return cast(found, a.dtype)
+def _grouped(
+    a: jax.Array, b: jax.Array, ends: jax.Array, rows: int, numbers: lax.RaggedDotDimensionNumbers, by_tiles: Callable[..., jax.Array]
+) -> jax.Array:
+    """The product of groups of so many rows in all; on the CPU by tiles where they are faster."""
+    height, wide = group_tiles.height(rows, ends.shape[0]), compute_dtype(a.dtype)
 
+    def ragged(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
+        sizes = lax.sub(ends, lax.pad(ends, np.int32(0), [(1, -1, 0)]))
+        return lax.ragged_dot_general(a, b, sizes, numbers, precision=precision.current())
 
-def _by_tiles(tiled: Product, ragged: Product, a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
-    """The product by tiles where the program runs on the CPU."""
-    found: jax.Array = lax.platform_dependent(a, b, ends, cpu=lambda *factors: cast(tiled(*factors), a.dtype), default=ragged)
+    def on_cpu(a: jax.Array, b: jax.Array, ends: jax.Array) -> jax.Array:
+        # XLA's grouped product sums in float32, but for the CPU: there in the dtype of the factors.
+        found = ragged(cast(a, wide), cast(b, wide), ends) if height is None else by_tiles(a, b, ends, height)
+        return cast(found, a.dtype)
+
+    found: jax.Array = lax.platform_dependent(a, b, ends, cpu=on_cpu, default=ragged)
     return found
 
 
