@@ -135,9 +135,11 @@ SYNC_WAIT: Setting[bool | None] = Setting(
 )
 USE_SPMD = _flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones.")
 AUTO_SPMD = _flag("XLA_AUTO_SPMD", False, "SPMD mode: uploaded tensors are sharded over all devices by a policy, see docs/spmd.md.")
-USE_BF16 = _flag("XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16.")
-DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32.")
-USE_32BIT_LONG = _flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32.")
+USE_BF16 = _flag(
+    "XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16. Fixed with the first tensor."
+)
+DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32. Fixed with the first tensor.")
+USE_32BIT_LONG = _flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32. Fixed with the first tensor.")
 NO_SPECIAL_SCALARS = _flag(
     "XLA_NO_SPECIAL_SCALARS", False, "Python numbers are inputs of a program from the start, not constants until they change."
 )

@@ -1,10 +1,12 @@
 """torch dtypes and the XLA dtypes that stand for them on the device.
 
-The pair is fixed for the life of a process: `XLA_USE_BF16` and `XLA_DOWNCAST_BF16` are read once.
+The pair is fixed for the life of a process, with the first tensor or program that it could change: `XLA_USE_BF16`, `XLA_DOWNCAST_BF16`
+and `XLA_USE_32BIT_LONG` are read then, once.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
 
@@ -60,9 +62,12 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
         raise UnsupportedDtypeError(f"{dtype} is not a dtype that torch has; convert the array first") from None
 
 
-@cache
-def _reduced() -> Mapping[torch.dtype, np.dtype]:
-    """The device's dtype for each dtype that it computes in another one."""
+_REDUCIBLE = frozenset({torch.float32, torch.float64, torch.int64})
+"""Dtypes that variables may have the device compute in another one."""
+
+
+def _asked_for() -> Mapping[torch.dtype, np.dtype]:
+    """The device's dtype for each dtype that the variables, as they are now, have it compute in another one."""
     half, single = _NATURAL[torch.bfloat16], _NATURAL[torch.float32]
     long = {torch.int64: _NATURAL[torch.int32]} if config.USE_32BIT_LONG.get() else {}
     if config.USE_BF16.get():
@@ -72,12 +77,35 @@ def _reduced() -> Mapping[torch.dtype, np.dtype]:
     return long
 
 
+_reduced = cache(_asked_for)
+
+
 def device_dtype(dtype: torch.dtype) -> np.dtype:
     """The dtype in which the device holds and computes tensors that report `dtype`."""
-    reduced = _reduced()
-    return reduced[dtype] if dtype in reduced else natural_dtype(dtype)
+    if dtype not in _REDUCIBLE:
+        return natural_dtype(dtype)
+    return _reduced().get(dtype, _NATURAL[dtype])
+
+
+def check_conversions() -> None:
+    """Warn if the variables ask for other dtypes than the device computes in: they came too late for this process."""
+    if _reduced.cache_info().currsize == 0:
+        return
+    asked = _asked_for()
+    if asked != _reduced():
+        variables = ", ".join(f"{each.name}={int(each.get())}" for each in (config.USE_BF16, config.DOWNCAST_BF16, config.USE_32BIT_LONG))
+        warnings.warn(
+            f"{variables} has no effect any more: the first tensor of this process fixed the dtypes in which the device computes "
+            f"({conversions() or 'those of the tensors'}), and now others are asked for ({_text(asked) or 'those of the tensors'}). "
+            "Set the variables before the first tensor, or run this in a process of its own",
+            stacklevel=2,
+        )
 
 
 def conversions() -> str:
     """The mapping of `device_dtype` as text, for program keys: programs compiled under one mapping are not those of another."""
-    return ", ".join(f"{logical}: {physical}" for logical, physical in _reduced().items())
+    return _text(_reduced())
+
+
+def _text(reduced: Mapping[torch.dtype, np.dtype]) -> str:
+    return ", ".join(f"{logical}: {physical}" for logical, physical in reduced.items())

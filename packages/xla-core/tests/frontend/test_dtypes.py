@@ -225,14 +225,36 @@ def test_bits_are_refused_where_there_are_none(fork: Run) -> None:
     assert fork(code, XLA_USE_BF16="1").splitlines() == ["True", "[16256, 16256]"]
 
 
-def test_is_read_once(fork: Run) -> None:
+def test_conversion_variables_count_until_the_first_tensor(fork: Run) -> None:
     code = """
         import os, torch, torch_xla
+        import torch_xla.core.xla_model as xm
+        import torch_xla.runtime as xr
+        torch_xla.manual_seed(3), xm.set_rng_state(5), torch_xla.device(), xr.device_type()
+        torch.ones(2, dtype=torch.bool, device="xla").tolist()
+        os.environ["XLA_USE_BF16"] = "1"
+        print(torch_xla.device(), (torch.ones(1, device="xla") + 2.0**-8 - 1).item())
+    """
+    assert fork(code).strip() == "xla:0 0.0"
+
+
+@pytest.mark.parametrize("notices", ["torch_xla.device()", "torch.ones(4, device='xla').sin().tolist()"])
+def test_conversion_variables_that_come_too_late_warn(notices: str, fork: Run) -> None:
+    code = f"""
+        import os, warnings, torch, torch_xla
         one = torch.ones(1, device="xla")
         os.environ["XLA_USE_BF16"] = "1"
-        print((one + 2.0**-8 - 1).item() > 0, (torch.ones(3, device="xla") + 2.0**-8 - 1).tolist()[0] > 0)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            {notices}
+        print(str(said[0].message).partition(":")[0])
+        del os.environ["XLA_USE_BF16"]
+        warnings.simplefilter("error")
+        torch_xla.device()
+        print((one + 2.0**-8 - 1).item() > 0)
     """
-    assert fork(code).strip() == "True True"
+    lines = fork(code).splitlines()
+    assert lines == ["XLA_USE_BF16=1, XLA_DOWNCAST_BF16=0, XLA_USE_32BIT_LONG=0 has no effect any more", "True"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)

@@ -13,6 +13,7 @@ from xla_core.api.processes import process_index
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.user_modules import xr
 from xla_core.compat.deprecation import Deprecation
+from xla_core.dtypes import check_conversions
 from xla_core.errors import UnknownDeviceError
 from xla_core.runtime import client
 from xla_core.runtime.client import recorder_at, recorder_of
@@ -45,8 +46,9 @@ def device_count() -> int:
 def device(index: int | None = None) -> torch.device:
     """The current default device, or the one at `index`, which then becomes the default.
 
-    Raises IndexError past the last. Under SPMD it is always `xla:0`.
+    Raises IndexError past the last. Under SPMD it is always `xla:0`. Warns if `XLA_USE_BF16` or a variable like it was set too late.
     """
+    check_conversions()
     if xr(is_spmd)():
         return torch.device("xla", 0)
     if index is not None:

@@ -14,6 +14,7 @@ from xla_core import config, metrics
 from xla_core.compile import disk
 from xla_core.compile.cache import Program
 from xla_core.compile.compiler import Executable, devices_of, donated_arguments, jitted, result_shardings
+from xla_core.dtypes import check_conversions
 from xla_core.errors import LoweringError
 from xla_core.ir.device_order import in_order_of, relabelled, relabelling
 from xla_core.ir.graph import Graph, Inputs
@@ -80,6 +81,7 @@ def build(target: Target, graph: Graph, inputs: Inputs, program: Program, argume
 
 def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
     start, begin = time.time(), time.perf_counter_ns()
+    check_conversions()
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
     shardings = [sharding_text(buffer.sharding) for buffer in inputs.buffers] if spans_devices(target.default) else ()

@@ -39,8 +39,9 @@ def markdown(settings: Mapping[str, Sequence[process.Setting[Any]]]) -> str:
         "# Settings",
         "",
         "Every environment variable that the packages read, with what it does. They are read when they are needed, so that a change in",
-        "`os.environ` counts from then on; an empty one counts as unset, and a value that is not allowed raises ValueError. Written by",
-        "`xla-debug settings --markdown`; `xla-debug settings` prints the same for what is installed.",
+        "`os.environ` counts from then on, unless the row says when it is fixed; an empty one counts as unset, and a value that is",
+        "not allowed raises ValueError. Written by `xla-debug settings --markdown`; `xla-debug settings` prints the same for what is",
+        "installed.",
     ]
     for package, rows in settings.items():
         lines += ["", f"## {package}", "", f"| {' | '.join(_HEADER)} |", f"|{'---|' * len(_HEADER)}"]
