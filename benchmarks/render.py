@@ -160,13 +160,16 @@ def job_table(results: Results) -> str:
 
 
 def machine_table(all_results: list[Results]) -> str:
-    """Machine, command and date of every file."""
-    rows = [["kind", *(results["kind"] for results in all_results)]]
-    for key in ("command", "date"):
-        rows.append([key, *(f"`{results[key]}`" if key == "command" else results[key] for results in all_results)])
-    for key in all_results[0]["machine"]:
-        rows.append([key, *(str(results["machine"][key]) for results in all_results)])
-    return table(rows[0], rows[1:], right_from=99)
+    """What the files have in common of their machines, in a line; then kind, command, date and what differs, a file a row."""
+    machines = [results["machine"] for results in all_results]
+    common = [key for key in machines[0] if all(machine[key] == machines[0][key] for machine in machines)]
+    differing = [key for key in machines[0] if key not in common]
+    line = ", ".join(f"{key} {machines[0][key]}" for key in common)
+    rows = [
+        [results["kind"], results["date"], *(str(machine[key]) for key in differing), f"`{results['command']}`"]
+        for results, machine in zip(all_results, machines, strict=True)
+    ]
+    return f"{line}\n\n{table(['kind', 'date', *differing, 'command'], rows, right_from=99)}"
 
 
 TABLES: dict[str, Callable[[Results], str]] = {

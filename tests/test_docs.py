@@ -27,22 +27,38 @@ EXCERPTS = {
     "docs/performance.md": "clients/test_excerpts.py",
 }
 """Pages with blocks that do not run here, and what runs them."""
-# Runs programs one after the other in this process, and writes what each that failed raised.
+# Runs programs one after the other in this process, and writes what each printed, and what it raised if it failed.
 RUN_ALL = """
-import json, pathlib, runpy, sys, traceback
+import contextlib, io, json, pathlib, runpy, sys, traceback
 for program in sys.argv[1:]:
-    raised = None
-    try:
-        runpy.run_path(program, run_name="__main__")
-    except BaseException:
-        raised = traceback.format_exc()
-    pathlib.Path(program).with_suffix(".json").write_text(json.dumps(raised))
+    raised = ""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except BaseException:
+            raised = traceback.format_exc()
+    pathlib.Path(program).with_suffix(".json").write_text(json.dumps([raised, printed.getvalue()]))
 """
 
 
 def blocks(page: Path) -> list[str]:
     """The fenced blocks of a page that are marked `python`; those marked `py` are `EXCERPTS`."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def unprinted(page: Path, printed: str) -> list[str]:
+    """What comments behind a `print` of a page say that it prints, and no line that it printed is.
+
+    `…` stands for anything, and what follows the first colon may be an explanation.
+    """
+    lines = printed.splitlines()
+    said = re.findall(r"^ *print\(.*\)  # (.*)$", "\n".join(blocks(page)), re.M)
+    return [claim for claim in said if not any(_says(claim, line) for line in lines)]
+
+
+def _says(claim: str, line: str) -> bool:
+    outputs = (claim, claim.partition(": ")[0])
+    return any(re.fullmatch(".*".join(re.escape(part.strip()) for part in output.split("…")), line.strip()) for output in outputs)
 
 
 def alone(page: Path) -> bool:
@@ -97,8 +113,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def raised_together(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str | None]:
-    """What the blocks of each page raised that can share a process with others: torch and jax are imported once."""
+def run_together(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, tuple[str, str]]:
+    """What the blocks of each page raised and printed that can share a process with others: torch and jax are imported once."""
     folder = tmp_path_factory.mktemp("blocks")
     programs = {page: folder / f"{name(page).replace('/', '-')}.py" for page in PAGES if blocks(page) and not alone(page)}
     for page, program in programs.items():
@@ -107,12 +123,14 @@ def raised_together(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str 
         [sys.executable, "-c", RUN_ALL, *map(str, programs.values())], cwd=folder, capture_output=True, text=True, check=False
     )
     results = {page: program.with_suffix(".json") for page, program in programs.items()}
-    return {page: json.loads(file.read_text(encoding="utf-8")) if file.exists() else done.stderr for page, file in results.items()}
+    return {page: json.loads(file.read_text(encoding="utf-8")) if file.exists() else (done.stderr, "") for page, file in results.items()}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and not alone(page)], ids=name)
-def test_python_blocks_run(page: Path, raised_together: dict[Path, str | None]) -> None:
-    assert raised_together[page] is None, raised_together[page]
+def test_python_blocks_run_and_print_what_they_say(page: Path, run_together: dict[Path, tuple[str, str]]) -> None:
+    raised, printed = run_together[page]
+    assert not raised, raised
+    assert not unprinted(page, printed)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and alone(page)], ids=name)
@@ -121,6 +139,18 @@ def test_python_blocks_run_in_a_process_of_their_own(page: Path, tmp_path: Path)
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert not unprinted(page, done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("claim", "line", "says"),
+    [
+        ("6.0: the sum", "6.0", True), ("{'data': 4}", "{'data': 4}", True), ("… is gone: ask", "the file is gone: ask", True),
+        ("6.0", "16.0", False), ("the sum: 6.0", "6.0", False), ("… is gone", "the file is gone, too", False),
+    ],
+)  # fmt: skip
+def test_a_comment_behind_a_print_is_what_it_prints(claim: str, line: str, says: bool) -> None:
+    assert _says(claim, line) is says
 
 
 def test_blocks_that_do_not_run_here_run_elsewhere() -> None:
