@@ -1,17 +1,37 @@
-"""Replace files atomically: a reader, also after a crash of the program, finds the old contents or the new, never a part."""
+"""Replace files atomically: a reader, also after a crash of the program, finds the old contents or the new, never a part.
+
+What is written goes first to a temporary file beside the target. Its writer holds a lock on it (flock), which the system takes away when the
+process dies, however it does. A temporary file that nobody has locked is the leftover of a killed writer, and whoever next writes into the
+folder removes it. Process ids would not tell: other containers count their own, and numbers are used again.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import hashlib
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 _LONGEST_STEM = 100
+"""Bytes of the target's name in the name of its temporary file."""
+_TEMPORARY = re.compile(r"\..*\.(?P<mount>[0-9a-f]{16})-[0-9a-f]{16}\.xla-tmp", re.DOTALL)
+_LEFT_ELSEWHERE_S = 86_400
+"""A file of another mount, whose locks need not be visible here, is a leftover when nobody has written to it for this time."""
+_MANY_NAMES = 1000
+"""A folder with more is listed once by each process, others at each write."""
+_listed: set[tuple[int, int]] = set()
+"""Such folders, by device and inode."""
 _NO_FOLDER_SYNC = frozenset({errno.EBADF, errno.EINVAL})
 """Error numbers of file systems that synchronize no folders."""
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+"""Error numbers of file systems that lock no files."""
 
 
 @contextmanager
@@ -20,24 +40,124 @@ def atomic_write(
 ) -> Iterator[Path]:
     """Give the path of a temporary file to write to, which is renamed to `path` at the end, or removed if something was raised.
 
-    temporary: a path of the caller's in the same folder, which the caller creates; None for a new, empty file with the bits of `mode`
-    that the umask lets through. durable: as `sync_file` and `sync_folder`, so that the new contents also survive a crash of the machine.
-    Raises OSError.
+    temporary: a path of the caller's in the same folder, which the caller creates, and removes if it was killed before. None for a new,
+    empty file with the bits of `mode` that the umask lets through; write into it, no other may take its place. Files of this kind that
+    killed writers have left in the folder are removed. durable: as `sync_file` and `sync_folder`, so that the new contents also survive a
+    crash of the machine. Raises OSError.
     """
     target = Path(path)
-    if temporary is None:
-        temporary = target.with_name(f".{target.name[:_LONGEST_STEM]}.{secrets.token_hex(8)}")
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
-    try:
-        yield temporary
-        if durable:
-            sync_file(temporary)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _locked_file(target, mode) if temporary is None else nullcontext(temporary) as written:
+        try:
+            yield written
+            if durable:
+                sync_file(written)
+            written.replace(target)
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
     if durable:
         sync_folder(target.parent)
+
+
+@contextmanager
+def _locked_file(target: Path, mode: int) -> Iterator[Path]:
+    """A new file beside the target, locked by this process; leftovers there are removed."""
+    folder = target.parent.stat()
+    mount = _mount(folder.st_dev)
+    temporary, fd = _new_file(target, mode, mount)
+    try:
+        _remove_leftovers(target.parent, (folder.st_dev, folder.st_ino), mount, os.fstat(fd).st_mtime)
+        yield temporary
+    finally:
+        unlock(fd)
+        os.close(fd)
+
+
+def _new_file(target: Path, mode: int, mount: str) -> tuple[Path, int]:
+    """A temporary file and its descriptor, locked."""
+    stem = target.name.encode(errors="replace")[:_LONGEST_STEM].decode(errors="ignore")
+    while True:
+        temporary = target.with_name(f".{stem}.{mount}-{secrets.token_hex(8)}.xla-tmp")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with suppress(BlockingIOError):
+            lock(fd)
+            if _is_at(temporary, fd):
+                return temporary, fd
+        # Another process took it for a leftover before it was locked.
+        os.close(fd)
+        temporary.unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path, identity: tuple[int, int], mount: str, now_s: float) -> None:
+    """Remove the temporary files of killed writers. now_s: by the clock of the file system, since the epoch."""
+    if identity in _listed:
+        return
+    try:
+        names = os.listdir(folder)
+    except PermissionError:  # one may write into a folder and not list it
+        names = []
+    if len(names) > _MANY_NAMES:
+        _listed.add(identity)
+    for name in names:
+        if (match := _TEMPORARY.fullmatch(name)) is not None:
+            with suppress(OSError):  # of another user, or gone: this process has its own file to write
+                _remove_if_left(folder / name, now_s - _LEFT_ELSEWHERE_S if match["mount"] != mount else None)
+
+
+def _remove_if_left(path: Path, before_s: float | None) -> None:
+    """Remove a file that no process has locked and, where a time is given, none has written to since. Raises OSError."""
+    # To write, too: NFS locks no others. A pipe is not waited for, a link not followed.
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or (before_s is not None and status.st_mtime > before_s):
+            return
+        if lock(fd) and _is_at(path, fd):  # no longer there: renamed to its target, or removed
+            path.unlink()
+    finally:
+        unlock(fd)
+        os.close(fd)
+
+
+@cache
+def _mount(device: int) -> str:
+    """Names a file system as it is mounted in this running system: who finds the same name also sees the same locks.
+
+    Of network file systems some keep locks to each mount of each machine.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:  # not Linux
+        boot = secrets.token_bytes(16)
+    return hashlib.sha256(b"%d %b" % (device, boot)).hexdigest()[:16]
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    """Whether this path still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def lock(fd: int, *, wait: bool = False) -> bool:
+    """Lock an open file or folder against all who open it anew (flock). Gives whether it is locked: not every file system can.
+
+    The system unlocks it when the process dies. wait: until no other has locked it. Raises BlockingIOError if another has; OSError.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Unlock what `lock` has locked, also where a process that was forked meanwhile has the descriptor too."""
+    with suppress(OSError):  # of file systems without locks
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o666, durable: bool = False) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((2, 4), "xla-serialization")
+abi.require((2, 7), "xla-serialization")
 abi.events.exclude_frames(Path(__file__).parent)
 
 files = abi.files
