@@ -308,7 +308,10 @@ def test_writers_that_clean_up_at_once_disturb_none(tmp_path: Path) -> None:
     assert {(tmp_path / str(number)).read_text() for number in range(5)} <= {"a" * 100, "b" * 100, "c" * 100}
 
 
-@pytest.mark.parametrize("name", ["x" * 255, "ä" * 127, "\N{SNOWMAN}" * 85, "\udcff" * 255, "-\n.."], ids=["long", "two", "three", "bytes", "line"])
+STRANGE_NAMES = {"long": "x" * 255, "two": "ä" * 127, "three": "\N{SNOWMAN}" * 85, "bytes": "\udcff" * 255, "line": "-\n.."}
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES.values(), ids=STRANGE_NAMES)
 def test_names_as_long_and_strange_as_the_system_lets_them_be(tmp_path: Path, name: str) -> None:
     with files.atomic_write(tmp_path / name) as temporary:
         temporary.write_bytes(b"new")

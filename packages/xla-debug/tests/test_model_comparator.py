@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,113 @@ def test_files_and_folders_that_cannot_be_compared(tmp_path: Path) -> None:
         mc.tensor_file_compare(tmp_path / "absent.pt", tmp_path / "absent.pt")
     with pytest.raises(ValueError, match="holds no tensors that model_comparator.save wrote"):
         mc.compare(tmp_path, tmp_path)
+
+
+Damage = Callable[[bytes, random.Random], bytes]
+DAMAGES: dict[str, Damage] = {
+    "flip": lambda data, chosen: _flipped(data, chosen.randrange(len(data)), chosen.randrange(8)),
+    "truncate": lambda data, chosen: data[: chosen.randrange(len(data))],
+    "extend": lambda data, chosen: data + chosen.randbytes(chosen.randrange(1, 100)),
+}
+
+
+def _flipped(data: bytes, place: int, bit: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("times", [40, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_damage_compares_other_numbers(tmp_path: Path, damage: str, times: int) -> None:
+    """It is refused with the file's name, or the numbers are those that were saved."""
+    for name in ("a", "b"):
+        mc.configure(tmp_path / name)
+        mc.save("x", torch.arange(40.0), step=0)
+    file = tmp_path / "a" / "x.0.0.pt"
+    whole, chosen = file.read_bytes(), random.Random(4)
+    refused = 0
+    for _ in range(times):
+        file.write_bytes(DAMAGES[damage](whole, chosen))
+        try:
+            assert mc.compare(tmp_path / "a", tmp_path / "b") == ""
+        except ValueError as error:
+            assert str(file) in str(error)
+            refused += 1
+    assert refused > times // 2
+
+
+def test_each_bit_of_the_numbers_counts(tmp_path: Path) -> None:
+    """torch.load alone would not notice: it looks at no checksums."""
+    mc.configure(tmp_path)
+    mc.save("x", torch.arange(1.0, 5.0), step=0)
+    file = tmp_path / "x.0.0.pt"
+    whole = file.read_bytes()
+    start = whole.index(torch.arange(1.0, 5.0).numpy().tobytes())
+    for place in range(start, start + 16):
+        file.write_bytes(_flipped(whole, place, place % 8))
+        assert torch.load(file, weights_only=True).tolist() != [1.0, 2.0, 3.0, 4.0]
+        with pytest.raises(ValueError, match="x.0.0.pt is damaged"):
+            mc.tensor_file_compare(file, file)
+
+
+def test_files_in_each_others_place(tmp_path: Path) -> None:
+    mc.configure(tmp_path)
+    for name in ("x", "y"):
+        mc.save(name, torch.ones(3), step=0)
+    (tmp_path / "x.0.0.pt").rename(tmp_path / "y.0.0.pt")
+    with pytest.raises(ValueError, match="y.0.0.pt was saved as x.0.0.pt"):
+        mc.compare(tmp_path, tmp_path)
+
+
+def test_files_of_other_programs_have_no_checksum(tmp_path: Path) -> None:
+    torch.save(torch.ones(3), tmp_path / "x.0.0.pt")
+    assert mc.compare(tmp_path, tmp_path) == ""
+
+
+@pytest.mark.parametrize("made", ["pipe", "zero", "folder", "link"])
+def test_what_is_no_file_is_refused(tmp_path: Path, made: str) -> None:
+    mc.configure(tmp_path / "a")
+    mc.save("x", torch.ones(3), step=0)
+    (tmp_path / "b").mkdir()
+    file = tmp_path / "b" / "x.0.0.pt"
+    if made == "pipe":
+        os.mkfifo(file)
+    elif made == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero" if made == "zero" else file.name)
+    with pytest.raises(OSError, match="x.0.0.pt"):
+        mc.compare(tmp_path / "a", tmp_path / "b")
+    result = CliRunner().invoke(mc.main, [str(tmp_path / "a"), str(tmp_path / "b")])
+    assert result.exit_code == 2 and "x.0.0.pt" in result.output
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from xla_core import files
+from xla_debug import model_comparator
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+model_comparator.configure(sys.argv[1])
+model_comparator.save("x", torch.ones(1000), step=0)
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        files.Path.replace = die
+        model_comparator.save("x", torch.zeros(1000), step=0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+"""
+
+
+def test_a_killed_save_leaves_the_earlier_file(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=300)
+    assert torch.equal(torch.load(tmp_path / "x.0.0.pt", weights_only=True), torch.ones(1000)) and len(list(tmp_path.iterdir())) == 2
+    assert mc.compare(tmp_path, tmp_path) == "", "what is half saved has another name"
+    mc.configure(tmp_path)
+    mc.save("x", torch.zeros(3), step=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.0.0.pt"]
 
 
 def test_signature() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,20 @@ def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path) -> Non
         xm.save({"w": torch.ones(100), "no": Unpicklable()}, tmp_path / "saved")
     assert torch.load(tmp_path / "saved", weights_only=True) == {"step": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_flipped_bit_is_found_by_the_archive_s_checksums(tmp_path: Path) -> None:
+    """torch.load looks at none."""
+    path = tmp_path / "saved"
+    xm.save({"w": torch.ones(50).to("xla")}, path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(torch.ones(50).numpy().tobytes()) + 2] ^= 1
+    path.write_bytes(whole)
+    assert not torch.equal(torch.load(path, weights_only=True)["w"], torch.ones(50))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is not None
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def test_a_save_replaces_the_one_before(tmp_path: Path) -> None:
     saved(tmp_path / "saved", 1.0)
     xser.save([torch.full((5,), 2.0).to("xla")], tmp_path / "saved")
     assert torch.equal(xser.load(tmp_path / "saved")[0], torch.full((5,), 2.0))
-    assert {file.name for file in (tmp_path / "saved.tensors").iterdir()} == {"tensor_0.pt", "structure"}
+    assert {file.name for file in (tmp_path / "saved.tensors").iterdir()} == {"tensor_0.pt", "structure", "checksums"}
 
 
 def test_a_folder_of_xla_serialization_is_read_too(tmp_path: Path) -> None:
@@ -98,12 +100,117 @@ def test_the_tensors_of_another_save_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedCheckpointError, match="one.tensors: .* is missing"):
         xser.load(one)
     os.rename(tmp_path / "other.tensors", tmp_path / "one.tensors")
-    with pytest.raises(DamagedCheckpointError, match="one.tensors: .* belongs to another save"):
+    with pytest.raises(DamagedCheckpointError, match="one: is damaged, or .*one.tensors, belongs to another save"):
         xser.load(one)
 
 
-def test_damage_names_the_file(tmp_path: Path) -> None:
+Damage = Callable[[bytes, random.Random], bytes]
+DAMAGES: dict[str, Damage] = {
+    "flip": lambda data, chosen: _flipped(data, chosen.randrange(len(data)), chosen.randrange(8)),
+    "truncate": lambda data, chosen: data[: chosen.randrange(len(data))],
+    "extend": lambda data, chosen: data + chosen.randbytes(chosen.randrange(1, 100)),
+}
+
+
+def _flipped(data: bytes, place: int, bit: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def equal(found: dict[str, Any]) -> bool:
+    """Whether it is what `saved` saved."""
+    tensors = torch.cat([found["w"].flatten(), *(tensor.flatten() for tensor in found["tied"]), found["other"], found["cpu"]])
+    return torch.equal(tensors, torch.tensor([1.0] * 18 + [0.0] * 4 + [1.0])) and found["step"] == 3
+
+
+@pytest.mark.parametrize("times", [10, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_damage_loads_other_numbers(tmp_path: Path, damage: str, times: int) -> None:
+    """Of each file in turn: refused with a file's name."""
     path = saved(tmp_path / "saved")
+    chosen = random.Random(4)
+    for file in [path, *sorted((tmp_path / "saved.tensors").iterdir())]:
+        whole = file.read_bytes()
+        for _ in range(times):
+            file.write_bytes(DAMAGES[damage](whole, chosen))
+            with pytest.raises(DamagedCheckpointError, match="saved"):
+                xser.load(path)
+        file.write_bytes(whole)
+    assert equal(xser.load(path))
+
+
+def test_each_bit_of_the_numbers_counts(tmp_path: Path) -> None:
+    """torch.load alone would not notice: it looks at no checksums."""
+    path = saved(tmp_path / "saved")
+    tensor = tmp_path / "saved.tensors" / "tensor_0.pt"
+    whole = tensor.read_bytes()
+    start = whole.index(torch.ones(6).numpy().tobytes())
+    for place in range(start, start + 24):
+        tensor.write_bytes(_flipped(whole, place, place % 8))
+        assert not torch.equal(torch.load(tensor, weights_only=True), torch.ones(2, 3))
+        with pytest.raises(DamagedCheckpointError, match="tensor_0.pt: is damaged"):
+            xser.load(path)
+
+
+def test_a_file_that_is_deleted_or_in_the_place_of_another(tmp_path: Path) -> None:
+    path = saved(tmp_path / "saved")
+    folder = tmp_path / "saved.tensors"
+    contents = {file: file.read_bytes() for file in [path, *sorted(folder.iterdir())]}
+    for file in contents:
+        file.unlink()
+        if file.name in ("structure", "checksums"):  # of two that say the same, one is enough
+            assert equal(xser.load(path))
+        else:
+            with pytest.raises((DamagedCheckpointError, FileNotFoundError), match=file.name):
+                xser.load(path)
+        for other in set(contents) - {file}:
+            file.write_bytes(contents[other])
+            other.write_bytes(contents[file])
+            with pytest.raises(DamagedCheckpointError, match="saved"):
+                xser.load(path)
+            other.write_bytes(contents[other])
+        file.write_bytes(contents[file])
+    shutil.rmtree(folder)
+    with pytest.raises(DamagedCheckpointError, match="saved.tensors: .* is missing"):
+        xser.load(path)
+
+
+def test_values_beside_no_tensors_are_checked_too(tmp_path: Path) -> None:
+    path = tmp_path / "plain"
+    xser.save({"numbers": torch.ones(50), "step": 1}, path)
+    whole = path.read_bytes()
+    path.write_bytes(_flipped(whole, whole.index(torch.ones(50).numpy().tobytes()) + 2, 0))
+    with pytest.raises(DamagedCheckpointError, match="plain: is damaged"):
+        xser.load(path)
+
+
+@pytest.mark.parametrize("name", ["saved", "saved.tensors", "tensor_0.pt", "structure", "checksums"])
+@pytest.mark.parametrize("made", ["pipe", "zero", "folder", "link"])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, made: str) -> None:
+    path = saved(tmp_path / "saved")
+    place = tmp_path / name if name.startswith("saved") else tmp_path / "saved.tensors" / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    if made == "pipe":
+        os.mkfifo(place)
+    elif made == "folder":
+        place.mkdir()  # in the place of that of the tensors an empty one
+    else:
+        place.symlink_to("/dev/zero" if made == "zero" else place.name)
+    with pytest.raises((DamagedCheckpointError, OSError), match="saved"):
+        xser.load(path)
+
+
+def test_what_an_earlier_version_saved_is_read_unchecked(tmp_path: Path) -> None:
+    path = saved(tmp_path / "saved")
+    (tmp_path / "saved.tensors" / "checksums").unlink()
+    assert equal(xser.load(path))
+    torch.save(torch.full((2, 3), 5.0), tmp_path / "saved.tensors" / "tensor_0.pt")
+    assert torch.equal(xser.load(path)["w"], torch.full((2, 3), 5.0))
+
+
+def test_damage_of_what_has_no_checksums_names_the_file(tmp_path: Path) -> None:
+    path = saved(tmp_path / "saved")
+    for name in ("structure", "checksums"):
+        (tmp_path / "saved.tensors" / name).unlink()
     tensor = tmp_path / "saved.tensors" / "tensor_1.pt"
     whole = tensor.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"\0" * 100):

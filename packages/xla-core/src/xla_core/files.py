@@ -1,8 +1,8 @@
 """Replace files atomically: a reader, also after a crash of the program, finds the old contents or the new, never a part.
 
-What is written goes first to a temporary file beside the target. Its writer holds a lock on it (flock), which the system takes away when the
-process dies, however it does. A temporary file that nobody has locked is the leftover of a killed writer, and whoever next writes into the
-folder removes it. Process ids would not tell: other containers count their own, and numbers are used again.
+What is written goes first to a temporary file beside the target. Its writer holds a lock on it (flock), which the system takes away when
+the process dies, however it does. A temporary file that nobody has locked is the leftover of a killed writer, and whoever next writes into
+the folder removes it. Process ids would not tell: other containers count their own, and numbers are used again.
 """
 
 from __future__ import annotations

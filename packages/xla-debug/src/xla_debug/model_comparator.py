@@ -1,7 +1,13 @@
-"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ."""
+"""Two runs of a model compared: tensors saved by name and step, a file each, and where those of two folders differ.
+
+A file is that of torch.save, a ZIP archive, whose comment has the file's name and a checksum of all before the comment. torch.load passes
+over the comment.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 import os
 import pickle
@@ -16,10 +22,19 @@ import click
 import torch
 
 import torch_xla.runtime as xr
+from xla_debug.core import files
+from xla_debug.regular_files import read_bytes
 from xla_debug.settings import MODELCMP_SAVEDIR
 
+_UNREADABLE = (EOFError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
+"""What torch.load raises for files that torch.save did not write."""
 _RTOL, _ATOL, _MAX_DIFFS = 1e-5, 1e-8, 25
 _FILE = re.compile(r"(?P<name>.+)\.(?P<step>\d+)\.(?P<ordinal>\d+)\.pt")
+_NO_COMMENT = b"\0\0"
+"""The last bytes of a ZIP archive without a comment: its length."""
+_MARK = b"xla-debug sha256 "
+_COMMENT = re.compile(_MARK + rb"([0-9a-f]{64}) ([ -~]+)")
+_LONGEST_COMMENT = 500
 
 
 class _Saving:
@@ -57,8 +72,24 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         number = _saving.saved[ordinal, name] if step is None else step
         _saving.saved[ordinal, name] += 1
     Path(folder).mkdir(parents=True, exist_ok=True)
+    target = Path(folder) / f"{quote(name, safe='')}.{number}.{ordinal}.pt"
     # A copy: a view would bring all that it is a view of into the file.
-    torch.save(tensor.detach().to("cpu", copy=True), Path(folder) / f"{quote(name, safe='')}.{number}.{ordinal}.pt")
+    files.atomic_write_bytes(target, _with_checksum(tensor.detach().to("cpu", copy=True), target.name))
+
+
+def _with_checksum(tensor: torch.Tensor, name: str) -> bytes:
+    """The file of a tensor."""
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    data = buffer.getvalue()
+    if not data.endswith(_NO_COMMENT):
+        raise RuntimeError(f"{name} is not written: torch.save made no ZIP archive without a comment of it")
+    comment = b"%b%b %b" % (_MARK, hashlib.sha256(data).hexdigest().encode(), name.encode())
+    return data[: -len(_NO_COMMENT)] + _length_of(comment) + comment
+
+
+def _length_of(comment: bytes) -> bytes:
+    return len(comment).to_bytes(2, "little")
 
 
 def compare_tensors(
@@ -104,19 +135,35 @@ def tensor_file_compare(
 ) -> str:
     """`compare_tensors` of two files that `save` wrote.
 
-    Raises OSError for a file that cannot be read, ValueError for one without a tensor.
+    Raises OSError for a file that cannot be read, a pipe or a device, ValueError for one that is damaged, or without a tensor. Files
+    without a checksum, of other programs, are not checked for other numbers.
     """
     return compare_tensors(_load(path1), _load(path2), rtol, atol, max_diffs)
 
 
 def _load(path: str | os.PathLike[str]) -> torch.Tensor:
+    data = read_bytes(path)
+    _check(data, Path(path))
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
         raise ValueError(f"{os.fspath(path)} holds no tensor that torch.load can read: {error}") from error
     if not isinstance(found, torch.Tensor):
         raise ValueError(f"{os.fspath(path)} holds a {type(found).__name__}, not a tensor")
     return found
+
+
+def _check(data: bytes, path: Path) -> None:
+    """Raise ValueError for a file that does not have the checksum, or the name, that its comment says. One of another program has none."""
+    start = data.rfind(_MARK, max(0, len(data) - _LONGEST_COMMENT))
+    if start < len(_NO_COMMENT):
+        return
+    before, length, comment = data[: start - len(_NO_COMMENT)], data[start - len(_NO_COMMENT) : start], data[start:]
+    match = _COMMENT.fullmatch(comment)
+    if match is None or length != _length_of(comment) or hashlib.sha256(before + _NO_COMMENT).hexdigest().encode() != match[1]:
+        raise ValueError(f"{path} is damaged: it has another checksum than when it was saved; save it again")
+    if match[2].decode() != path.name:
+        raise ValueError(f"{path} was saved as {match[2].decode()}: give it that name again")
 
 
 def compare(

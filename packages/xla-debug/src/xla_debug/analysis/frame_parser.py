@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import io
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from xla_debug.regular_files import open_regular
 
 
 class Explained(enum.Enum):
@@ -45,7 +48,7 @@ def process_frames(fname: str | os.PathLike[str]) -> list[FrameGroup]:
 
     Raises OSError for a file that cannot be read, ValueError for one that holds no such explanations.
     """
-    with open(fname, encoding="utf-8") as file:
+    with io.TextIOWrapper(open_regular(fname), encoding="utf-8") as file:
         groups = parse_frames(file)
     if not groups:
         raise ValueError(f"{os.fspath(fname)} holds no explanations: run the program with PT_XLA_DEBUG=1 and PT_XLA_DEBUG_FILE=<this file>")

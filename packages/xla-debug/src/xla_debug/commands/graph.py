@@ -8,6 +8,7 @@ import click
 
 from xla_debug.commands import file_io
 from xla_debug.graphs import drawing, graph_text
+from xla_debug.regular_files import read_bytes
 from xla_debug.run_report import files
 from xla_debug.run_report.schema import RunReport
 
@@ -38,7 +39,7 @@ def command(file: Path, form: str, output: str, number: int | None) -> None:
 def _text(file: Path, number: int | None) -> str:
     """The text of the program that is asked for. Raises GraphTextError, file_io.Wrong."""
     try:
-        text = file.read_bytes().decode()
+        text = read_bytes(file).decode()
     except OSError as error:
         raise file_io.CommandError(f"{file}: cannot be read ({error.strerror}); give a saved graph or the JSON of a run report") from error
     except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ from jax.profiler import ProfileData
 
 from xla_debug.profiling.hlo_origins import Origin, origins
 from xla_debug.profiling.wire_format import Message
+from xla_debug.regular_files import read_bytes
 
 # Fields of XSpace, XPlane, entries of its maps, XEventMetadata, XStat, XStatMetadata.
 _PLANES = 1
@@ -67,7 +68,7 @@ def kernels(path: str | os.PathLike[str]) -> Iterator[Kernel]:
     """What ran on the devices while a profile was taken. path: as of `profile_files`. Raises ProfileFileError."""
     for file in profile_files(path):
         try:
-            data = file.read_bytes()
+            data = read_bytes(file)
             profile = ProfileData.from_serialized_xspace(data)
             metadata = [Message(plane) for plane in Message(data).parts(_PLANES)]
             yield from _Profile(profile, {plane.text(_PLANE_NAME): plane for plane in metadata}).kernels()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
+
+from xla_debug.regular_files import read_bytes
 
 _ADDING = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault", "put", "push"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -30,7 +31,7 @@ def appending_line(name: str, paths: Iterable[str]) -> str | None:
 def _found(name: str, kind: type[ast.expr], path: str) -> list[tuple[int, int]]:
     """(rank, line) of what adds to `name`, the best rank being 0."""
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        tree = ast.parse(read_bytes(path))
     except (OSError, SyntaxError, ValueError):  # a notebook's cell, a file that has changed: the line stays unknown
         return []
     found = []

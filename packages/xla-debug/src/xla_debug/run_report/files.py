@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from xla_debug.regular_files import read_bytes
 from xla_debug.run_report.errors import RunReportFileError
 from xla_debug.run_report.schema import FORMAT, VERSION, RunReport
 
@@ -48,7 +48,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
 def read(path: str | os.PathLike[str]) -> RunReport:
     """The run report in a file. Raises RunReportFileError if it is missing, cut off, something else, or of a newer version."""
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         raise RunReportFileError(f"{path}: there is no such file; {_HOW_TO_WRITE}") from None
     except OSError as error:

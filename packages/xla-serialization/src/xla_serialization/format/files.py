@@ -22,7 +22,10 @@ def open_file(path: Path, folder: int | None = None) -> BinaryIO:
     Raises DamagedCheckpointError for a folder, a pipe or a device, OSError.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
-    fd = os.open(path, flags) if folder is None else os.open(path.name, flags, dir_fd=folder)
+    try:
+        fd = os.open(path if folder is None else path.name, flags, dir_fd=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise DamagedCheckpointError(f"{path}: is no file")

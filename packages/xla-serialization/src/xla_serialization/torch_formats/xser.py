@@ -1,18 +1,21 @@
 """`torch_xla.utils.serialization`: a structure in one file, its XLA tensors in files of a folder beside it.
 
 `path` is written by `torch.save`: the nesting, with a `TensorReference` in place of each XLA tensor. `path.tensors/tensor_<i>.pt` is
-tensor number i. `path.tensors/structure` has the checksum of `path`: a save that is interrupted between moving the folder and the file
-leaves the earlier folder under another name, where `load` finds it.
+tensor number i. Files that others do not look for: `path.tensors/structure` has the checksum of `path`, so that a save that is interrupted
+between moving the folder and the file leaves the earlier folder under another name, where `load` finds it; `path.tensors/checksums` has
+that and those of the tensors' files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
 import shutil
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,13 +32,23 @@ from xla_serialization.core import tensors as tensors_abi
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, UnsavableError
 from xla_serialization.format.files import is_stale, locked, open_file, remove_leftover, rename_lock
 from xla_serialization.format.folder import new_id
+from xla_serialization.format.limits import LARGEST_TEXT, parsed
 from xla_serialization.format.manifest import INDEX
 from xla_serialization.torch_formats.torch_save import write_torch
 
-_DIGEST = "structure"
+_DIGEST, _CHECKSUMS = "structure", "checksums"
+_HEXADECIMAL = re.compile("[0-9a-f]{16}")
 _TRIES = 100
 _UNREADABLE = (RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError)
 """What torch.load raises for files that torch.save did not write."""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """An open folder of tensors. checksums: of their files, by number; None where whoever saved wrote none."""
+
+    descriptor: int
+    checksums: list[str] | None
 
 
 class TensorReference:
@@ -80,8 +93,9 @@ def _refuse_divided(data: Any) -> None:
 def load(path: str | os.PathLike[str]) -> Any:
     """Load what `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
 
-    Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing, do not belong together, or hold more than builtin
-    containers, scalars and tensors.
+    Raises FileNotFoundError, DamagedCheckpointError (RuntimeError) if files are missing, damaged, do not belong together, or hold more than
+    builtin containers, scalars and tensors. What PyTorch/XLA or xla-serialization 0.1 saved has no checksums: there, other numbers are not
+    noticed.
     """
     place = Path(path)
     if (place / INDEX).exists():
@@ -98,16 +112,15 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _load(place: Path, file: BinaryIO, digest: str) -> Any:
-    structure = _unpickled(place, file)
     known: dict[int, torch.Tensor] = {}
+    folder = _folder_of(place, digest)
     with ExitStack() as stack:
-        folder: int | None = None
+        if folder is not None:
+            stack.callback(os.close, folder.descriptor)
 
         def convert(references: list[TensorReference]) -> list[torch.Tensor]:
-            nonlocal folder
             if folder is None:
-                folder = _folder_of(place, digest)
-                stack.callback(os.close, folder)
+                raise DamagedCheckpointError(f"{_with_ending(place, 'tensors')}: the folder with the tensors of {place.name} is missing")
             for reference in references:
                 number = getattr(reference, "tid", None)
                 if type(number) is not int:
@@ -116,6 +129,7 @@ def _load(place: Path, file: BinaryIO, digest: str) -> Any:
                     known[number] = _tensor(place, folder, number)
             return [known[reference.tid] for reference in references]
 
+        structure = _unpickled(place, file)
         return xm.ToXlaTensorArena(convert, lambda value: isinstance(value, TensorReference)).transform(structure)
 
 
@@ -130,14 +144,16 @@ def _unpickled(path: Path, file: BinaryIO) -> Any:
         ) from error
 
 
-def _tensor(place: Path, folder: int, number: int) -> torch.Tensor:
+def _tensor(place: Path, folder: _Folder, number: int) -> torch.Tensor:
     path = _with_ending(place, "tensors") / f"tensor_{number}.pt"
     try:
         # Below the open folder: a save may give it another name meanwhile.
-        file = open_file(path, folder)
+        file = open_file(path, folder.descriptor)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path}: this tensor of the checkpoint is missing") from None
     with file:
+        if folder.checksums is not None and [_digest_of(file)] != folder.checksums[number : number + 1]:
+            raise DamagedCheckpointError(f"{path}: is damaged, or of another save: it has another checksum")
         found = _unpickled(path, file)
     if not isinstance(found, torch.Tensor):
         raise DamagedCheckpointError(f"{path}: holds a {type(found).__name__}, not a tensor")
@@ -157,10 +173,10 @@ def _write(data: Any, path: Path) -> None:
                 # Made and locked while nobody cleans up: between the two it looks like the leftover of a save that was killed.
                 new_tensors.mkdir()
                 stack.enter_context(locked(new_tensors))
-            _save(_with_references(data, new_tensors), new_structure)
-            with open(new_structure, "rb") as file, files.name_errors(new_tensors / _DIGEST):
-                (new_tensors / _DIGEST).write_text(_digest_of(file), encoding="ascii")
-            files.sync_file(new_tensors / _DIGEST)
+            checksums: list[str] = []
+            digest = _save(_with_references(data, new_tensors, checksums), new_structure)
+            _write_text(new_tensors / _DIGEST, digest)
+            _write_text(new_tensors / _CHECKSUMS, json.dumps({"structure": digest, "tensors": checksums}))
             files.sync_folder(new_tensors)
         except BaseException:
             new_structure.unlink(missing_ok=True)
@@ -200,13 +216,22 @@ def _clean(path: Path) -> None:
             remove_leftover(left)
 
 
-def _save(data: Any, path: Path) -> None:
-    write_torch(data, path)
+def _write_text(path: Path, text: str) -> None:
+    with files.name_errors(path):
+        path.write_text(text, encoding="ascii")
     files.sync_file(path)
 
 
-def _with_references(data: Any, folder: Path) -> Any:
-    """The nesting with references; writes the tensors."""
+def _save(data: Any, path: Path) -> str:
+    """Write a file of torch.save, to last; gives its checksum."""
+    write_torch(data, path)
+    files.sync_file(path)
+    with open(path, "rb") as file:
+        return _digest_of(file)
+
+
+def _with_references(data: Any, folder: Path, checksums: list[str]) -> Any:
+    """The nesting with references; writes the tensors, and adds the checksums of their files."""
     numbers: dict[Hashable, int] = {}
 
     def convert(tensors: list[torch.Tensor]) -> list[TensorReference]:
@@ -216,7 +241,7 @@ def _with_references(data: Any, folder: Path) -> Any:
             key = tensors_abi.alias_key(inner)
             if key not in numbers:
                 numbers[key] = len(numbers)
-                _save(inner.detach().cpu(), folder / f"tensor_{numbers[key]}.pt")
+                checksums.append(_save(inner.detach().cpu(), folder / f"tensor_{numbers[key]}.pt"))
             references.append(TensorReference(numbers[key]))
         return references
 
@@ -237,28 +262,35 @@ def _leftovers(path: Path) -> list[Path]:
     return sorted((found for found in path.absolute().parent.iterdir() if left.fullmatch(found.name)), reverse=True)
 
 
-def _folder_of(path: Path, wanted: str) -> int:
-    """The folder with the tensors of a structure, open. Raises DamagedCheckpointError if there is none that belongs to it."""
-    usual = _with_ending(path, "tensors")
-    foreign: int | None = None
-    for folder in _candidates(path):
+def _folder_of(path: Path, wanted: str) -> _Folder | None:
+    """The folder with the tensors of a structure, open; None if there is none at all.
+
+    Raises DamagedCheckpointError if what is there does not belong to it.
+    """
+    foreign: _Folder | None = None
+    others = []
+    for place in _candidates(path):
         try:
-            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        recorded = _recorded_digest(folder, opened)
+        try:
+            recorded, checksums = _recorded(place, opened)
+        except BaseException:
+            os.close(opened)
+            raise
         if recorded is None and foreign is None:
-            foreign = opened  # written by another program, or on its way out
+            foreign = _Folder(opened, None)  # written by another program, or on its way out
             continue
         if recorded == wanted:
             if foreign is not None:
-                os.close(foreign)
-            return opened
+                os.close(foreign.descriptor)
+            return _Folder(opened, checksums)
         os.close(opened)
-    if foreign is not None:
-        return foreign
-    what = "belongs to another save" if usual.exists() else "is missing"
-    raise DamagedCheckpointError(f"{usual}: the folder with the tensors of {path.name} {what}")
+        others.append(place)
+    if foreign is None and others:
+        raise DamagedCheckpointError(f"{path}: is damaged, or the folder with its tensors, {others[0]}, belongs to another save")
+    return foreign
 
 
 def _candidates(path: Path) -> Iterator[Path]:
@@ -267,14 +299,36 @@ def _candidates(path: Path) -> Iterator[Path]:
     yield from _leftovers(path)
 
 
-def _recorded_digest(path: Path, folder: int) -> str | None:
-    """The checksum of the structure to which an open folder belongs, if it says so."""
+def _recorded(path: Path, folder: int) -> tuple[str | None, list[str] | None]:
+    """The checksum of the structure to which an open folder belongs, and those of the files of its tensors, if it says so.
+
+    Raises DamagedCheckpointError if it contradicts itself.
+    """
+    digest, text = (_text_in(path / name, folder) for name in (_DIGEST, _CHECKSUMS))
+    if text is None:  # of an earlier version, or of another program
+        return digest, None
     try:
-        file = open_file(path / _DIGEST, folder)
+        found = parsed(text.encode())
+        structure, tensors = found["structure"], found["tensors"]
+        whole = len(found) == 2 and all(_HEXADECIMAL.fullmatch(checksum) for checksum in (structure, *tensors))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise DamagedCheckpointError(f"{path / _CHECKSUMS}: is damaged ({error})") from error
+    if not whole or digest not in (structure, None):
+        raise DamagedCheckpointError(f"{path / _CHECKSUMS}: is damaged, or {path / _DIGEST} is: they name different checksums")
+    return structure, tensors
+
+
+def _text_in(path: Path, folder: int) -> str | None:
+    """The text of a file in an open folder, None if it is not there. Raises DamagedCheckpointError for a larger one than saves write."""
+    try:
+        file = open_file(path, folder)
     except FileNotFoundError:
         return None
     with file:
-        return file.read(64).decode("ascii", "replace")
+        data = file.read(LARGEST_TEXT + 1)
+    if len(data) > LARGEST_TEXT:
+        raise DamagedCheckpointError(f"{path}: has more than {LARGEST_TEXT} bytes: no save has written it")
+    return data.decode("ascii", "replace")
 
 
 def _digest_of(file: BinaryIO) -> str:
