@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 # The variable and the files keep the name that they were given first.
@@ -12,6 +15,10 @@ RECORDING_DIR = "XLA_DEBUG_ACCOUNT_DIR"
 OPENTELEMETRY = "XLA_DEBUG_OPENTELEMETRY"
 TENSORBOARD_DIR = "XLA_DEBUG_TENSORBOARD_DIR"
 _FILE = "account.{}.json"
+_LEFT_S = 86_400
+"""How long nothing was written to the folder of a killed `xla-debug run`, before another one removes it: until then it can be watched."""
+_locks: list[int] = []
+"""Open as long as this process lives: the system unlocks them when it dies."""
 
 
 def folder_of(pid: int) -> Path:
@@ -20,14 +27,44 @@ def folder_of(pid: int) -> Path:
 
 
 def make_folder(pid: int) -> Path:
-    """`folder_of(pid)`, made anew, for this user's eyes only. Raises PermissionError if another user owns it."""
+    """`folder_of(pid)`, made anew, for this user's eyes only, and locked by this process. Raises PermissionError if another user owns it.
+
+    Folders of killed processes are removed a day after the last recording.
+    """
     folder = folder_of(pid)
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     if folder.parent.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder.parent} belongs to another user: set TMPDIR to a folder of your own")
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed, long ago
     folder.mkdir(mode=0o700)
+    _locks.append(_locked(folder))
+    for other in folder.parent.iterdir():
+        if other.name.isdecimal():
+            with suppress(OSError):  # locked by its process, or gone
+                _remove_if_left(other)
     return folder
+
+
+def _locked(folder: Path) -> int:
+    """The descriptor of a folder, locked. Raises BlockingIOError if a process has locked it, OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove the folder of a process that has died, if nobody has written to it for long. Raises OSError, for one that is locked too."""
+    if time.time() - folder.lstat().st_mtime <= _LEFT_S:  # each recording renames a file there
+        return
+    descriptor = _locked(folder)
+    try:
+        shutil.rmtree(folder)
+    finally:
+        os.close(descriptor)
 
 
 def file_of(folder: Path, pid: int) -> Path:
