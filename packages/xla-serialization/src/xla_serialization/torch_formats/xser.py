@@ -278,6 +278,8 @@ def _folder_of(path: Path, wanted: str) -> _Folder | None:
             recorded, checksums = _recorded(place, opened)
         except BaseException:
             os.close(opened)
+            if foreign is not None:
+                os.close(foreign.descriptor)
             raise
         if recorded is None and foreign is None:
             foreign = _Folder(opened, None)  # written by another program, or on its way out
