@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.export.bundle import StableHLOFunc, StableHLOGraphModule, StableHLOModelBundle
+from xla_core.export.bundle import StableHLOGraphModule
 from xla_core.export.exporter import (
     StableHLOExportOptions,
     XLAExportInterpreter,
@@ -19,6 +19,7 @@ from xla_core.export.meta import (
     VariableType,
     stablehlo_obj_hook,
 )
+from xla_core.export.model_bundle import StableHLOFunc, StableHLOModelBundle
 from xla_core.export.step_export import export_step
 from xla_core.export.step_load import ExportedStep, load_step
 

@@ -59,7 +59,13 @@ tree_leaves = _pytree.tree_leaves
 tree_map = _pytree.tree_map
 tree_unflatten = _pytree.tree_unflatten
 treespec_dumps = _pytree.treespec_dumps
-treespec_loads = _pytree.treespec_loads
+
+
+def treespec_children(spec: TreeSpec) -> list[TreeSpec]:
+    """What a nesting holds, by position. Older torch has it as an attribute only."""
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
+
+
 # A wrapper tensor without storage: (cls, size, strides, storage_offset, memory_format, dtype, layout, device).
 make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 # A context in which torch functions are their own again, whatever modes and subclasses are about.

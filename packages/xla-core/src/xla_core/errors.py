@@ -13,6 +13,7 @@ XlaError (Exception)
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
 ├── CaptureError (RuntimeError)             a step that cannot be captured, or is no longer what was captured; says why, and what to do
 ├── StepFileError (ValueError)             a file of an exported step that is damaged, another program's, or of a newer version
+├── ExportFolderError (ValueError)         a folder of an exported program that is damaged, no export, or of a newer version
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
@@ -83,6 +84,10 @@ class CaptureError(XlaError, RuntimeError):
 
 class StepFileError(XlaError, ValueError):
     """A file that is no exported step, a damaged one, or one of a newer version."""
+
+
+class ExportFolderError(XlaError, ValueError):
+    """A folder of an exported program is damaged, holds what no export holds, or is of a newer version; names file, value and remedy."""
 
 
 class TooManyGraphsError(XlaError, RuntimeError):

@@ -67,6 +67,7 @@ def test_methods_share_weights_and_state(inline: bool, tmp_path: Path) -> None:
         *([] if inline else ["constants/0"]),
         *("data/module.cache", "data/module.embed.weight", "data/module.length"),
         *(f"functions/{name}.{kind}" for name in ("prefill", "step") for kind in ("bytecode", "meta", "mlir")),
+        "stablehlo.index.json",
     ]
     loaded = stablehlo.StableHLOGraphModule.load(str(tmp_path))
     for tokens in (torch.tensor([4, 5, 6]), torch.tensor([0, 9, 1])):

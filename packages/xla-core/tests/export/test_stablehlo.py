@@ -120,6 +120,7 @@ def test_export_runs_and_survives_a_folder(tmp_path: Path) -> None:
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == [
         *(f"data/{name}" for name in ("0.bias", "0.weight", "2.bias", "2.weight")),
         *(f"functions/forward.{kind}" for kind in ("bytecode", "meta", "mlir")),
+        "stablehlo.index.json",
     ]
     loaded = stablehlo.StableHLOGraphModule.load(str(tmp_path))
     torch.testing.assert_close(loaded(inputs).cpu(), expected)

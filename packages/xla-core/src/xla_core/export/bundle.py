@@ -1,49 +1,25 @@
-"""An exported program: StableHLO functions, the weights they take, and the folder that holds both.
-
-Folder: `functions/<method>.meta` (JSON), `.bytecode`, `.mlir`; `data/<name>` and `constants/<i>` (NumPy files).
-"""
+"""An exported program that can be called: StableHLO functions over the weights they take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 
-from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten, treespec_loads
+from xla_core._compat import TreeSpec, tree_flatten, tree_unflatten
 from xla_core.compile.emit import arrays_of
-from xla_core.dtypes import natural_dtype
+from xla_core.export import pytree_text
 from xla_core.export.meta import InputLocation, StableHLOFunctionMeta, VariableSignature, VariableType
+from xla_core.export.model_bundle import StableHLOFunc, StableHLOModelBundle, StateArray, load_bundle, save_bundle
 from xla_core.export.refinement import with_fixed_sizes
 from xla_core.export.stablehlo import Run, compiled
 from xla_core.frontend.interop import alias_key, buffer_of, tensor_from_buffer
 from xla_core.runtime.client import current_recorder
 from xla_core.runtime.transfer import to_torch
-
-StateArray = np.ndarray[Any, Any] | jax.Array
-
-
-@dataclass(frozen=True, slots=True)
-class StableHLOFunc:
-    """A function. text: the module for people, None if it was left out."""
-
-    meta: StableHLOFunctionMeta
-    bytecode: bytes
-    text: str | None = None
-
-
-@dataclass(slots=True)
-class StableHLOModelBundle:
-    """Functions over one state dict. What a call has written there is an array of the device, which NumPy reads as its own."""
-
-    state_dict: dict[str, StateArray]
-    additional_constants: list[np.ndarray[Any, Any]]
-    stablehlo_funcs: list[StableHLOFunc]
 
 
 class StableHLOGraphModule:
@@ -57,6 +33,8 @@ class StableHLOGraphModule:
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self._bundle = bundle
         self._functions = {function.meta.name: function for function in bundle.stablehlo_funcs}
+        self._takes = {name: _nesting(function.meta.input_pytree_spec) for name, function in self._functions.items()}
+        self._gives = {name: _nesting(function.meta.output_pytree_spec) for name, function in self._functions.items()}
         self._compiled: dict[tuple[Any, ...], Run] = {}
         self._placed: dict[str, tuple[StateArray, torch.Tensor]] = {}
 
@@ -82,15 +60,15 @@ class StableHLOGraphModule:
         return partial(self._call, function)
 
     def _call(self, function: StableHLOFunc, *args: Any, **kwargs: Any) -> Any:
-        meta = function.meta
+        name = function.meta.name
         flat, spec = tree_flatten((args, kwargs))
-        if meta.input_pytree_spec is not None and treespec_loads(meta.input_pytree_spec) != spec:
-            raise ValueError(f"arguments are nested as {spec}, the exported program takes {treespec_loads(meta.input_pytree_spec)}")
-        results = self.evaluate(meta.name, flat)
-        if meta.output_pytree_spec is None:
+        takes, gives = self._takes[name], self._gives[name]
+        if takes is not None and takes != spec and takes != (found := pytree_text.plain(spec, "an argument")):
+            raise ValueError(f"arguments are nested as {found}, the exported program takes {takes}")
+        results = self.evaluate(name, flat)
+        if gives is None:
             return results[0] if len(results) == 1 else results
-        nesting: TreeSpec = treespec_loads(meta.output_pytree_spec)
-        return tree_unflatten(results, nesting)
+        return tree_unflatten(results, gives)
 
     def evaluate(self, method_name: str, args: Sequence[Any]) -> list[Any]:
         """The flat results of a method on flat arguments, in this process's default device: tensors, and the numbers among them.
@@ -134,7 +112,11 @@ class StableHLOGraphModule:
             return to_torch(arrays_of([], [], [recorder.draw() for _ in range(signature.shape[0])])[0], torch.uint32)
         if location.type_ is VariableType.CONSTANT:
             return to_torch(self.bundle.additional_constants[location.position], signature.torch_dtype)
-        array = self.bundle.state_dict[location.name]
+        array = self.bundle.state_dict.get(location.name)
+        if array is None:
+            raise ValueError(
+                f"the exported program takes the weight {location.name!r}, which is not in its folder: assign it to state_dict"
+            )
         if isinstance(array, jax.Array):
             return tensor_from_buffer(array, signature.torch_dtype)
         if location.name not in self._placed or self._placed[location.name][0] is not array:
@@ -157,13 +139,24 @@ class StableHLOGraphModule:
         return self._function(method_name).bytecode
 
     def save(self, directory: str, include_weights: bool = True) -> None:
-        """Write the folder."""
+        """Replace the export in a folder, which is made if it is not there: readers find the old one or this one, whole.
+
+        include_weights: write `state_dict`, too. Raises ValueError for names that no file can have; BlockingIOError if another program is
+        saving there, OSError: then the folder holds what it held.
+        """
         save_bundle(self.bundle, Path(directory), include_weights)
 
     @staticmethod
     def load(directory: str) -> StableHLOGraphModule:
-        """Read the folder. Runs no code from it."""
+        """Read the folder, whose files are checked if it has an index. Nothing in it is run before a call, and then only by XLA.
+
+        Raises ExportFolderError, a ValueError that names the file, for what is damaged, newer, or no export; OSError.
+        """
         return StableHLOGraphModule(load_bundle(Path(directory)))
+
+
+def _nesting(text: str | None) -> TreeSpec | None:
+    return None if text is None else pytree_text.loads(text)
 
 
 def _argument(position: int, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
@@ -195,60 +188,3 @@ def _memory(given: Any) -> Hashable:
     if not isinstance(given, torch.Tensor) or not given.numel():
         return None
     return alias_key(given) if given.device.type == "xla" else given.data_ptr()
-
-
-def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: bool) -> None:
-    """Write a bundle to a folder, which is made if it is not there; functions that it held before are gone."""
-    for name in ("data", "functions", "constants"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    for meta in (folder / "functions").glob("*.meta"):
-        meta.unlink()
-    if include_weights:
-        for name, array in bundle.state_dict.items():
-            _save(folder / "data" / name, array)
-    for number, array in enumerate(bundle.additional_constants):
-        _save(folder / "constants" / str(number), array)
-    for function in bundle.stablehlo_funcs:
-        base = folder / "functions" / function.meta.name
-        base.with_name(f"{base.name}.meta").write_text(function.meta.to_json(), encoding="utf-8")
-        base.with_name(f"{base.name}.bytecode").write_bytes(function.bytecode)
-        if function.text is not None:
-            base.with_name(f"{base.name}.mlir").write_text(function.text, encoding="utf-8")
-
-
-def _save(path: Path, array: StateArray) -> None:
-    with path.open("wb") as file:
-        np.save(file, np.asarray(array), allow_pickle=False)
-
-
-def _load(path: Path, dtype: torch.dtype | None) -> np.ndarray[Any, Any]:
-    with path.open("rb") as file:
-        array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
-    return array.view(natural_dtype(dtype)) if array.dtype.kind == "V" and dtype is not None else array
-
-
-def load_bundle(folder: Path) -> StableHLOModelBundle:
-    """Read a folder. Raises ValueError if it holds no functions."""
-    metas = [StableHLOFunctionMeta.from_json(file.read_text(encoding="utf-8")) for file in sorted((folder / "functions").glob("*.meta"))]
-    if not metas:
-        raise ValueError(f"{folder} holds no exported functions (functions/<method>.meta)")
-    dtypes = {
-        (location.type_, location.name, location.position): signature.torch_dtype
-        for meta in metas
-        for location, signature in (*zip(meta.input_locations, meta.input_signature, strict=True), *meta.unused_inputs)
-    }
-    data = folder / "data"
-    state: dict[str, StateArray] = {
-        file.relative_to(data).as_posix(): _load(file, dtypes.get((VariableType.PARAMETER, file.name, -1)))
-        for file in (sorted(data.rglob("*")) if data.is_dir() else ())
-        if file.is_file()
-    }
-    count = len(list((folder / "constants").glob("*")))
-    constants = [_load(folder / "constants" / str(number), dtypes.get((VariableType.CONSTANT, "", number))) for number in range(count)]
-    return StableHLOModelBundle(state, constants, [_read_function(folder / "functions", meta) for meta in metas])
-
-
-def _read_function(folder: Path, meta: StableHLOFunctionMeta) -> StableHLOFunc:
-    text = folder / f"{meta.name}.mlir"
-    bytecode = (folder / f"{meta.name}.bytecode").read_bytes()
-    return StableHLOFunc(meta, bytecode, text.read_text(encoding="utf-8") if text.exists() else None)

@@ -15,9 +15,11 @@ from torch.export.graph_signature import InputKind, InputSpec
 from xla_core._compat import OpOverload, tree_flatten, tree_leaves, tree_map
 from xla_core.api.step_closures import stand_in_by
 from xla_core.errors import UnsupportedOperationError
-from xla_core.export.bundle import StableHLOFunc, StableHLOGraphModule, StableHLOModelBundle
+from xla_core.export import pytree_text
+from xla_core.export.bundle import StableHLOGraphModule
 from xla_core.export.custom_call import extract_custom_call_outputs_shape_dtype, stablehlo_custom_call
-from xla_core.export.meta import InputLocation, StableHLOFunctionMeta, VariableSignature, spec_text
+from xla_core.export.meta import InputLocation, StableHLOFunctionMeta, VariableSignature
+from xla_core.export.model_bundle import StableHLOFunc, StableHLOModelBundle
 from xla_core.export.open_method import OpenMethod, open_function, open_method
 from xla_core.export.programs import check_methods, refuse_data_dependent, without_autocast
 from xla_core.export.stablehlo import bytes_of, lower, stablehlo_version, text_of
@@ -186,21 +188,21 @@ def _examples(exported: ExportedProgram, options: StableHLOExportOptions) -> tup
 
 def _result_spec(exported: ExportedProgram) -> str | None:
     spec = exported.call_spec.out_spec
-    return None if spec is None else spec_text(spec)
+    return None if spec is None else pytree_text.dumps(spec, "a result")
 
 
 def _method(program: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced | OpenMethod:
     refuse_data_dependent(program)
     if open_symbols(program):
         arguments, spec = tree_flatten(_examples(program, options))
-        return open_method(program, arguments, spec_text(spec), _result_spec(program), state)
+        return open_method(program, arguments, pytree_text.dumps(spec, "an argument"), _result_spec(program), state)
     return _trace(without_autocast(program), options, state)
 
 
 def _trace(exported: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced:
     arguments, spec = tree_flatten(_examples(exported, options))
     device = current_recorder().device
-    traced = Traced(state, spec_text(spec), _result_spec(exported))
+    traced = Traced(state, pytree_text.dumps(spec, "an argument"), _result_spec(exported))
     wanted = [spec for spec in exported.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     if len(wanted) != len(arguments):
         raise ValueError(f"the exported program takes {len(wanted)} arguments, flat, and {len(arguments)} are given to trace it with")

@@ -1,4 +1,4 @@
-"""The signature of an exported function, and the JSON of a `.meta` file that holds it.
+"""The signature of an exported function, and the JSON of a `.meta` file that holds it, which is checked when it is read.
 
 A meta without `format_version` is of the first form, which knows neither what a function writes, nor numbers among arguments and results,
 nor seeds.
@@ -15,10 +15,16 @@ from typing import Any
 
 import torch
 
-from xla_core._compat import TreeSpec, treespec_dumps
+from xla_core.dtypes import DTYPES
+from xla_core.export import pytree_text, typed_json
+from xla_core.export.inside import check_file_name
 
 FORMAT_VERSION = 2
 """Of metas: what this release reads, and writes where a function needs it."""
+
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+_MOST_SEEDS = 1 << 20
+"""Random operations of one function: each costs a draw at each call."""
 
 Number = int | float | bool | str | None  # an argument or a result that is no tensor
 
@@ -47,9 +53,10 @@ class VariableSignature:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype itself."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
+        """The dtype itself. Raises ValueError for a name that is none of those that tensors may have."""
+        if self.dtype not in _DTYPES:
+            raise ValueError(f"a signature has the dtype {self.dtype[:60]!r}, not one of {', '.join(_DTYPES)}")
+        return _DTYPES[self.dtype]
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has this dtype and these sizes, where they are not open."""
@@ -116,16 +123,69 @@ class StableHLOFunctionMeta:
     @classmethod
     def from_json(cls, text: str) -> StableHLOFunctionMeta:
         """Parse what `to_json` wrote. Raises ValueError for another text, and for that of a newer release."""
-        version = json.loads(text).get("format_version", 1)
-        if version > FORMAT_VERSION:
-            raise ValueError(f"the exported function is of form {version}, this release of xla-core reads forms up to {FORMAT_VERSION}")
         try:
-            found = json.loads(text, object_hook=stablehlo_obj_hook)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not the .meta file of an exported function: {error!r}") from error
-        if not isinstance(found, cls):
-            raise ValueError("not the .meta file of an exported function: it does not have its fields")
-        return found
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not the meta of an exported function: no JSON ({error})") from error
+        version = data.get("format_version", 1) if isinstance(data, dict) else None
+        if type(version) is int and version > FORMAT_VERSION:
+            raise ValueError(f"the exported function is of form {version}, this release of xla-core reads forms up to {FORMAT_VERSION}")
+        unknown = set(data) - {each.name for each in dataclasses.fields(cls)} if isinstance(data, dict) else set()
+        if unknown:
+            raise ValueError(f"not the meta of an exported function: it has the key {min(unknown)[:60]!r}")
+        try:
+            meta: StableHLOFunctionMeta = typed_json.read(cls, data, "the function", least=-1)
+            meta.check()
+        except ValueError as error:
+            raise ValueError(f"not the meta of an exported function: {error}") from error
+        return meta
+
+    def check(self) -> None:
+        """Raise ValueError for what makes no sense: names that are no file names, unknown dtypes, nestings of others than tuples, lists
+        and dicts, places that do not exist."""
+        check_file_name(self.name)
+        unused = [location for location, _ in self.unused_inputs]
+        for location in (*self.input_locations, *unused, *self.written):
+            _check_location(location)
+        for signature in (*self.input_signature, *self.output_signature, *[signature for _, signature in self.unused_inputs]):
+            _check_signature(signature)
+        if len(self.input_locations) != len(self.input_signature):
+            raise ValueError(f"it has {len(self.input_locations)} input_locations and {len(self.input_signature)} signatures of inputs")
+        for location, signature in zip(self.input_locations, self.input_signature, strict=True):
+            if location.type_ is VariableType.SEEDS and not (signature.shape[1:] == [2] and 0 <= signature.shape[0] <= _MOST_SEEDS):
+                raise ValueError(f"it takes seeds of shape {signature.shape}, not [operations, 2] with {_MOST_SEEDS} operations at most")
+        if any(location.type_ not in (VariableType.INPUT_ARG, VariableType.PARAMETER) for location in self.written):
+            raise ValueError("it writes to what is neither an argument nor a weight")
+        if len(self.written) > len(self.output_signature):
+            raise ValueError(f"it writes {len(self.written)} values, and has {len(self.output_signature)} results")
+        self._check_nestings([*self.input_locations, *unused, *self.written])
+
+    def _check_nestings(self, locations: Sequence[InputLocation]) -> None:
+        """Raise ValueError for nestings of other numbers of leaves than there are arguments and results."""
+        returned = len(self.output_signature) - len(self.written) + len(self.constant_outputs)
+        if any(not 0 <= position < returned for position, _ in self.constant_outputs):
+            raise ValueError(f"a constant is a result that is not there, of {returned}")
+        if self.output_pytree_spec is not None and pytree_text.loads(self.output_pytree_spec).num_leaves != returned:
+            raise ValueError(f"output_pytree_spec does not have {returned} leaves, which the function returns")
+        if self.input_pytree_spec is not None:
+            arguments = pytree_text.loads(self.input_pytree_spec).num_leaves
+            positions = [each.position for each in locations if each.type_ is VariableType.INPUT_ARG]
+            wrong = [each for each in (*positions, *[place for place, _ in self.constant_inputs]) if not 0 <= each < arguments]
+            if wrong:
+                raise ValueError(f"it takes argument {wrong[0]}, and input_pytree_spec has {arguments} leaves")
+
+
+def _check_location(location: InputLocation) -> None:
+    if location.type_ is VariableType.PARAMETER:
+        check_file_name(location.name)
+    elif location.type_ in (VariableType.INPUT_ARG, VariableType.CONSTANT) and location.position < 0:
+        raise ValueError(f"it takes the {location.type_.value} {location.position}, which cannot be")
+
+
+def _check_signature(signature: VariableSignature) -> None:
+    signature.torch_dtype  # noqa: B018  # raises for what is none
+    if any(not 0 <= dim < len(signature.shape) for dim in signature.dynamic_dims):
+        raise ValueError(f"a signature of shape {signature.shape[:8]} has the open dimensions {signature.dynamic_dims[:8]}")
 
 
 _SECOND_FORM = {"format_version", "written", "constant_inputs", "constant_outputs"}
@@ -156,8 +216,3 @@ def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
         pairs = {name: [tuple(each) for each in dct.get(name, ())] for name in ("unused_inputs", "constant_inputs", "constant_outputs")}
         return StableHLOFunctionMeta(**{**dct, **pairs})
     return dct
-
-
-def spec_text(spec: TreeSpec) -> str:
-    """A nesting as `.meta` files have it."""
-    return str(treespec_dumps(spec))

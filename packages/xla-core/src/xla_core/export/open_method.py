@@ -14,8 +14,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from xla_core.errors import UnsupportedOperationError
-from xla_core.export.bundle import StableHLOFunc
 from xla_core.export.meta import InputLocation, Number, StableHLOFunctionMeta, VariableSignature
+from xla_core.export.model_bundle import StableHLOFunc
 from xla_core.export.stablehlo import artifact, stablehlo_version
 from xla_core.export.symbolic import Taken, symbolic_function
 from xla_core.export.traced import State, number, place_of, tensor_named, written_location

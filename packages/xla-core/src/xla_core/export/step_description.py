@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import re
-import types
-import typing
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from xla_core.errors import StepFileError
+from xla_core.export import typed_json
 
 VERSION = 1
 """Of the format. Readers refuse later ones."""
-CALLBACK = re.compile(rb"xla_\w*python\w*callback")
-"""Names in StableHLO of what would call Python."""
 
 
 class Kind(enum.StrEnum):
@@ -163,51 +158,13 @@ def from_json(data: Any) -> Description:
         raise StepFileError(f"its description has the format version {version!r}: it is no exported step")
     if version > VERSION:
         raise StepFileError(f"it has version {version} of the format, this xla-core reads up to {VERSION}: upgrade xla-core")
-    description: Description = _read(Description, data, "description")
+    try:
+        description: Description = typed_json.read(Description, data, "description")
+    except ValueError as error:
+        raise StepFileError(str(error)) from None
     for number, program in enumerate(description.programs):
         _check(description, program, f"programs[{number}]")
     return description
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _wrong(where: str, wanted: Any, data: Any) -> StepFileError:
-    return StepFileError(f"{where} is {str(data)[:60]!r}, not {getattr(wanted, '__name__', wanted)}")
-
-
-def _read(wanted: Any, data: Any, where: str) -> Any:
-    """`data` of JSON as a value of type `wanted`."""
-    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
-    if wanted is Any:
-        return data
-    if origin is types.UnionType:  # of a type and None
-        return None if data is None else _read(inner[0], data, where)
-    if origin is tuple:
-        if not isinstance(data, list) or (inner[-1] is not Ellipsis and len(data) != len(inner)):
-            raise _wrong(where, "a list", data)
-        kinds = [inner[0]] * len(data) if inner[-1] is Ellipsis else inner
-        return tuple([_read(kind, item, f"{where}[{number}]") for number, (kind, item) in enumerate(zip(kinds, data, strict=True))])
-    if not isinstance(data, dict) and (origin is dict or dataclasses.is_dataclass(wanted)):
-        raise _wrong(where, "an object", data)
-    if origin is dict:
-        return {name: _read(inner[1], item, f"{where}[{name!r}]") for name, item in data.items()}
-    if dataclasses.is_dataclass(wanted):
-        hints = _hints(typing.cast(type, wanted))
-        missing = [name for name in hints if name not in data]
-        if missing:
-            raise StepFileError(f"{where} has no {missing[0]!r}")
-        return typing.cast(type, wanted)(**{name: _read(kind, data[name], f"{where}.{name}") for name, kind in hints.items()})
-    if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
-        try:
-            return wanted(data)
-        except ValueError:
-            raise _wrong(where, wanted, data) from None
-    if type(data) is not wanted or (wanted is int and data < 0):
-        raise _wrong(where, wanted, data)
-    return data
 
 
 def _check(description: Description, program: Program, where: str) -> None:

@@ -24,8 +24,9 @@ from xla_core.captured.optimizers import hyperparameters
 from xla_core.captured.places import Argument, Held, Passed, Place, Plain, Same
 from xla_core.errors import CaptureError
 from xla_core.export import formulas, nesting, step_file
+from xla_core.export.callbacks import check_code
 from xla_core.export.stablehlo import bytes_of, stablehlo_version
-from xla_core.export.step_description import CALLBACK, VERSION, Count, Description, Kind, Part, Program, Returned, Slot, State, Tensor
+from xla_core.export.step_description import VERSION, Count, Description, Kind, Part, Program, Returned, Slot, State, Tensor
 from xla_core.export.step_description import Argument as Leaf
 from xla_core.export.step_names import Found, Names
 from xla_core.export.step_program import CapturedProgram, Flat
@@ -253,7 +254,11 @@ def _serialized(flat: Flat, inputs: list[Slot], donated: tuple[int, ...], platfo
         function = jax.jit(flat.run, keep_unused=True, donate_argnums=donated)
         lowered = function.trace(*structs).lower(lowering_platforms=(platform,))
     code = bytes_of(lowered)
-    if CALLBACK.search(code):
+    try:
+        check_code(code)
+    except ValueError:
         lines = sorted(set(re.findall(r"\[([^\]/]*:\d+)\]/[^\"/]*callback", str(lowered.as_text(debug_info=True)))))
-        raise CaptureError(f"it calls Python at {', '.join(lines) or 'some operation'}, which no file holds: leave that to behind the call")
+        raise CaptureError(
+            f"it calls Python at {', '.join(lines) or 'some operation'}, which no file holds: leave that to behind the call"
+        ) from None
     return code

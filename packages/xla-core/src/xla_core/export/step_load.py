@@ -20,8 +20,9 @@ from xla_core.compile.options import compiler_options
 from xla_core.dtypes import DTYPES, device_dtype
 from xla_core.errors import ExecutionError, StepFileError
 from xla_core.export import formulas, nesting, step_file
+from xla_core.export.callbacks import check_code
 from xla_core.export.stablehlo import stablehlo_version
-from xla_core.export.step_description import CALLBACK, Description, Kind, Program, Returned, Slot, Tensor
+from xla_core.export.step_description import Description, Kind, Program, Returned, Slot, Tensor
 from xla_core.export.uniform import runnable
 from xla_core.frontend.interop import buffer_of, storage_key, tensor_from_buffer
 from xla_core.frontend.plain import tensor_behind
@@ -325,9 +326,11 @@ def _check_dtype(tensor: Tensor) -> None:
         )
 
 
-def _checked_code(code: bytearray) -> bytes:
-    """A program. Raises StepFileError for one that calls Python."""
-    found = CALLBACK.search(code)
-    if found:
-        raise StepFileError(f"a program calls Python ({found.group().decode()}), which no exported step does")
-    return bytes(code)
+def _checked_code(content: bytearray) -> bytes:
+    """A program. Raises StepFileError for one that is none, or calls Python."""
+    code = bytes(content)
+    try:
+        check_code(code)
+    except ValueError as error:
+        raise StepFileError(f"a program cannot be run: {error}") from error
+    return code

@@ -13,8 +13,8 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from xla_core.api.conversion import plain
 from xla_core.errors import UnsupportedOperationError
-from xla_core.export.bundle import StateArray
 from xla_core.export.meta import InputLocation, Number
+from xla_core.export.model_bundle import StateArray
 from xla_core.export.stablehlo import Program, pending_program
 from xla_core.frontend.interop import alias_key, storage_key
 from xla_core.frontend.values import value_of
