@@ -365,6 +365,32 @@ def rewritten(whole: bytes, change: Callable[[Any], Any]) -> bytes:
     return whole[:8] + len(text).to_bytes(8, "little") + sha256(text).digest() + text + whole[end:]
 
 
+def artifact_calling(target: str) -> bytes:
+    text = f"""
+      func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {{
+        %0 = stablehlo.custom_call @{target}(%x) {{backend_config = {{index = 7 : ui64}}, api_version = 4 : i32}}
+          : (tensor<3xf32>) -> tensor<3xf32>
+        return %0 : tensor<3xf32>
+      }}"""
+    return bytes(dialect.serialize_portable_artifact_str(text, dialect.get_current_version()))
+
+
+def with_program(whole: bytes, code: bytes) -> bytes:
+    """A file with another program in the place of its only one, with the right checksums."""
+    start = 48 + int.from_bytes(whole[8:16], "little")
+    old = json.loads(whole[48:start])["programs"][0]["code"]
+    content = whole[:start] + whole[start : start + old["offset"]] + code + whole[start + old["offset"] + old["size"] :]
+
+    def changed(about: Any) -> Any:
+        for state in about["state"].values():
+            if state["value"]["offset"] > old["offset"]:
+                state["value"]["offset"] += len(code) - old["size"]
+        about["programs"][0]["code"] = {"offset": old["offset"], "size": len(code), "sha256": sha256(code).hexdigest()}
+        return about
+
+    return rewritten(content, changed)
+
+
 def test_what_is_newer_foreign_or_calls_python_is_refused(file: Path, tmp_path: Path) -> None:
     path, whole = tmp_path / "other", file.read_bytes()
     cases: list[tuple[bytes, str]] = [
@@ -377,17 +403,11 @@ def test_what_is_newer_foreign_or_calls_python_is_refused(file: Path, tmp_path: 
         path.write_bytes(content)
         with pytest.raises(StepFileError, match=message):
             torch_xla.load_step(path)
-    name = b"xla_ffi_python_cpu_callback"
-    calls = whole + name
-
-    def longer(about: Any) -> Any:
-        code = about["programs"][0]["code"]
-        code["size"] += len(name)
-        code["sha256"] = sha256((calls[48 + int.from_bytes(whole[8:16], "little") :])[code["offset"] :]).hexdigest()
-        return about
-
-    path.write_bytes(rewritten(calls, longer))
-    with pytest.raises(StepFileError, match=f"calls Python \\({name.decode()}\\)"):
+    path.write_bytes(with_program(whole, artifact_calling("xla_ffi_python_cpu_callback")))
+    with pytest.raises(StepFileError, match=r"it calls Python \(xla_ffi_python_cpu_callback\)"):
+        torch_xla.load_step(path)
+    path.write_bytes(with_program(whole, b"module {}"))
+    with pytest.raises(StepFileError, match="it is no artifact of StableHLO"):
         torch_xla.load_step(path)
     with pytest.raises((StepFileError, IsADirectoryError)):
         torch_xla.load_step(tmp_path)

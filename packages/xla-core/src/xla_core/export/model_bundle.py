@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ _LARGEST_HEADER = 1 << 16
 """Of a NumPy file, which names its dtype and shape."""
 _NUMBERS = "biufcV"
 """Kinds of NumPy dtypes; V is of those that NumPy does not know, such as bfloat16."""
-_UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
+_UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError)
 """What NumPy raises for headers that it did not write."""
 
 
