@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
+from jax.extend.mlir.dialects import stablehlo as dialect
 from torch import Tensor, nn
 
 import torch_xla

@@ -1,9 +1,9 @@
 """Saves exports on request, each in a process of its own that stops at a system call of the save, if asked to, and waits to be killed.
 
 Reads requests from stdin, one JSON object a line: `path`, where to save; `value` of all weights, and by it which of the two `templates`,
-folders of exports, is saved; `stop`, the number of the call, -1 for none, -2 to save further values on and on; `limit`, of a file's bytes, -1 for
-none. Writes on stdout, one JSON object a line: `pid` of the process; `stopped`, the call before which it waits; `saved`, how many calls a
-save took; `failed`, the error; `ended`, its exit code.
+folders of exports, is saved; `stop`, the number of the call, -1 for none, -2 to save further values on and on; `limit`, of a file's bytes,
+-1 for none. Writes on stdout, one JSON object a line: `pid` of the process; `stopped`, the call before which it waits; `saved`, how many
+calls a save took; `failed`, the error; `ended`, its exit code.
 """
 
 from __future__ import annotations
