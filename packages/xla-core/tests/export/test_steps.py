@@ -419,6 +419,39 @@ def test_what_is_newer_foreign_or_calls_python_is_refused(file: Path, tmp_path: 
         torch_xla.load_step(path)
 
 
+def with_rows(whole: bytes, rows: list[Any]) -> bytes:
+    """A file whose program takes a condition on the last of further rows of its formulas, which count from 0."""
+
+    def changed(about: Any) -> Any:
+        formulas = about["programs"][0]["formulas"]
+        first = len(formulas["table"])
+        formulas["table"] += [[name, *(of if name == "constant" else [first + row for row in of])] for name, *of in rows]
+        formulas["conditions"] = [[len(formulas["table"]) - 1, True]]
+        return about
+
+    return rewritten(whole, changed)
+
+
+def test_formulas_and_draws_of_strangers_end(file: Path, tmp_path: Path) -> None:
+    """Powers of powers, which no memory holds; rows that have the one before twice in their texts; draws without end."""
+    path, whole = tmp_path / "endless", file.read_bytes()
+    for rows, message in (
+        ([["constant", 10], *[["pow", row, row] for row in range(20)]], "cannot be computed"),
+        ([["constant", 3], ["constant", 10**9], ["pow", 0, 1]], "cannot be computed"),
+        ([["constant", 1.0], *[["add", row, row] for row in range(300)]], "the step was exported where"),
+    ):
+        path.write_bytes(with_rows(whole, rows))
+        with pytest.raises(ValueError, match=message) as raised:
+            torch_xla.load_step(path)(torch.ones(3))
+        assert len(str(raised.value)) < 1000
+    path.write_bytes(with_rows(whole, [["constant", 1], ["constant", 10**9], ["pow", 0, 1], ["eq", 2, 0]]))
+    assert torch_xla.load_step(path)(torch.ones(3)).tolist() == torch_xla.load_step(file)(torch.ones(3)).tolist()
+    for key in ("draws", "steps"):
+        path.write_bytes(rewritten(whole, lambda about, key=key: {**about, "programs": [{**about["programs"][0], key: 10**15}]}))
+        with pytest.raises(StepFileError, match="of the random state, of 1048576 at most"):
+            torch_xla.load_step(path)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

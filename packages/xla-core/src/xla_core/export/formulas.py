@@ -16,6 +16,10 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {**{name: getattr(operator, name) 
 """By the names that they have in files: Python's `operator`, and `math.log`."""
 _BY_FUNCTION = {function: name for name, function in FUNCTIONS.items()}
 _NUMBER, _CONSTANT = "number", "constant"
+_MOST_BITS = 1 << 12
+"""Of whole numbers on the way: beyond, powers and products take any time."""
+_LONGEST = 200
+"""Characters of a formula in a message."""
 
 
 def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], comparisons: Iterable[Comparison]) -> Formulas:
@@ -73,7 +77,7 @@ def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
             known.append(operands[0])
         else:
             try:
-                known.append(FUNCTIONS[name](*[known[operand] for operand in operands]))
+                known.append(_applied(name, [known[operand] for operand in operands]))
                 real = not isinstance(known[-1], complex)
             except (ArithmeticError, TypeError, ValueError):
                 real = False
@@ -90,27 +94,44 @@ def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
     return [float(known[row]) for row in formulas.inputs]
 
 
+def _applied(name: str, operands: list[Any]) -> Any:
+    """The function's value. Raises OverflowError for whole numbers of thousands of digits, before they are computed."""
+    whole = [abs(operand).bit_length() for operand in operands if type(operand) is int]
+    bits = (whole[0] - 1) * abs(operands[1]) if name == "pow" and len(whole) == 2 else sum(whole)
+    if bits > _MOST_BITS:
+        raise OverflowError(f"{name} of whole numbers of {bits} bits")
+    return FUNCTIONS[name](*operands)
+
+
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
 _SIGNS |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 def _text(formulas: Formulas, row: int) -> str:
-    """A row as people write it."""
-    name, *operands = formulas.table[row]
-    if name in (_NUMBER, _CONSTANT):
-        return str(operands[0])
-    parts = [_text(formulas, operand) for operand in operands]
-    return f"({parts[0]} {_SIGNS[name]} {parts[1]})" if name in _SIGNS and len(parts) == 2 else f"{name}({', '.join(parts)})"
+    """A row as people write it, cut off where it is long: each row may have the one before twice in it."""
+    texts: list[str] = []
+    for name, *operands in formulas.table[: row + 1]:
+        if name in (_NUMBER, _CONSTANT):
+            text = str(operands[0])
+        else:
+            parts = [texts[operand] for operand in operands]
+            infix = name in _SIGNS and len(parts) == 2
+            text = f"({parts[0]} {_SIGNS[name]} {parts[1]})" if infix else f"{name}({', '.join(parts)})"
+        texts.append(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    return texts[row]
 
 
 def _are(formulas: Formulas, row: int, numbers: Mapping[str, float]) -> str:
     """The numbers that a row is computed from, with their values."""
     found: dict[str, float] = {}
     waiting: list[int] = [row]
+    seen: set[int] = set()
     while waiting:
-        name, *operands = formulas.table[waiting.pop()]
+        row = waiting.pop()
+        name, *operands = formulas.table[row]
         if name == _NUMBER:
             found[operands[0]] = numbers[operands[0]]
-        elif name != _CONSTANT:
+        elif name != _CONSTANT and row not in seen:
             waiting.extend(operands)
+        seen.add(row)
     return "".join(f", {name} is {value}" for name, value in found.items())

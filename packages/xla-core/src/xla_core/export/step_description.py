@@ -13,6 +13,8 @@ from xla_core.export import typed_json
 
 VERSION = 1
 """Of the format. Readers refuse later ones."""
+MOST_DRAWS = 1 << 20
+"""Random operations of a program, and steps of the random state behind a call."""
 
 
 class Kind(enum.StrEnum):
@@ -186,6 +188,8 @@ def _check(description: Description, program: Program, where: str) -> None:
     for result in program.results:
         if result.number >= {Kind.RESULT: made, Kind.ARGUMENT: tensors}.get(result.kind, math.inf):
             raise StepFileError(f"{where}.results names {result}, which is not there")
+    if program.draws > MOST_DRAWS or program.steps > MOST_DRAWS:
+        raise StepFileError(f"{where} has {program.draws} draws and {program.steps} steps of the random state, of {MOST_DRAWS} at most")
     if any(number >= len(program.inputs) for number in program.donated):
         raise StepFileError(f"{where}.donated has {program.donated}, of {len(program.inputs)} inputs")
     unknown = [name for count in program.counts for name in count.names if name not in description.numbers]
