@@ -1,4 +1,4 @@
-"""The private names of torch that this package cannot do without, each behind a name that says what it is for."""
+"""The private names of torch and jax that this package cannot do without, each behind a name that says what it is for."""
 
 from __future__ import annotations
 
@@ -20,3 +20,17 @@ def write_to_trace_log(name: str, payload: str | Mapping[str, Any]) -> None:
 
     encoding = "string" if isinstance(payload, str) else "json"
     trace_structured("artifact", lambda: {"name": name, "encoding": encoding}, payload_fn=lambda: payload, expect_trace_id=False)
+
+
+def profiler_session(host_level: int = 2, device_level: int = 1, python_level: int = 1) -> Any:
+    """A profile that is being made; its `stop` gives it as XLA encodes it. Raises RuntimeError if another one is being made.
+
+    Not `jax.profiler.start_trace`, which writes to a folder, makes JSON of it too, and starts the devices.
+    """
+    import jax
+    from jax._src.lib import _profiler
+
+    options = jax.profiler.ProfileOptions()
+    options.host_tracer_level, options.device_tracer_level, options.python_tracer_level = host_level, device_level, python_level
+    options.raise_error_on_start_failure = True
+    return _profiler.ProfilerSession(options)

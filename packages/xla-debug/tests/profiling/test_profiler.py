@@ -176,23 +176,36 @@ def test_only_the_master_serves(monkeypatch: pytest.MonkeyPatch, free_port: Call
 def test_client_code_serves_by_the_extension_module(free_port: Callable[[], int]) -> None:
     library = lib.profiler
     port = free_port()
-    assert library.start_server(port) is not None
+    server = library.start_server(port)
     try:
         with socket.create_connection(("localhost", port)):
             pass
     finally:
-        jax.profiler.stop_server()
+        server.stop()
     with library.TraceMe("by_client_code"):
         pass
 
 
-def test_a_second_server_is_refused(free_port: Callable[[], int]) -> None:
+def test_a_second_server_is_refused_until_the_first_is_stopped(free_port: Callable[[], int]) -> None:
     port = free_port()
-    assert xp.start_server(port) is not None
-    try:
-        with socket.create_connection(("localhost", port)):
-            pass
-        with pytest.raises(RuntimeError, match="runs already"):
-            xp.start_server(free_port())
-    finally:
-        jax.profiler.stop_server()
+    for _ in range(2):
+        server = xp.start_server(port)
+        assert server is not None
+        try:
+            with socket.create_connection(("localhost", port)):
+                pass
+            with pytest.raises(RuntimeError, match="runs already"):
+                xp.start_server(free_port())
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize("host", ["", None, 7])
+def test_a_host_that_is_none_is_refused(host: str, free_port: Callable[[], int]) -> None:
+    with pytest.raises(RuntimeError, match="is none: give an address of this machine"):
+        xp.start_server(free_port(), host=host)
+
+
+def test_a_host_that_is_not_of_this_machine_is_refused(free_port: Callable[[], int]) -> None:
+    with pytest.raises(RuntimeError, match="of 203.0.113.1 cannot be served .*: choose another"):
+        xp.start_server(free_port(), host="203.0.113.1")

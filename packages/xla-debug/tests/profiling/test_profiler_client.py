@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -17,7 +16,6 @@ import torch_xla.debug.profiler as xp
 from xla_debug.profiling import profiler_client
 
 SERVE = Path(__file__).parents[1] / "programs/serve.py"
-needs_grpc = pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="the package grpcio is not installed")
 NamesIn = Callable[[Path], Counter[str]]
 
 
@@ -39,7 +37,6 @@ def addresses(free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFac
         assert process.returncode == 0
 
 
-@needs_grpc
 def test_several_processes_are_profiled_at_once(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
     xp.trace(f"grpc://{addresses[0]}, {addresses[1]}", str(tmp_path), duration_ms=500)
     assert sorted(file.name for file in tmp_path.glob("plugins/profile/*/*")) == sorted(
@@ -49,7 +46,6 @@ def test_several_processes_are_profiled_at_once(addresses: list[str], tmp_path: 
     assert found["served_step"] > 0 and found["served_product"] > 0
 
 
-@needs_grpc
 def test_a_process_is_profiled_in_the_background(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
     xp.trace_detached(addresses[0], str(tmp_path), duration_ms=500, delay_ms=1)
     for thread in threading.enumerate():
@@ -58,43 +54,31 @@ def test_a_process_is_profiled_in_the_background(addresses: list[str], tmp_path:
     assert names_in(tmp_path)["served_step"] > 0
 
 
-@needs_grpc
 def test_client_code_asks_by_the_extension_module(addresses: list[str], tmp_path: Path, names_in: NamesIn) -> None:
     lib.profiler.trace(addresses[1], str(tmp_path), 500, 3, 60, 1, {"host_tracer_level": 2, "device_tracer_level": 1, "delay_ms": 0})
     assert names_in(tmp_path)["served_step"] > 0
 
 
-@needs_grpc
 def test_a_profile_without_events_is_tried_again_and_then_refused(addresses: list[str], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"did nothing in 2 × 20 ms"):
         xp.trace(addresses[0], str(tmp_path), duration_ms=20, num_tracing_attempts=2, host_tracer_level=0)
     assert not list(tmp_path.iterdir())
 
 
-@needs_grpc
 def test_what_the_server_refuses_is_said(addresses: list[str], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=f"no profile came from {addresses[0]} .INTERNAL: Another profiling session active"):
         xp.trace(f"{addresses[0]},{addresses[0]}", str(tmp_path), duration_ms=500)
 
 
-@needs_grpc
 def test_a_server_that_is_not_there_is_said(free_port: Callable[[], int], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="UNAVAILABLE.*is start_server running there"):
         xp.trace(f"localhost:{free_port()}", str(tmp_path), timeout_s=0)
 
 
-@needs_grpc
 def test_an_answer_without_a_profile_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(profiler_client, "_answer", lambda *args: b"")
     with pytest.raises(RuntimeError, match="answered without a profile"):
         xp.trace("localhost:1", str(tmp_path))
-
-
-def test_without_grpcio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    for ask in (xp.trace, xp.trace_detached):
-        with pytest.raises(RuntimeError, match="pip install grpcio"):
-            ask("localhost:9012", str(tmp_path))
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:9012,", ":9012"])

@@ -31,7 +31,7 @@ def as_command_error() -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def read_reports(paths: Sequence[str]) -> list[RunReport]:
+def read_reports(paths: Sequence[str | os.PathLike[str]]) -> list[RunReport]:
     """The run reports in files."""
     with as_command_error():
         return [files.read(path) for path in paths]

@@ -22,6 +22,7 @@ from xla_debug.rendering.terminal import full_view
 from xla_debug.run_report import files
 from xla_debug.run_report.excerpts import with_excerpts
 from xla_debug.run_report.merging import merge
+from xla_debug.secret_values import hide_in_arguments
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -62,14 +63,15 @@ def command(
     try:
         line = [sys.executable, *(["-m"] if module else []), script, *args]
         code = _run(line, {**os.environ, **recording_environment(folder, opentelemetry, tensorboard)})
-        found = [files.read(path) for path in files_in(folder)]
+        found = file_io.read_reports(files_in(folder))
         if not found:
             click.echo("xla-debug: the script used no XLA device: nothing was recorded", err=True)
             sys.exit(code)
         report = merge(found)
         findings = with_excerpts(report.findings)  # those among replicas have none yet
-        seconds = time.time() - started
-        report = replace(report, command=[script, *args], started_s=started, seconds=seconds, exit_code=code, findings=findings)
+        seconds = max(time.time() - started, 0.0)
+        shown = hide_in_arguments([script, *args])
+        report = replace(report, command=shown, started_s=started, seconds=seconds, exit_code=code, findings=findings)
     finally:
         shutil.rmtree(folder)
     if tensorboard:

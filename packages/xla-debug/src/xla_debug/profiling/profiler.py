@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import jax
 
@@ -16,29 +16,41 @@ import torch_xla.core.xla_model as xm
 from xla_debug.core import events, metrics, process, tensors
 from xla_debug.profiling.full_trace import complete_trace
 
+if TYPE_CHECKING:
+    from xla_debug.profiling.profiler_service import ProfilerServer
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def start_server(port: int, only_on_master: bool = True) -> object | None:
-    """Serve profiles of this process on `port`, until it ends, to `trace` and to the viewers above.
+def start_server(port: int, only_on_master: bool = True, host: str = "127.0.0.1") -> ProfilerServer | None:
+    """Serve profiles of this process on `port`, until it ends, to `trace` and to the viewers above on this machine.
 
-    only_on_master: on each host in its first replica alone; None in the others. Raises RuntimeError for a port that is none, is taken,
-    or if the server runs already.
+    only_on_master: on each host in its first replica alone; None in the others. host: the address or name to listen at; nobody is asked who
+    they are, so that at any other than this machine's own ("0.0.0.0" is all) whoever reaches it can watch the program. Raises RuntimeError
+    for a port or host that is none, is taken, or if the server runs already.
     """
+    global _server
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
         raise RuntimeError(f"port {port!r} is none: give a whole number from 1 to 65535")
+    if not isinstance(host, str) or not host:
+        raise RuntimeError(f'host {host!r} is none: give an address of this machine, or "0.0.0.0" for all of them')
     if only_on_master and not xm.is_master_ordinal():
         return None
-    try:
-        socket.create_server(("", port)).close()  # JAX's server shares a port that is taken, and says nothing
-    except OSError as error:
-        raise RuntimeError(f"port {port} cannot be served ({error.strerror}): choose another") from error
-    try:
-        server: object = jax.profiler.start_server(port, requires_backend=False)
-    except ValueError as error:
-        raise RuntimeError(f"the profiler server of this process runs already, it cannot start on port {port} too") from error
-    return server
+    from xla_debug.profiling.profiler_service import ProfilerServer  # here, for it brings gRPC
+
+    with _server_lock:
+        if _server is not None and _server.runs:
+            raise RuntimeError(f"the profiler server of this process runs already, it cannot start on port {port} too")
+        try:
+            _server = ProfilerServer(host, port)
+        except OSError as error:
+            raise RuntimeError(f"port {port} of {host} cannot be served ({error.strerror}): choose another") from error
+    return _server
+
+
+_server: ProfilerServer | None = None
+_server_lock = threading.Lock()
 
 
 def start_trace(log_dir: str | os.PathLike[str], python_frames: bool = True) -> None:

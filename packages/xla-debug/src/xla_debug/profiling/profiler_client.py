@@ -6,7 +6,6 @@ and read here; the rest of a profile goes to its file as it comes.
 
 from __future__ import annotations
 
-import importlib
 import re
 import threading
 import time
@@ -19,9 +18,9 @@ from xla_debug.profiling import wire_format
 
 _METHOD = "/tensorflow.ProfilerService/Profile"
 # Fields of ProfileRequest, of the ProfileOptions in it, and of ProfileResponse.
-_OPTIONS, _EMIT_PROFILE = 4, 9
-_HOST_LEVEL, _DEVICE_LEVEL, _VERSION, _DURATION = 2, 3, 5, 9
-_EMPTY, _PROFILE = 7, 8
+OPTIONS, EMIT_PROFILE = 4, 9
+HOST_LEVEL, DEVICE_LEVEL, VERSION, DURATION = 2, 3, 5, 9
+EMPTY, PROFILE = 7, 8
 _OPTIONS_VERSION = 1
 
 
@@ -41,13 +40,13 @@ class _Request:
     def message(self) -> bytes:
         """The request, encoded."""
         fields = (
-            (_HOST_LEVEL, self.host_tracer_level),
-            (_DEVICE_LEVEL, self.device_tracer_level),
-            (_VERSION, _OPTIONS_VERSION),
-            (_DURATION, self.duration_ms),
+            (HOST_LEVEL, self.host_tracer_level),
+            (DEVICE_LEVEL, self.device_tracer_level),
+            (VERSION, _OPTIONS_VERSION),
+            (DURATION, self.duration_ms),
         )
         options = b"".join(wire_format.number_field(number, value) for number, value in fields)
-        return wire_format.text_field(_OPTIONS, options) + wire_format.number_field(_EMIT_PROFILE, 1)
+        return wire_format.text_field(OPTIONS, options) + wire_format.number_field(EMIT_PROFILE, 1)
 
 
 def trace(
@@ -64,8 +63,8 @@ def trace(
     """Write what the processes served at `service_addr` (`host:port`, several with commas) do to `<logdir>/plugins/profile/<time>`.
 
     They are watched for `duration_ms`, from `delay_ms` on, again (`num_tracing_attempts`) while they do nothing. A server that cannot
-    be reached is asked again every `interval_s` until `timeout_s` have passed. Raises RuntimeError if there is no profile in the end,
-    or without the package grpcio; ValueError for an address or number that is none.
+    be reached is asked again every `interval_s` until `timeout_s` have passed. Raises RuntimeError if there is no profile in the end;
+    ValueError for an address or number that is none.
     """
     addresses = [address.strip().removeprefix("grpc://") for address in service_addr.split(",")]
     for address in addresses:
@@ -83,37 +82,39 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> None:
-    """As `trace`, in a thread of its own, whose errors go to stderr. A process may watch itself so. Raises RuntimeError without grpcio."""
-    _grpc()
+    """As `trace`, in a thread of its own, whose errors go to stderr. A process may watch itself so."""
     threading.Thread(target=trace, args=args, kwargs=kwargs, name="xla-profile", daemon=True).start()
 
 
 def _profile(address: str, request: _Request) -> bytes:
     """The profile of one process, as XLA encodes it. Raises RuntimeError."""
-    grpc = _grpc()
+    import grpc  # here: who asks for no profile does without it
+
     time.sleep(request.delay_s)
     end = time.monotonic() + request.timeout_s
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
         call = channel.unary_unary(_METHOD)
         for _ in range(request.attempts):
             try:
-                fields = dict(wire_format.fields(_answer(grpc, call, address, request, end)))
+                fields = dict(wire_format.fields(_answer(call, address, request, end)))
             except ValueError as error:
                 raise RuntimeError(f"{address} sent an answer that this client cannot read: {error}") from error
-            if not fields.get(_EMPTY):
+            if not fields.get(EMPTY):
                 break
         else:
             raise RuntimeError(
                 f"{address} did nothing in {request.attempts} × {request.duration_ms} ms: make duration_ms longer than a step"
             )
-    profile = fields.get(_PROFILE)
+    profile = fields.get(PROFILE)
     if not isinstance(profile, bytes):
         raise RuntimeError(f"{address} answered without a profile: its XLA is older than this client; upgrade its jaxlib")
     return profile
 
 
-def _answer(grpc: Any, call: Any, address: str, request: _Request, end: float) -> bytes:
+def _answer(call: Any, address: str, request: _Request, end: float) -> bytes:
     """Send one request to the server; one that is not there is asked again until `end`."""
+    import grpc
+
     while True:
         try:
             answer: bytes = call(request.message, timeout=max(end - time.monotonic(), 0.0) + request.duration_ms / 1000)
@@ -125,13 +126,3 @@ def _answer(grpc: Any, call: Any, address: str, request: _Request, end: float) -
                     f"no profile came from {address} ({error.code().name}: {error.details()}): is start_server running there?"
                 ) from error
         time.sleep(request.interval_s)
-
-
-def _grpc() -> Any:
-    try:
-        return importlib.import_module("grpc")
-    except ImportError as error:
-        raise RuntimeError(
-            "trace needs the package grpcio to reach a profiler server: pip install grpcio. "
-            "start_trace and stop_trace profile this process without it"
-        ) from error

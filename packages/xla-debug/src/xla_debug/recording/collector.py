@@ -239,7 +239,7 @@ class Collector(Listener):
                 host=platform.node(),
                 hardware=process.client().devices[0].device_kind,
                 started_s=self.started_s,
-                seconds=time.time() - self.started_s,
+                seconds=max(time.time() - self.started_s, 0.0),  # the clock may have been set back
                 finished=finished,
                 steps=self._steps.count,
                 verdict=bottleneck_of(phases_ms, device_ms),

@@ -8,12 +8,11 @@ from importlib import metadata
 
 from xla_debug._version import __version__
 from xla_debug.run_report.schema import Environment
+from xla_debug.secret_values import hide_value
 
 _PACKAGES = ("xla-core", "xla-distributed", "xla-spmd", "xla-serialization", "torch_xla")
 _BELOW = ("torch", "jax", "jaxlib", "numpy", "libtpu")
 _PLUGINS = "jax-"  # such as jax-cuda13-plugin
-# What a name with one of these words holds is nobody's business.
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def environment() -> Environment:
@@ -39,13 +38,9 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> dict[str, str]:
-    """The variables of all installed packages that are set. Raises ImportError where the core cannot be used."""
+    """The variables of all installed packages that are set, secrets hidden. Raises ImportError where the core cannot be used."""
     # Not at the top: `versions` must work where the core does not.
     from xla_debug.core import process
 
     names = {setting.name for rows in process.installed_settings().values() for setting in rows if setting.is_set()}
-    return {name: _shown(name) for name in sorted(names)}
-
-
-def _shown(name: str) -> str:
-    return "(hidden)" if any(word in name.split("_") for word in _SECRET) else os.environ[name]
+    return {name: hide_value(name, os.environ[name]) for name in sorted(names)}

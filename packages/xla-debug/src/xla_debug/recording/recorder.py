@@ -17,6 +17,7 @@ from xla_debug.recording.tensorboard_scalars import Scalars
 from xla_debug.recording_folder import file_of
 from xla_debug.run_report.files import write
 from xla_debug.run_report.schema import FORMAT, VERSION, Replica, RunReport
+from xla_debug.secret_values import hide_in_arguments
 
 _EVERY_S = 2.0
 
@@ -84,7 +85,7 @@ class Recorder:
         return RunReport(
             format=FORMAT,
             version=VERSION,
-            command=list(sys.orig_argv),
+            command=hide_in_arguments(sys.orig_argv),
             started_s=replica.started_s,
             seconds=replica.seconds,
             exit_code=None,

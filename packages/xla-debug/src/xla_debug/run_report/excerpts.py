@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from xla_debug.run_report.schema import Excerpt, Finding
+from xla_debug.secret_values import hide_in_source
 
 _AROUND = 2
 _LONGEST = 200
@@ -20,7 +21,7 @@ def source_line(line: str | None) -> str:
 
 
 def excerpt(line: str | None) -> Excerpt | None:
-    """The line at `file:line` and two before and after it, without the indentation that they share; None if it cannot be read."""
+    """The line at `file:line` and two before and after it, without the indentation that they share and without literal secrets; None if it cannot be read."""
     path, _, text = (line or "").rpartition(":")
     if not text.isdecimal() or not source_line(line).strip():
         return None
@@ -30,7 +31,7 @@ def excerpt(line: str | None) -> Excerpt | None:
     while not lines[-1]:
         lines.pop()
     skip = min(len(each) - len(each.lstrip()) for each in lines if each)
-    return Excerpt(first, [each[skip:][:_LONGEST] for each in lines])
+    return Excerpt(first, [hide_in_source(each[skip:])[:_LONGEST] for each in lines])
 
 
 def line_of_excerpt(finding: Finding) -> str:
