@@ -8,6 +8,7 @@ import click
 
 from xla_debug.commands import file_io
 from xla_debug.graphs import drawing, graph_text
+from xla_debug.printable_text import printable
 from xla_debug.regular_files import read_bytes
 from xla_debug.run_report import files
 from xla_debug.run_report.schema import RunReport
@@ -31,7 +32,7 @@ def command(file: Path, form: str, output: str, number: int | None) -> None:
     except graph_text.GraphTextError as error:
         raise file_io.CommandError(f"{file}: {error}") from error
     if output == "-":
-        click.echo(shown, nl=False)
+        click.echo(printable(shown), nl=False)
     else:
         file_io.write(shown.encode(), output)
 

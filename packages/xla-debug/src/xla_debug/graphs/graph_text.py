@@ -54,7 +54,8 @@ _LEAF = re.compile(r"(?P<kind>input|number|constant|result) : (?P<shape>.+)")
 _OPERATION = re.compile(r"(?P<text>.+\)) : (?P<shape>\w+\[[\d,]*\](?: on each device)?|\d+ results|None)(?:  # (?P<line>.+))?")
 _RETURN = re.compile(r"return(?: %\d+(?:, %\d+)*)?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_SLOT = re.compile(r"%(\d+)")
+_SLOT = re.compile(r"%([0-9]+)")
+_DIGITS = 9
 
 
 def parse(text: str) -> SavedGraph:
@@ -112,7 +113,10 @@ def _several(number: int, before: list[Node]) -> int:
 
 
 def _slots(text: str) -> tuple[int, ...]:
-    return tuple(int(slot) for slot in _SLOT.findall(text))
+    slots = _SLOT.findall(text)
+    if any(len(slot) > _DIGITS for slot in slots):
+        raise GraphTextError(f"no graph has an entry {_shown(f'%{max(slots, key=len)}')}")
+    return tuple(map(int, slots))
 
 
 def _shown(row: str) -> str:

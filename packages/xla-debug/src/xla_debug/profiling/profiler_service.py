@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 
@@ -28,9 +27,9 @@ _LONGEST_MS = 3_600_000
 _HIGHEST_LEVEL = 3
 _CALLS = 4
 """At once: of these, one has the profiler, the others are told so."""
-_LOOK_EVERY_S = 0.1
-"""After which a profile that is being made looks whether the program has ended."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 class ProfilerServer:
     """Serves until `stop`, or the end of the process. Raises OSError if the address cannot be served."""
@@ -41,7 +40,7 @@ class ProfilerServer:
         socket.create_server(address, family=family).close()
         self.address = f"[{address[0]}]:{port}" if family is socket.AF_INET6 else f"{address[0]}:{port}"
         self._server = grpc.server(
-            ThreadPoolExecutor(_CALLS, thread_name_prefix="xla-profiler-server"),
+            _DaemonThreads(),
             options=[("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)],
             maximum_concurrent_rpcs=_CALLS,
         )
@@ -76,7 +75,9 @@ def _profile(request: bytes, context: Any) -> bytes:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a request for a profile: {error}")
     try:
         session = _compat.profiler_session(*levels) if options.number(VERSION) else _compat.profiler_session()
-        _wait(duration_ms / 1000, context)
+        gone = threading.Event()
+        if context.add_callback(gone.set):  # else the client has gone already
+            gone.wait(duration_ms / 1000)
         profile = session.stop()
     except RuntimeError as error:  # JAX's: another profile is being made
         context.abort(grpc.StatusCode.INTERNAL, str(error).removeprefix("ALREADY_EXISTS: "))
@@ -88,16 +89,20 @@ def _profile(request: bytes, context: Any) -> bytes:
     return empty + wire_format.text_field(_TOOL_DATA, tool)
 
 
-def _wait(seconds: float, context: Any) -> None:
-    """Wait, but no longer than the client and the program do."""
-    gone = threading.Event()
-    if not context.add_callback(gone.set):
-        return
-    end = time.monotonic() + seconds
-    # The end of the program waits for this thread.
-    while threading.main_thread().is_alive() and (left := end - time.monotonic()) > 0:
-        if gone.wait(min(left, _LOOK_EVERY_S)):
-            return
+class _DaemonThreads(Executor):
+    """A thread for each call, which the end of the program does not wait for, as it does for those of a ThreadPoolExecutor."""
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        future: Future[R] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="xla-profiler-server", daemon=True).start()
+        return future
 
 
 def _is_empty(profile: bytes) -> bool:

@@ -146,7 +146,7 @@ class Collector(Listener):
         if self._steps.each is not None:
             self._steps.notes.append(Moved(event.nbytes, 0) if up else Moved(0, event.nbytes))
         with self._lock:
-            copied_ns = event.duration_ns - event.waited_ns
+            copied_ns = max(event.duration_ns - event.waited_ns, 0)
             self._add(self._transfers, (event.direction.value, event.line), self._step, copied_ns, event.nbytes)
             if not up:
                 self._add(self._waited, event.line, self._step, event.waited_ns)

@@ -10,6 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from xla_debug.printable_text import printable
+
 Cell = str | Text
 _MOST = 20
 """Rows of a table that are shown; a page has them all."""
@@ -17,7 +19,7 @@ _MOST = 20
 
 def plain(text: str, style: str = "") -> Text:
     """A text as it is: no markup, and what is no printable character is replaced, since files may come from anywhere."""
-    return Text("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text), style)
+    return Text(printable(text), style)
 
 
 def indented(text: Text) -> Padding:

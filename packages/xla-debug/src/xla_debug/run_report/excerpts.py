@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Iterable
 from dataclasses import replace
 
-from xla_debug.run_report.schema import Excerpt, Finding
+from xla_debug.run_report.schema import Excerpt, Finding, line_number
 from xla_debug.secret_values import hide_in_source
 
 _AROUND = 2
@@ -16,16 +16,16 @@ _LONGEST = 200
 
 def source_line(line: str | None) -> str:
     """The text at `file:line`; empty if it cannot be read."""
-    path, _, number = (line or "").rpartition(":")
-    return linecache.getline(path, int(number)) if number.isdecimal() else ""
+    number = line_number(line)
+    return linecache.getline((line or "").rpartition(":")[0], number) if number is not None else ""
 
 
 def excerpt(line: str | None) -> Excerpt | None:
     """The line at `file:line` and two before and after it, without the indentation that they share and without literal secrets; None if it cannot be read."""
-    path, _, text = (line or "").rpartition(":")
-    if not text.isdecimal() or not source_line(line).strip():
+    number = line_number(line)
+    if number is None or not source_line(line).strip():
         return None
-    number = int(text)
+    path = (line or "").rpartition(":")[0]
     first = max(number - _AROUND, 1)
     lines = [linecache.getline(path, each).expandtabs(4).rstrip() for each in range(first, number + _AROUND + 1)]
     while not lines[-1]:
@@ -36,9 +36,9 @@ def excerpt(line: str | None) -> Excerpt | None:
 
 def line_of_excerpt(finding: Finding) -> str:
     """The source at a finding's own line, without indentation; empty if it is not known."""
-    number = (finding.line or "").rpartition(":")[2]
+    number = line_number(finding.line)
     lines = dict(enumerate(finding.source.lines, finding.source.first)) if finding.source else {}
-    return lines.get(int(number), "").strip() if number.isdecimal() else ""
+    return lines.get(number, "").strip() if number is not None else ""
 
 
 def with_excerpts(findings: Iterable[Finding]) -> list[Finding]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from xla_debug.regular_files import read_bytes
 from xla_debug.run_report.errors import RunReportFileError
 from xla_debug.run_report.schema import FORMAT, VERSION, RunReport
 
 _PREFIX = f'{{"format":"{FORMAT}"'.encode()
+_CONTROLS = re.compile(b"\x7f|\xc2[\x80-\x9f]")
+"""DEL and the second set of control characters, as UTF-8."""
+_LONGEST = 60
 _HOW_TO_WRITE = "write a new one with `xla-debug run --json FILE SCRIPT`"
 
 
@@ -24,12 +28,14 @@ def _adapter() -> TypeAdapter[RunReport]:
 
 
 def to_json(report: RunReport) -> bytes:
-    """A run report as compact JSON."""
+    """A run report as compact JSON, in which no character can act on a terminal."""
     try:
-        return _adapter().dump_json(report)
+        data = _adapter().dump_json(report)
     except PydanticSerializationError:  # file names need not be Unicode: what is not becomes `?`
         plain = _adapter().dump_python(report, mode="json")
-        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+        data = json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    # JSON itself only escapes those below 32. All of these are within texts.
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0].decode()):04x}".encode(), data)
 
 
 def write(report: RunReport, path: str | os.PathLike[str]) -> None:
@@ -56,17 +62,28 @@ def read(path: str | os.PathLike[str]) -> RunReport:
     found = _parsed(data, path)
     version = found.get("version")
     if type(version) is not int or version < 1:
-        raise RunReportFileError(f"{path}: a run report of version {version!r}, which never was; {_HOW_TO_WRITE}")
+        what = type(version).__name__ if isinstance(version, list | dict) else _short(repr(version))
+        raise RunReportFileError(f"{path}: a run report of version {what}, which never was; {_HOW_TO_WRITE}")
     if version > VERSION:
         raise RunReportFileError(
-            f"{path}: a run report of version {version}, this xla-debug reads up to {VERSION}; upgrade it: pip install -U xla-debug"
+            f"{path}: a run report of version {_short(version)}, this xla-debug reads up to {VERSION}; upgrade it: pip install -U xla-debug"
         )
     try:
         return _adapter().validate_python(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise RunReportFileError(f"{path}: a run report that is damaged at {field} ({first['msg'].lower()}); {_HOW_TO_WRITE}") from error
+        field = ".".join(map(_short, first["loc"]))
+        raise RunReportFileError(f"{path}: a run report that is damaged at {field} ({_problem(first)}); {_HOW_TO_WRITE}") from error
+
+
+def _problem(error: ErrorDetails) -> str:
+    return "no file:line" if error["type"] == "predicate_failed" else error["msg"].lower()
+
+
+def _short(value: object) -> str:
+    """What a file holds, for a message: not all of it, if it is long."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _parsed(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:

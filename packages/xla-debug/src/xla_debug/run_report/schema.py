@@ -1,15 +1,48 @@
 """The schema of a run report in JSON: version 1. Times are seconds since the epoch (`*_s`), durations milliseconds (`*_ms`).
 
 Fields may be added within a version, with a default; a reader ignores those that it does not know. Anything else is a new version.
+Each field has bounds, far above what a run comes to: a file may come from anybody, and what renders it need not fear what is in it.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+from annotated_types import Ge, Le, MaxLen, Predicate
 
 FORMAT = "xla-debug account"  # what files say; it stays, so that older and newer releases read each other's
 VERSION = 1
+
+_T = TypeVar("_T")
+_LINE_NUMBER = re.compile(r".*:([0-9]{1,9})", re.DOTALL)
+
+
+def line_number(line: str | None) -> int | None:
+    """The number of a `file:line`; None if it has none, or one that no file has."""
+    match = _LINE_NUMBER.fullmatch(line or "")
+    return int(match[1]) if match else None
+
+
+def _names_a_line(text: str) -> bool:
+    """Whether this is a `file:line`."""
+    return line_number(text) is not None
+
+
+Count = Annotated[int, Ge(0), Le(2**63 - 1)]
+"""Of anything, bytes too."""
+Number = Annotated[int, Ge(0), Le(2**31 - 1)]
+"""Of a process, a replica, a line."""
+Seconds = Annotated[float, Ge(0.0), Le(2.5e11)]
+"""Since the epoch, to the year 9892, or of a run."""
+Milliseconds = Annotated[float, Ge(0.0), Le(1e15)]
+Text = Annotated[str, MaxLen(200_000)]
+Line = Annotated[str, MaxLen(20_000), Predicate(_names_a_line)]
+"""A `file:line`."""
+Rows = Annotated[list[_T], MaxLen(1_000_000)]
+Names = Annotated[dict[Text, _T], MaxLen(10_000)]
 
 
 class Phase(enum.Enum):
@@ -92,10 +125,10 @@ class ProgramDifference:
     """
 
     change: Change
-    text: str
-    line: str | None = None
-    advice: str = ""
-    nearest: str | None = None
+    text: Text
+    line: Line | None = None
+    advice: Text = ""
+    nearest: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +138,31 @@ class Compile:
     donated: how many inputs give their memory to results; donated_bytes: how much that is.
     """
 
-    start_s: float
-    ms: float
-    step: int
-    line: str | None
-    cause: str | None
-    name: str | None
-    graph_hash: str
-    operations: int
-    inputs: int
-    results: int
+    start_s: Seconds
+    ms: Milliseconds
+    step: Count
+    line: Line | None
+    cause: Text | None
+    name: Text | None
+    graph_hash: Text
+    operations: Count
+    inputs: Count
+    results: Count
     difference: ProgramDifference
-    graph: str = ""
+    graph: Text = ""
     """The program as text; the largest are left out."""
-    donated: int = 0
-    donated_bytes: int = 0
+    donated: Count = 0
+    donated_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """From the end of one step sync to that of the next. ms: by `Phase.value`, of the thread that steps; device_ms: the device at work."""
 
-    start_s: float
-    ms: dict[str, float]
-    device_ms: float
-    compiles: int = 0
+    start_s: Seconds
+    ms: Names[Milliseconds]
+    device_ms: Milliseconds
+    compiles: Count = 0
 
 
 HOST = "host"
@@ -147,79 +180,79 @@ class Span:
     when the host handed it to the device.
     """
 
-    track: str
-    phase: str
-    name: str
-    start_s: float
-    ms: float
-    line: str | None = None
+    track: Text
+    phase: Text
+    name: Text
+    start_s: Seconds
+    ms: Milliseconds
+    line: Line | None = None
     estimated: bool = False
-    launched_s: float | None = None
+    launched_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
     """All syncs of one kind (`step` or `read`) that a line asked for. steps: in how many steps it did."""
 
-    line: str | None
-    kind: str
-    cause: str | None
-    count: int
-    steps: int
-    blocked_ms: float
+    line: Line | None
+    kind: Text
+    cause: Text | None
+    count: Count
+    steps: Count
+    blocked_ms: Milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """All calls of an operator that ran on the CPU at a line. nbytes: moved for it."""
 
-    operator: str
-    line: str | None
-    count: int
-    nbytes: int
-    ms: float
+    operator: Text
+    line: Line | None
+    count: Count
+    nbytes: Count
+    ms: Milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """All copies in one direction (`to_device` or `from_device`) that a line asked for."""
 
-    direction: str
-    line: str | None
-    count: int
-    nbytes: int
-    ms: float
+    direction: Text
+    line: Line | None
+    count: Count
+    nbytes: Count
+    ms: Milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """Bytes of a device: now, at most so far, and what it has (0 where unknown)."""
 
-    device: str
-    in_use: int
-    peak: int
-    limit: int
+    device: Text
+    in_use: Count
+    peak: Count
+    limit: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
     """Buffers of one device and shape that one line made. holder: what keeps them, such as `list 'losses' (40 items)`."""
 
-    line: str | None
-    device: str
-    shape: str
-    count: int
-    nbytes: int
-    holder: str | None = None
+    line: Line | None
+    device: Text
+    shape: Text
+    count: Count
+    nbytes: Count
+    holder: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """over_time: (seconds since the epoch, bytes in use on all devices), oldest first."""
 
-    devices: list[DeviceMemory] = field(default_factory=list)
-    over_time: list[tuple[float, int]] = field(default_factory=list)
-    live: list[Live] = field(default_factory=list)
+    devices: Rows[DeviceMemory] = field(default_factory=list)
+    over_time: Rows[tuple[Seconds, Count]] = field(default_factory=list)
+    live: Rows[Live] = field(default_factory=list)
     """The largest first."""
 
 
@@ -227,17 +260,17 @@ class Memory:
 class HotLine:
     """Host time spent below a line of the user's, estimated from samples. phase: a `Phase.value`."""
 
-    line: str
-    phase: str
-    ms: float
+    line: Line
+    phase: Text
+    ms: Milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """Lines of a source file, as they were when it ran. first: the number of the first one."""
 
-    first: int
-    lines: list[str]
+    first: Number
+    lines: Rows[Text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +281,11 @@ class Finding:
     """
 
     problem: Problem
-    line: str | None
-    text: str
-    advice: str
-    cost_ms: float = 0.0
-    replica: int | None = None
+    line: Line | None
+    text: Text
+    advice: Text
+    cost_ms: Milliseconds = 0.0
+    replica: Number | None = None
     source: Excerpt | None = None
 
 
@@ -264,50 +297,50 @@ class Replica:
     timeline: the newest steps, or evenly chosen ones of a long run, oldest first. spans: what happened in the last steps, by start.
     """
 
-    ordinal: int
-    pid: int
-    host: str
-    hardware: str
-    started_s: float
-    seconds: float
+    ordinal: Number
+    pid: Number
+    host: Text
+    hardware: Text
+    started_s: Seconds
+    seconds: Seconds
     finished: bool
-    steps: int
+    steps: Count
     verdict: Bottleneck
-    phases_ms: dict[str, float]
-    device_ms: float
-    measured_steps: int = 0
-    timeline: list[Step] = field(default_factory=list)
-    compiles: list[Compile] = field(default_factory=list)
-    syncs: list[Sync] = field(default_factory=list)
-    fallbacks: list[Fallback] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
+    phases_ms: Names[Milliseconds]
+    device_ms: Milliseconds
+    measured_steps: Count = 0
+    timeline: Rows[Step] = field(default_factory=list)
+    compiles: Rows[Compile] = field(default_factory=list)
+    syncs: Rows[Sync] = field(default_factory=list)
+    fallbacks: Rows[Fallback] = field(default_factory=list)
+    transfers: Rows[Transfer] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
-    hot_lines: list[HotLine] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    hot_lines: Rows[HotLine] = field(default_factory=list)
+    findings: Rows[Finding] = field(default_factory=list)
+    spans: Rows[Span] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The environment of a run, for bug reports. settings: variables of these packages that are set."""
 
-    python: str
-    platform: str
-    versions: dict[str, str]
-    settings: dict[str, str]
+    python: Text
+    platform: Text
+    versions: Names[Text]
+    settings: Names[Text]
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """A run of a script. exit_code: None while it runs."""
 
-    format: str
-    version: int
-    command: list[str]
-    started_s: float
-    seconds: float
-    exit_code: int | None
+    format: Text
+    version: Count
+    command: Rows[Text]
+    started_s: Seconds
+    seconds: Seconds
+    exit_code: Annotated[int, Ge(-(2**31)), Le(2**31 - 1)] | None
     environment: Environment
-    replicas: list[Replica] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    replicas: Rows[Replica] = field(default_factory=list)
+    findings: Rows[Finding] = field(default_factory=list)
     """Of all replicas, the costliest first."""
