@@ -6,19 +6,21 @@ import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
-# Subcommand → the module below xla_debug.commands that holds it, as `command`: only what is called is imported.
+# Subcommand → what it does, as its help begins. It is `command` of the module of that name below xla_debug.commands: imported if it is
+# called, and not to list it, since most of them bring more than a list of commands should wait for.
 COMMANDS: dict[str, str] = {
-    "run": "run",
-    "report": "report",
-    "diff": "diff",
-    "compare": "compare",
-    "watch": "watch",
-    "graph": "graph",
-    "trace": "trace",
-    "operators": "operators",
-    "env": "env",
-    "settings": "settings",
+    "run": "Run SCRIPT with ARGS, then say where its time went and what to change.",
+    "report": "Show a run report.",
+    "diff": "Show what got slower between two runs, and by how much.",
+    "compare": "Show several runs in one table, beside the first one.",
+    "watch": "Show a running job.",
+    "graph": "Print or draw a program.",
+    "trace": "Write the last steps of a run as a trace for Perfetto.",
+    "operators": "Show the device time of each operator in a profile.",
+    "env": "Print versions, devices and settings, and what is wrong with them.",
+    "settings": "List the environment variables that the packages read.",
 }
 
 
@@ -29,8 +31,16 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"xla_debug.commands.{COMMANDS[name]}").command
+        found: click.Command = importlib.import_module(f"xla_debug.commands.{name}").command
         return found
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        begun = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*begun, *click.Command.shell_complete(self, context, incomplete)]
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

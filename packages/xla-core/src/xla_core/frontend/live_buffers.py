@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
@@ -32,13 +33,12 @@ def live_tensors() -> list[XLATensor]:
 
 def live_buffers() -> list[LiveBuffer]:
     """All computed values that something holds, the largest first. As slow as `live_tensors`."""
-    things = gc.get_objects()
+    kinds = {Value, *_kinds_of(torch.Tensor)}
+    things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: nothing else for each
     holders: dict[int, list[torch.Tensor]] = {}
     hidden: set[int] = set()  # behind parameters, which are named in their place
-    is_tensor: dict[type, bool] = {}
     for thing in things:
-        kind = type(thing)
-        if is_tensor.setdefault(kind, issubclass(kind, torch.Tensor)):
+        if isinstance(thing, torch.Tensor):
             shown = tensor_behind(thing)
             if shown is not None:
                 holders.setdefault(id(shown._storage.value), []).append(thing)
@@ -53,3 +53,10 @@ def live_buffers() -> list[LiveBuffer]:
             held = tensors if before is None else before.tensors + tensors
             found[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, held)
     return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)
+
+
+def _kinds_of(kind: type) -> Iterator[type]:
+    """A class and all below it."""
+    yield kind
+    for below in type.__subclasses__(kind):
+        yield from _kinds_of(below)

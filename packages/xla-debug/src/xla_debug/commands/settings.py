@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xla_debug.core import process
+if TYPE_CHECKING:
+    from xla_debug.core import process
 
 _HEADER = ("Variable", "Default", "What it does", "Must be")
 
@@ -20,6 +21,8 @@ _HEADER = ("Variable", "Default", "What it does", "Must be")
 @click.option("--markdown", "as_markdown", is_flag=True, help="As a page in Markdown.")
 def command(as_markdown: bool) -> None:
     """List the environment variables that the installed packages read."""
+    from xla_debug.core import process  # here, for it brings torch and jax, which --help does without
+
     settings = process.installed_settings()
     if as_markdown:
         click.echo(markdown(settings), nl=False)

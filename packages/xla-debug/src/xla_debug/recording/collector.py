@@ -165,7 +165,7 @@ class Collector(Listener):
             self._steps.notes.append(event)
             self._step += 1
             if self._step > self._next_check:
-                self._after_step()
+                self._after_step(event.line)
         elif self._in_step_thread():
             self._steps.notes.append(TimedEvent(Phase.LOOKUP, event.start_s, event.duration_ns, event.waited_ns))
 
@@ -184,11 +184,13 @@ class Collector(Listener):
             self._step_thread = self.sampler.thread = here
         return True
 
-    def _after_step(self) -> None:
+    def _after_step(self, line: str | None) -> None:
         """Check memory and whether programs still change: after a step that compiled, and at the steps that the monitor asks for."""
         changing = self._last_compile >= WARM_UP and self._step - self._last_compile <= _QUIET_STEPS
         self._capture_lines(changing)
+        start_s, start_ns = time.time(), time.perf_counter_ns()
         if self._memory.after_step(self._step):
+            self._timeline.note_own_work(start_s, time.perf_counter_ns() - start_ns, line)
             self._steps.notes.append(Restart(time.time()))  # the step need not pay for that
         last_changing = self._last_compile + _QUIET_STEPS
         self._next_check = min(self._memory.next_step - 1, last_changing) if changing else self._memory.next_step - 1

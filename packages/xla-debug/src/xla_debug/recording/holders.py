@@ -40,31 +40,48 @@ _CONTAINERS = (list, dict, set, tuple, deque)
 def holder_of(buffers: list[metrics_abi.LiveBuffer], depth: int = 1) -> Holder | None:
     """The container that has most of the tensors of these buffers; with more `depth`, most of the containers that have some each."""
     # Passed on as they are: no other container of them is made.
-    things: tuple[Any, ...] = tuple([tensor for buffer in buffers for tensor in buffer.tensors])
+    things = _tensors(buffers)
     ours = {id(things), *(id(buffer.tensors) for buffer in buffers)}
     for _ in range(depth):
         if len(things) < 2:
             return None
         containers = _containers_of(things, ours)
-        if not containers:
-            return None
-        most, count = max(containers, key=lambda found: found[1])
-        if count >= len(things) // 2:
-            name = name_of(most)
-            return Holder(f"{type(most).__name__}{f' {name.text!r}' if name else ''} ({len(most)} items)", name)
-        things = tuple([container for container, _ in containers])
-        ours |= {id(containers), id(things), *map(id, containers)}
+        found = _most_of(things, containers)
+        if found is not None or not containers:
+            return found
+        things = tuple(containers)
+        ours |= {id(containers), id(things)}
     return None
 
 
-def _containers_of(things: tuple[Any, ...], ours: set[int]) -> list[tuple[Any, int]]:
-    """The containers that hold any of these, but for those in `ours`, and how many each holds."""
+def holders_of(groups: list[list[metrics_abi.LiveBuffer]]) -> list[Holder | None]:
+    """For each group of buffers the container that has most of their tensors; the garbage collector is asked once for all of them."""
+    tensors = [_tensors(group) if len(group) > 1 else () for group in groups]
+    things = tuple([tensor for group in tensors for tensor in group])
+    ours = {id(things), *map(id, tensors), *(id(buffer.tensors) for group in groups for buffer in group)}
+    containers = _containers_of(things, ours) if things else []
+    return [_most_of(group, containers) if len(group) > 1 else None for group in tensors]
+
+
+def _tensors(buffers: list[metrics_abi.LiveBuffer]) -> tuple[Any, ...]:
+    return tuple([tensor for buffer in buffers for tensor in buffer.tensors])
+
+
+def _containers_of(things: tuple[Any, ...], ours: set[int]) -> list[Any]:
+    """The containers that hold any of these, but for those in `ours`."""
+    return [referrer for referrer in gc.get_referrers(*things) if isinstance(referrer, _CONTAINERS) and id(referrer) not in ours]
+
+
+def _most_of(things: tuple[Any, ...], containers: list[Any]) -> Holder | None:
+    """The container that has most of these, and half of them at least."""
     wanted = set(map(id, things))
-    return [
-        (referrer, sum(id(item) in wanted for item in tuple(referrer.values() if isinstance(referrer, dict) else referrer)))
-        for referrer in gc.get_referrers(*things)
-        if isinstance(referrer, _CONTAINERS) and id(referrer) not in ours
-    ]
+    counts = [sum(id(item) in wanted for item in tuple(one.values() if isinstance(one, dict) else one)) for one in containers]
+    count = max(counts, default=0)
+    if not count or count < len(things) // 2:
+        return None
+    most = containers[counts.index(count)]
+    name = name_of(most)
+    return Holder(f"{type(most).__name__}{f' {name.text!r}' if name else ''} ({len(most)} items)", name)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -16,7 +17,7 @@ import jax
 from xla_debug.core import events, process
 from xla_debug.core import graph as graph_abi
 from xla_debug.core import metrics as metrics_abi
-from xla_debug.recording.holders import holder_of, main_file
+from xla_debug.recording.holders import holder_of, holders_of, main_file
 from xla_debug.run_report.schema import DeviceMemory, Finding, Live, Memory, Problem
 
 _SHOWN = 20
@@ -27,6 +28,8 @@ _GROWTH = 0.1
 
 _SNAPSHOT_SHARE = 0.005
 """Share of the run that snapshots may take."""
+_SECONDS_PER_BLOCK = 0.3e-6
+"""Of a snapshot, for each block of memory that Python has allocated: before the first one has been measured."""
 
 _NESTED = 3
 """Containers in each other: a list of dicts of tuples."""
@@ -93,6 +96,14 @@ class AllocationSites:
         alive = Counter(line for line, _ in sites if line is not None)
         self._live_counts.append((step, alive))
 
+    def live(self) -> list[metrics_abi.LiveBuffer]:
+        """The buffers that are alive, without the tensors that show them: cheap, for nobody is asked who holds them."""
+        client = process.client()
+        names = {device: str(recorder.device) for device, recorder in zip(client.devices, client.recorders, strict=False)}
+        arrays = [array for _, made in self._sites.copy().values() if (array := made()) is not None and not array.is_deleted()]
+        first = names[client.devices[0]]
+        return [metrics_abi.LiveBuffer(names.get(min(array.devices(), key=_number), first), array, ()) for array in arrays]
+
     def growing(self) -> dict[str, float]:
         """Lines whose buffers have become more at each of the last three counts, and by how many a step."""
         if len(self._live_counts) < 3:
@@ -103,7 +114,7 @@ class AllocationSites:
 
 
 class MemoryMonitor:
-    """Counts live buffers at steps 4, 8, 16, …, and takes a snapshot when they grow, or when one costs little."""
+    """Counts live buffers at steps 4, 8, 16, …, and takes a snapshot when they grow, or when one takes little of the run."""
 
     def __init__(self) -> None:
         self.allocation_sites = AllocationSites()
@@ -114,7 +125,7 @@ class MemoryMonitor:
         self._largest_total = -1
         self._peaks: Counter[str] = Counter()
         self._started = time.perf_counter()
-        self._snapshot_s = 0.0
+        self._snapshot_s = self._last_snapshot_s = 0.0
         main_file()
 
     def after_step(self, step: int) -> bool:
@@ -123,7 +134,9 @@ class MemoryMonitor:
             return False
         self.next_step = 2 * step
         self.allocation_sites.count(step)
-        cheap = self._snapshot_s <= _SNAPSHOT_SHARE * (time.perf_counter() - self._started)
+        self._keep_largest(self.allocation_sites.live(), held=False)
+        expected_s = self._last_snapshot_s or _SECONDS_PER_BLOCK * sys.getallocatedblocks()
+        cheap = self._snapshot_s + expected_s <= _SNAPSHOT_SHARE * (time.perf_counter() - self._started)
         if cheap or self.finding is None and self.allocation_sites.growing():
             self.take_snapshot()
         return True
@@ -133,14 +146,19 @@ class MemoryMonitor:
         begin = time.perf_counter()
         self.allocation_sites.update()
         found = metrics_abi.live_buffers()
-        total = sum(buffer.array.nbytes for buffer in found)
-        if total > self._largest_total:
-            self._largest_total = total
-            self.live = self._group(found)
+        self._keep_largest(found, held=True)
         growing = self.allocation_sites.growing()
         if growing:
             self.finding = self._explain(growing, found) or self.finding
-        self._snapshot_s += time.perf_counter() - begin
+        self._last_snapshot_s = time.perf_counter() - begin
+        self._snapshot_s += self._last_snapshot_s
+
+    def _keep_largest(self, found: list[metrics_abi.LiveBuffer], held: bool) -> None:
+        """Keep the buffers if there were never more. held: it is known what holds them, which is more than the same without."""
+        total = sum(buffer.array.nbytes for buffer in found)
+        if total > self._largest_total or held and total == self._largest_total:
+            self._largest_total = total
+            self.live = self._group(found)
 
     def _group(self, found: list[metrics_abi.LiveBuffer]) -> list[Live]:
         groups: dict[tuple[str | None, str, str], list[metrics_abi.LiveBuffer]] = {}
@@ -148,7 +166,7 @@ class MemoryMonitor:
             key = (self.allocation_sites.line(buffer.array), buffer.device, f"{buffer.array.dtype}{list(buffer.array.shape)}")
             groups.setdefault(key, []).append(buffer)
         largest = sorted(groups.items(), key=lambda group: -sum(buffer.array.nbytes for buffer in group[1]))[:_SHOWN]
-        holders = [holder_of(group) for _, group in largest[:_NAMED]]
+        holders = holders_of([group for _, group in largest[:_NAMED]])
         return [
             Live(line, device, shape, len(group), sum(buffer.array.nbytes for buffer in group), None if holder is None else holder.text)
             for ((line, device, shape), group), holder in zip_longest(largest, holders)
@@ -200,6 +218,10 @@ class MemoryMonitor:
         used = int(stats["bytes_in_use"]) if "bytes_in_use" in stats else bytes_on(device)
         self._peaks[str(device)] = peak = max(self._peaks[str(device)], used, int(stats.get("peak_bytes_in_use", 0)))
         return DeviceMemory(str(device), used, peak, int(stats.get("bytes_limit", 0)))
+
+
+def _number(device: jax.Device) -> int:
+    return int(device.id)
 
 
 def bytes_on(device: jax.Device) -> int:

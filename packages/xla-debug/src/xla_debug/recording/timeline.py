@@ -17,7 +17,7 @@ from typing import NamedTuple
 from xla_debug.core import events
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.sampler import Sample
-from xla_debug.run_report.schema import DEVICE, HOST, Phase, Span
+from xla_debug.run_report.schema import DEVICE, HOST, TOOL, Phase, Span
 
 STEPS = 16
 """Steps whose spans are given."""
@@ -81,6 +81,11 @@ class Timeline(Listener):
         newest_s = self._samples[-1].time_s if self._samples else 0.0
         self._samples.extend(sample for sample in samples if sample.time_s > newest_s)
 
+    def note_own_work(self, start_s: float, duration_ns: int, line: str | None) -> None:
+        """Note that this tool kept the calling thread, after the sync of a line."""
+        # With that line what comes next is at the same place as in other steps.
+        self._noted.append(_Noted(threading.get_ident(), TOOL, "xla-debug counts live buffers", start_s, duration_ns, line))
+
     def _compiled(self, event: events.CompileEvent) -> None:
         name = f"compile {_program(event)}"
         self._noted.append(_Noted(threading.get_ident(), Phase.COMPILE.value, name, event.start_s, event.duration_ns, event.line))
@@ -131,7 +136,7 @@ def _of_events(noted: Iterable[_Noted], thread: int | None) -> Iterator[Span]:
         if each.track != HOST:
             continue
         track = HOST if each.thread == thread else f"thread {numbers.setdefault(each.thread, len(numbers) + 1)}"
-        yield Span(track, each.phase, each.name, each.start_s, each.duration_ns * 1e-6, each.line)
+        yield Span(track, each.phase, each.name, each.start_s, each.duration_ns * 1e-6, None if each.phase == TOOL else each.line)
         before_ns, after_ns = each.waits
         if before_ns >= _SHORTEST_WAIT_NS:
             yield Span(track, Phase.WAITING.value, "waiting for the device", each.start_s, before_ns * 1e-6, each.line)

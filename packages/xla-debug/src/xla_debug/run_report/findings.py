@@ -51,9 +51,7 @@ def _recompiles(replica: Replica) -> Iterator[Finding]:
     for (kind, line), group in groups.items():
         if len(group) >= _RECOMPILES:
             last = group[-1].difference
-            text = (
-                f"{len(group)} compilations after the first steps, {sum(one.ms for one in group) / 1e3:.1f} s; the last because {last.text}"
-            )
+            text = f"{len(group)} compilations after the first steps; the last because {last.text}"
             yield Finding(kind, line, text, last.advice, sum(one.ms for one in group))
 
 
@@ -78,7 +76,7 @@ def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator
             yield Finding(
                 Problem.READS,
                 line,
-                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {what}, {cost:.0f} ms in all",
+                f"a value is read in {max(steps, wait_steps)} steps, the loop has {turns}: each read {what}",
                 "read every N steps, or some steps later: keep loss.detach(), or read it in a step closure (xm.add_step_closure)",
                 cost,
             )

@@ -169,13 +169,15 @@ HOST = "host"
 """The track of the thread that runs the steps."""
 DEVICE = "device"
 """The phase of what a device runs."""
+TOOL = "xla-debug"
+"""The phase of this tool's own work in the thread that runs the steps; no step has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Something that took time in one of the last steps.
 
-    track: what it occupied, such as `host`, `xla:0` or `copies`. phase: a `Phase.value`, or DEVICE.
+    track: what it occupied, such as `host`, `xla:0` or `copies`. phase: a `Phase.value`, DEVICE or TOOL.
     name: of the program, the operator or the copy. estimated: from samples, which divide the time between events. launched_s: of a program,
     when the host handed it to the device.
     """
