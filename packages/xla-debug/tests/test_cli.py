@@ -52,7 +52,9 @@ def test_the_help_of_a_command_imports_neither_torch_nor_jax(name: str) -> None:
     assert loaded(name, "--help") <= {"pydantic", "rich"}
 
 
-def test_reports_are_shown_without_torch_and_jax(run_report: Callable[..., RunReport], full: Callable[..., Replica], tmp_path: Path) -> None:
+def test_reports_are_shown_without_torch_and_jax(
+    run_report: Callable[..., RunReport], full: Callable[..., Replica], tmp_path: Path
+) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(files.to_json(run_report(full())))
     for line in (["report", str(file)], ["report", "--json", "-", str(file)], ["diff", str(file), str(file)], ["compare", str(file)]):

@@ -102,7 +102,14 @@ def test_variables_are_hidden_by_the_same_rule() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['login(token="V", n=1)', "os.environ['HF_TOKEN'] = 'V'", 'key: str = "V"', '{"password": "V"}', "secret = b'V'", 'x = "https://u:V@h"'],
+    [
+        'login(token="V", n=1)',
+        "os.environ['HF_TOKEN'] = 'V'",
+        'key: str = "V"',
+        '{"password": "V"}',
+        "secret = b'V'",
+        'x = "https://u:V@h"',
+    ],
 )
 def test_literal_secrets_in_source_are_hidden(line: str) -> None:
     assert "V" not in hide_in_source(line) and HIDDEN in hide_in_source(line)

@@ -20,7 +20,10 @@ _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
 _ASSIGNED = re.compile(r"([^=]*[^=\s])\s*=(?!=)(.*)", re.DOTALL)
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;&"'{}\[\]()]+)"""
 _NAMED = re.compile(rf"""(?P<name>[A-Za-z_][\w.-]*)(?P<between>["']?\s*(?:=(?!=)|:(?!//))\s*)(?P<value>{_VALUE})""", re.IGNORECASE)
-_LITERAL = re.compile(r"""(?P<name>[A-Za-z_]\w*)(?P<between>["']?\]?\s*(?:(?::\s*[\w.|\[\] ]+)?=(?!=)|:)\s*)(?P<value>[rbfuRBFU]{0,2}(["'])(?:[^\\]|\\.)*?(?:\4|$))""")
+_LITERAL = re.compile(
+    r"""(?P<name>[A-Za-z_]\w*)(?P<between>["']?\]?\s*(?:(?::\s*[\w.|\[\] ]+)?=(?!=)|:)\s*)"""
+    r"""(?P<value>[rbfuRBFU]{0,2}(["'])(?:[^\\]|\\.)*?(?:\4|$))"""
+)
 _OF_URL = re.compile(r"(?<=://)[^\s?#\"']*@|(?<![\w/@.-])[\w.+-]+:[^\s:@/][^\s@/]*@(?=[\w.-]+)")
 
 

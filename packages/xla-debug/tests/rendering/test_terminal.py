@@ -239,3 +239,27 @@ def test_a_finding_without_a_line(replica: Make, run_report: MakeReport, full: M
     finding: Finding = dataclasses.replace(full().findings[0], line=None, cost_ms=0.0, replica=2)
     text = shown(run_report(replica(), findings=[finding]))
     assert "\n1. reads in the loop  replica 2\n   a value was read" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_bars_fit_each_width_by_one_scale(width: int, replica: Make, run_report: MakeReport) -> None:
+    """Each phase is one line, its bar no longer than its share of the longest, and nothing is wider than the terminal."""
+    text = shown(run_report(replica(per_step={"tracing": 88.0, "look-up": 2.0, "waiting": 8.0, "python": 2.0})), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    table = lines[lines.index("Where the step goes") + 3 :]
+    names = ["tracing", "look-up", "waiting", "python"]
+    bars = {name: next(line for line in table if line.startswith(name)).count("█") for name in names}
+    assert 24 >= bars["tracing"] > bars["waiting"] >= bars["look-up"] == bars["python"]
+    assert bars["tracing"] == 21 or width == 40
+    assert all(line.strip().strip("█") for line in table if line.strip()), "no bar goes on in the next line"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_no_line_is_wider_than_the_terminal(width: int, replicas: int, full: Make, run_report: MakeReport) -> None:
+    for view in (full_view, overview):
+        console = Console(width=width, color_system=None)
+        with console.capture() as capture:
+            console.print(view(run_report(*map(full, range(replicas)))))
+        assert max(map(len, capture.get().splitlines())) <= width

@@ -165,7 +165,7 @@ def test_hostile_texts_in_all_fields_are_shown_as_they_are(text: str, sample: di
     for place in list(places(sample)):
         if isinstance(at(sample, place), str) and place[-1] not in fixed:
             sample = changed(sample, place, f"/{text}.py:3" if place[-1] == "line" else text)
-    files.read((tmp_path / "good"))
+    files.read(tmp_path / "good")
     rendered(tmp_path, sample)
     (tmp_path / "account.1.json").write_text(json.dumps(sample))
     shown = CliRunner().invoke(group, ["report", str(tmp_path / "account.1.json")], env={"COLUMNS": "400"})

@@ -1,7 +1,7 @@
 """Serve profiles of this process: XLA's profiler service over gRPC, on one address of this machine.
 
-JAX's own server cannot be told an address: it listens on all of them, and writes a profile to whatever folder a client names. This one sends
-the profile to who asked for it and writes nothing. Clients are `profiler_client`, TensorBoard and XProf.
+JAX's own server cannot be told an address: it listens on all of them, and writes a profile to whatever folder a client names. This one
+sends the profile to who asked for it and writes nothing. Clients are `profiler_client`, TensorBoard and XProf.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _CALLS = 4
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
 
 class ProfilerServer:
     """Serves until `stop`, or the end of the process. Raises OSError if the address cannot be served."""

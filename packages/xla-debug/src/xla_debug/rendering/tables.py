@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from xla_debug.printable_text import printable
 
-Cell = str | Text
+_BAR = 24
+"""Characters of the bar of a whole, where there is room for it."""
 _MOST = 20
 """Rows of a table that are shown; a page has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a share, 0 to 1, on one line: all bars of a column are by one scale, that of its width."""
+
+    part: float
+    style: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("█" * round(min(_BAR, options.max_width) * min(self.part, 1.0)), self.style, no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, _BAR)
+
+
+Cell = str | Text | Bar
 
 
 def plain(text: str, style: str = "") -> Text:

@@ -13,7 +13,7 @@ from rich.text import Text
 from xla_debug.rendering.formatting import counted, duration, milliseconds, percent, ranges, size
 from xla_debug.rendering.sections import SECTIONS
 from xla_debug.rendering.source_lines import SourceLines
-from xla_debug.rendering.tables import Cell, indented, plain, section
+from xla_debug.rendering.tables import Bar, Cell, indented, plain, section
 from xla_debug.run_report.aggregates import (
     bottleneck_share,
     busy,
@@ -28,8 +28,6 @@ from xla_debug.run_report.aggregates import (
 from xla_debug.run_report.excerpts import line_of_excerpt
 from xla_debug.run_report.schema import Bottleneck, Finding, Phase, Problem, Replica, RunReport
 
-_BAR = 24
-"""Characters of the bar of a whole step."""
 _NEWEST = 50
 """Steps that are the present of a running job."""
 _COLUMNS = 8
@@ -125,21 +123,17 @@ def _steps(report: RunReport) -> list[RenderableType]:
     for replica in measured:
         for phase in phases:
             part = share(phase_ms(replica, phase), step_ms(replica))
-            rows.append([phase.value, milliseconds(phase_ms(replica, phase)), percent(part), _bar(part, "cyan")])
+            rows.append([phase.value, milliseconds(phase_ms(replica, phase)), percent(part), Bar(part, "cyan")])
         rows.append([Text("step", "bold"), Text(milliseconds(step_ms(replica)), "bold"), "", ""])
         rows.append(
             [
                 "device at work",
                 milliseconds(device_step_ms(replica)),
                 percent(busy(replica)),
-                _bar(busy(replica), "green"),
+                Bar(busy(replica), "green"),
             ]
         )
     return section("Where the step goes", "", ["phase", ">ms/step", ">share", ""], rows)
-
-
-def _bar(part: float, style: str) -> Text:
-    return Text("█" * round(_BAR * min(part, 1.0)), style)
 
 
 def _side_by_side(replicas: list[Replica], phases: list[Phase]) -> list[RenderableType]:

@@ -21,7 +21,7 @@ def source_line(line: str | None) -> str:
 
 
 def excerpt(line: str | None) -> Excerpt | None:
-    """The line at `file:line` and two before and after it, without the indentation that they share and without literal secrets; None if it cannot be read."""
+    """The line at `file:line` and two before and after it, without shared indentation and literal secrets; None if it cannot be read."""
     number = line_number(line)
     if number is None or not source_line(line).strip():
         return None
