@@ -229,6 +229,8 @@ _HOST_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # The C++ side of a tensor: set to that of another tensor, or read without autograd history.
 set_cpp_data: Callable[[torch.Tensor, torch.Tensor], None] = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 cpp_data: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+# The storage that C++ shares among tensors which share data.
+cpp_storage: Callable[[torch.Tensor], torch.UntypedStorage] = torch.Tensor.untyped_storage
 # Whether modules swap their parameters with moved ones, instead of giving them the data.
 swaps_parameters: Callable[[], bool] = torch.__future__.get_swap_module_params_on_conversion
 # What classes have whose operations are those of C++.

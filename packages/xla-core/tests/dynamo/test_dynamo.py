@@ -563,8 +563,6 @@ def test_storages_tell_what_shares_data() -> None:
     assert x.untyped_storage() is x.t()[1:].untyped_storage()
     assert x.untyped_storage() is not x.clone().untyped_storage()
     assert x.untyped_storage().nbytes() == 48
-    with pytest.raises(RuntimeError, match="no storage"):
-        x.untyped_storage().data_ptr()
     assert x.t().stride() == (3, 1)
 
 

@@ -23,7 +23,7 @@ from xla_core.frontend.tensor import XLATensor, clone_tensor, copy_into, keep_sh
 from xla_core.runtime.resharding import any_sharded
 
 PLAIN = (torch.Tensor, Parameter)  # the types for which recording has a short way
-storage_of: Any = torch.Tensor.untyped_storage
+storage_of: Any = _compat.cpp_storage
 _before_first: Callable[[], None]
 
 
@@ -189,6 +189,26 @@ def _as_subclass(tensor: torch.Tensor, kind: type) -> Any:
     return _AsSubclass.apply(tensor, kind) if tensor.requires_grad else _instance(kind, found)  # type: ignore[no-untyped-call]
 
 
+def _untyped_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """`tensor.untyped_storage()`: of the xla tensor behind, what all have that share its data."""
+    storage: torch.UntypedStorage = storage_of(tensor)
+    behind: XLATensor | None = getattr(storage, "_behind", None)
+    return storage if behind is None else behind.untyped_storage()
+
+
+def _data_ptr(data_ptr: Callable[[torch.Tensor], int]) -> Any:
+    def address(tensor: torch.Tensor) -> int:
+        try:
+            return data_ptr(tensor)
+        except RuntimeError:  # C++ has none of what is on the device
+            found = tensor_behind(tensor)
+            if found is None:
+                raise
+            return found.data_ptr()
+
+    return address
+
+
 def _new_parameter(new: Callable[..., Any]) -> Any:
     def __new__(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         found = tensor_behind(data)
@@ -251,6 +271,8 @@ def register(before_first: Callable[[], None]) -> None:
         {
             (torch.Tensor, "data"): lambda data: property(data.__get__, give_data, data.__delete__, data.__doc__),
             (torch.Tensor, "is_xla"): lambda is_xla: property(lambda tensor: tensor.device.type == "xla", doc=is_xla.__doc__),
+            (torch.Tensor, "untyped_storage"): lambda _: _untyped_storage,
+            (torch.Tensor, "data_ptr"): _data_ptr,
             (torch.Tensor, "as_subclass"): lambda _: _as_subclass,
             (torch.Tensor, "__deepcopy__"): _deep_copy,
             (torch, "_has_compatible_shallow_copy_type"): lambda _: _may_get_data,

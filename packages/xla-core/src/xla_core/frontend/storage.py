@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -29,16 +30,17 @@ class Storage:
 
 
 class SharedStorage(torch.UntypedStorage):
-    """Stands for data on the device: the same object for all tensors that share it, with its size but no address.
+    """Stands for data on the device: the same object for all tensors that share it, with its size.
 
-    behind: the storage, None once no tensor shows it.
+    behind: the storage, None once no tensor shows it. number: where it begins, as `data_ptr` counts; 0 of a copy, which stands for no data.
     """
 
     behind: Callable[[], Storage | None]
+    number: int = 0
 
     def data_ptr(self) -> int:
-        """Raises RuntimeError: there is no address that the host could use."""
-        raise UnsupportedStorageError("an xla tensor has no storage that the host could address; use .cpu()")
+        """A number that tells this storage from all others, as an address does, but nothing to read from; 0 of an empty one."""
+        return self.number if self.nbytes() else 0
 
     def resize_(self, size: int) -> SharedStorage:
         """Give up the data for a size of 0, as torch's `fully_shard` does; resized again it is zeros until somebody writes."""
@@ -49,6 +51,25 @@ class SharedStorage(torch.UntypedStorage):
         return self
 
 
+class _Numbers:
+    """Gives each storage a range of numbers as long as it is, so that tensors overlap in numbers where they overlap in data.
+
+    They begin where no process has memory: code that takes one for an address is stopped at once.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1 << 55
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> int:
+        """The first of `size` numbers; a multiple of 512, as allocators of devices give."""
+        with self._lock:
+            first = self._next
+            self._next += max(512, -(-size // 512) * 512)
+        return first
+
+
+_numbers = _Numbers()
 _storages: weakref.WeakKeyDictionary[Storage, SharedStorage] = weakref.WeakKeyDictionary()
 
 
@@ -56,6 +77,9 @@ def shared_storage(storage: Storage) -> SharedStorage:
     """The stand-in for a storage; made at first use."""
     found = _storages.get(storage)
     if found is None:
-        found = _storages[storage] = SharedStorage(storage.value.aval.nbytes, device="meta")  # type: ignore[no-untyped-call]
-        found.behind = weakref.ref(storage)
+        size = storage.value.aval.nbytes
+        made = SharedStorage(size, device="meta")  # type: ignore[no-untyped-call]
+        made.behind = weakref.ref(storage)
+        made.number = _numbers.take(size)
+        found = _storages.setdefault(storage, made)  # another thread may have been first
     return found

@@ -12,6 +12,7 @@ import torch
 from xla_core._compat import (
     DISABLED_TORCH_FUNCTION,
     cpp_data,
+    cpp_storage,
     describing,
     make_wrapper,
     rebuild_device_tensor,
@@ -109,15 +110,20 @@ class XLATensor(torch.Tensor):
         return 0 if self._view is None else int(self._view.start)
 
     def data_ptr(self) -> int:
-        """Raises RuntimeError: there is no address that the host could use."""
-        raise UnsupportedStorageError(_NO_STORAGE)
+        """Where the tensor begins among the numbers that tell storages apart, equal for tied weights; 0 for a tensor without elements.
+
+        No address: there is nothing to read from.
+        """
+        return shared_storage(self._storage).data_ptr() + self.storage_offset() * self.itemsize if self.numel() else 0
 
     def storage(self) -> Any:
-        """Raises RuntimeError, as `data_ptr`."""
-        raise UnsupportedStorageError(_NO_STORAGE)
+        """Raises NotImplementedError: there is no memory that the host could read."""
+        raise UnsupportedStorageError(
+            "an xla tensor has no storage that the host could read; use .cpu(), or xla_core.abi.tensors.buffer_of for its device buffer"
+        )
 
     def untyped_storage(self) -> Any:
-        """The same object for tensors that share data; its `data_ptr` raises RuntimeError."""
+        """The same object for tensors that share data: its size, and a `data_ptr` of its own, which is no address."""
         return shared_storage(self._storage)
 
     def __coerce_same_metadata_as_tangent__(self, metadata: Any, kind: type | None = None) -> XLATensor | None:
@@ -175,9 +181,6 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-_NO_STORAGE = (
-    "an xla tensor has no storage that the host could address; use .cpu(), or xla_core.abi.tensors.buffer_of for its device buffer"
-)
 _STRIDED = torch.strided
 
 
@@ -274,7 +277,7 @@ def is_view(tensor: XLATensor) -> bool:
 def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
     if not isinstance(other, XLATensor):
-        other = getattr(torch.Tensor.untyped_storage(other), "_behind", other) if other.device.type == "xla" else other
+        other = getattr(cpp_storage(other), "_behind", other) if other.device.type == "xla" else other
     if not isinstance(other, XLATensor):
         raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
     if other.is_inference() is not tensor.is_inference():  # torch wants the same kind of tensor on both sides

@@ -1,0 +1,103 @@
+"""Storages say who shares data, by objects and by numbers, as they do on the CPU; nobody reads what they stand for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+SHOWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda x: x,
+    "detached": lambda x: x.detach(),
+    "a parameter": nn.Parameter,
+    "a detached parameter": lambda x: nn.Parameter(x).detach(),
+    "a row": lambda x: x[1],
+    "a parameter over a row": lambda x: nn.Parameter(x[2]),
+    "an element": lambda x: x[1, 2],
+    "cut columns": lambda x: x[:, 1:3],
+    "transposed": lambda x: x.t(),
+    "other dtype": lambda x: x.view(torch.uint8)[1],
+    "nothing": lambda x: x[:0],
+    "a parameter over nothing": lambda x: nn.Parameter(x[3:]),
+}
+
+
+def placed(tensor: Tensor, base: Tensor) -> tuple[int, int, int]:
+    """Where a tensor begins in the storage of `base`, where its own storage does, and the size of that."""
+    begin = base.untyped_storage().data_ptr()
+    storage = tensor.untyped_storage()
+    return tensor.data_ptr() - begin if tensor.data_ptr() else -1, storage.data_ptr() - begin, storage.nbytes()
+
+
+@pytest.mark.parametrize("show", SHOWN.values(), ids=SHOWN)
+def test_places_in_a_storage_equal_the_cpu(show: Callable[[Tensor], Tensor]) -> None:
+    cpu = torch.arange(12.0).reshape(3, 4)
+    xla = cpu.to("xla")
+    assert placed(show(xla), xla) == placed(show(cpu), cpu)
+    assert show(xla).untyped_storage() is xla.untyped_storage()
+
+
+def test_a_storage_keeps_its_number_whatever_is_written() -> None:
+    x = torch.ones(3, device="xla")
+    before = x.data_ptr()
+    x.add_(1)
+    torch.ops.aten.resize_(torch.ones(1, device="xla"), (2000,))
+    assert x.tolist() == [2, 2, 2] and x.data_ptr() == before == x.untyped_storage().data_ptr()
+
+
+def test_storages_do_not_overlap() -> None:
+    tensors = [torch.ones(size, device="xla") for size in (1, 128, 129, 1000, 3)] + [nn.Parameter(torch.ones(300, device="xla"))]
+    ranges = sorted((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors)
+    assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(begin % 512 == 0 for begin, _ in ranges)
+
+
+def test_an_empty_storage_has_no_number() -> None:
+    assert torch.ones(0, device="xla").data_ptr() == 0 == torch.ones(0, device="xla").untyped_storage().data_ptr()
+
+
+def test_tied_weights_are_one_storage_after_moving_and_after_data_was_set() -> None:
+    first, second = nn.Linear(2, 2).to("xla"), nn.Linear(2, 2).to("xla")
+    assert first.weight.data_ptr() != second.weight.data_ptr()
+    second.weight.data = first.weight.data
+    assert first.weight.data_ptr() == second.weight.data_ptr()
+    assert first.weight.untyped_storage() is second.weight.untyped_storage()
+
+
+def test_threads_that_ask_first_together_are_told_the_same() -> None:
+    for _ in range(50):
+        x, answers, start = torch.ones(2, device="xla"), [], threading.Barrier(4)
+
+        def ask(x: Tensor = x, answers: list[int] = answers, start: threading.Barrier = start) -> None:
+            start.wait()
+            answers.append(x.data_ptr())
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(answers) == {x.data_ptr()}
+
+
+@pytest.mark.parametrize("read", [bytes, torch.UntypedStorage.cpu, torch.UntypedStorage.tolist])
+@pytest.mark.parametrize("kind", [nn.Parameter, torch.Tensor.detach], ids=["plain", "xla"])
+def test_storages_cannot_be_read(kind: Callable[[Tensor], Tensor], read: Callable[[torch.UntypedStorage], object]) -> None:
+    with pytest.raises(NotImplementedError):
+        read(kind(torch.ones(2, device="xla")).untyped_storage())
+
+
+def test_who_takes_a_number_for_an_address_is_stopped() -> None:
+    """The number lies where no process has memory: C code reads nothing wrong from there."""
+    program = "import ctypes, torch, torch_xla; ctypes.string_at(torch.ones(4096, device='xla').data_ptr(), 1)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode < 0
+
+
+def test_errors_of_torch_stay() -> None:
+    with pytest.raises(RuntimeError, match="doesn't have storage"):
+        torch.func.vmap(lambda x: x + x.data_ptr())(torch.ones(2))
