@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from sentence_transformers.sentence_transformer.modules import Pooling
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, StaticCache
+from trl import SFTTrainer
 
 import torch_xla
 
@@ -85,3 +92,54 @@ def test_orbax(tmp_path: Path, run: Run) -> None:
     run("with jax" + restoring, left)
     for name, value in model.state_dict().items():
         assert torch.equal(value.cpu(), expected[name]) and value.dtype is expected[name].dtype
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One that knows the numbers below 60."""
+    words = ["[PAD]", "[UNK]", "[EOS]", *map(str, range(60))]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", eos_token="[EOS]", model_max_length=64)
+
+
+# Sentences that by themselves give batches of four lengths.
+TEXTS = [" ".join(map(str, range(length))) for length in (3, 5, 33, 40)]
+
+
+def test_lightning_on_the_devices_that_there_are(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = run(excerpt("libraries.md", "lightning.Trainer"), {})["trainer"]
+    assert type(trainer.strategy).__name__ == "SingleDeviceXLAStrategy" and trainer.num_devices == 1
+
+
+def test_a_collator_of_few_lengths(run: Run, tokenizer: PreTrainedTokenizerFast) -> None:
+    collator = run(excerpt("libraries.md", "DataCollatorWithPadding"), {"tokenizer": tokenizer})["collator"]
+    assert [collator([dict(tokenizer(text))])["input_ids"].shape[1] for text in TEXTS] == [32, 32, 64, 64]
+
+
+def test_trl_pads_to_few_lengths(
+    run: Run, tokenizer: PreTrainedTokenizerFast, cpu: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = run(excerpt("libraries.md", "SFTConfig"), {})["settings"]
+    settings.per_device_train_batch_size = 1
+    trainer = SFTTrainer(
+        cpu, args=settings, train_dataset=Dataset.from_list([{"text": text} for text in TEXTS]), processing_class=tokenizer
+    )
+    lengths = [batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader()]
+    assert sorted(lengths) == [32, 32, 64, 64]
+
+
+def test_sentence_transformers_pads_to_few_lengths(run: Run, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    config = BertConfig(
+        vocab_size=63, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, max_position_embeddings=64
+    )
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    model = SentenceTransformer(modules=[Transformer(str(tmp_path / "bert")), Pooling(32)])
+    collator = SentenceTransformerDataCollator(preprocess_fn=model.preprocess)
+    run(excerpt("libraries.md", "processing_kwargs"), {"model": model})
+    pairs = [{"anchor": text, "positive": other} for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]
+    shapes = [(batch := collator([pair]))["anchor_input_ids"].shape + batch["positive_input_ids"].shape for pair in pairs]
+    assert shapes == [(1, 32, 1, 64)] * 2 + [(1, 64, 1, 32)] * 2

@@ -22,6 +22,7 @@ NOTEBOOKS = sorted(ROOT.glob("docs/**/*.ipynb"))
 EXCERPTS = {
     "docs/checkpoints.md": "clients/test_excerpts.py",
     "docs/from-torchax.md": "torchax, which is not ours to run",
+    "docs/libraries.md": "clients/test_excerpts.py",
     "docs/models.md": "clients/test_excerpts.py",
     "docs/parallelism.md": "tests/test_parallelism_page.py",
     "docs/performance.md": "clients/test_excerpts.py",
