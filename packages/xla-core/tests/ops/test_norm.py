@@ -121,6 +121,21 @@ def test_group_norm(groups: int) -> None:
         check_lowering(aten.native_group_norm_backward.default, *arguments, **close(x.dtype))
 
 
+@pytest.mark.parametrize(("n", "c", "hxw", "groups"), [(4, 32, 256, 8), (2, 6, 12, 1), (3, 4, 49, 4)])
+def test_the_gradients_of_group_norm_sum_two_arrays_over_the_maps(n: int, c: int, hxw: int, groups: int) -> None:
+    """Each sum over whole maps is several kernels to compile: the gradients of input, weight and bias share two."""
+    wide = jax.ShapeDtypeStruct((n, c, hxw), np.float32)
+    channels, group = jax.ShapeDtypeStruct((c,), np.float32), jax.ShapeDtypeStruct((n, groups), np.float32)
+    context = Context((wide, channels, channels))
+
+    def gradients(grad: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array, weight: jax.Array) -> object:
+        return TABLE["aten::native_group_norm_backward"].lower(context, grad, x, mean, rstd, weight, n, c, hxw, groups, [True] * 3)
+
+    equations = jax.make_jaxpr(gradients)(wide, wide, group, group, channels).eqns
+    sums = [each for each in equations if each.primitive.name == "reduce_sum" and each.invars[0].aval.size == n * c * hxw]
+    assert len(sums) == 2
+
+
 @pytest.mark.parametrize("eps", [None, 1e-3])
 def test_rms_norm(eps: float | None) -> None:
     x, weight = torch.randn(3, 4, 5), torch.rand(5)

@@ -128,13 +128,19 @@ def native_group_norm_backward(
     split, grad = _grouped(x, n, c, hxw, group), _grouped(grad, n, c, hxw, group)
     mean, rstd = (lax.reshape(cast(v, split.dtype), (n, group, 1, 1)) for v in (mean, rstd))
     unit = lax.mul(lax.sub(split, expand(mean, split.shape)), expand(rstd, split.shape))
+    # All that is summed are these two: each sum over the maps is kernels of its own, to be compiled and to read the maps again.
+    level, along = (lax.expand_dims(staged.total(each, (3,)), (3,)) for each in (grad, lax.mul(grad, unit)))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
-        to_x = _as_inferred(ctx, 0, _normalised_gradient(_scaled(grad, _by_channel(weight, group)), unit, rstd, (2, 3)))
+        factor, count = _by_channel(weight, group), full(c // group * hxw, mean.shape, split.dtype)
+        level_of_group, along_of_group = (lax.div(_kept_sum(_scaled(each, factor), (2,)), count) for each in (level, along))
+        centred = lax.sub(_scaled(grad, factor), expand(level_of_group, grad.shape))
+        inward = lax.mul(unit, expand(along_of_group, unit.shape))
+        to_x = _as_inferred(ctx, 0, lax.mul(lax.sub(centred, inward), expand(rstd, unit.shape)))
     if output_mask[1]:
-        to_weight = _as_inferred(ctx, 1, staged.total(lax.mul(grad, unit), (0, 3)))
+        to_weight = _as_inferred(ctx, 1, staged.total(along, (0, 3)))
     if output_mask[2]:
-        to_bias = _as_inferred(ctx, 2, staged.total(grad, (0, 3)))
+        to_bias = _as_inferred(ctx, 2, staged.total(level, (0, 3)))
     return to_x, to_weight, to_bias
 
 
