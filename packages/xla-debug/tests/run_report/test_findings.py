@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from xla_debug.run_report.findings import find_problems
-from xla_debug.run_report.schema import Bottleneck, HotLine, Problem, Replica, Sync
+from xla_debug.run_report.schema import Bottleneck, Change, Compile, HotLine, Problem, ProgramDifference, Replica, Sync
 
 LINE = "/work/app/train.py:41"
 
@@ -42,3 +42,24 @@ def test_the_user_s_own_code_is_a_finding_if_the_device_waits_for_it(
 
 def test_a_handful_of_samples_is_no_finding(replica: Callable[..., Replica]) -> None:
     assert find_problems(replica(0, steps=10, per_step={"python": 10.0}), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "steps", "advice"),
+    [
+        (LINE, (0, 0, 0, 0), "docs/recompiling.md"),
+        ("/lib/transformers/generation/utils.py:395", (0, 0, 0, 0), "cache_implementation='static'"),
+        (LINE, (0, 0, 0), None),
+        (LINE, (0, 0, 1, 1), None),
+        (None, (0, 0, 0, 0), None),
+    ],
+    ids=["a loop", "generate", "fewer", "two steps", "no line"],
+)
+def test_a_line_that_asks_for_one_program_after_the_other_without_steps(
+    replica: Callable[..., Replica], line: str | None, steps: tuple[int, ...], advice: str | None
+) -> None:
+    changed = ProgramDifference(Change.FIRST, "no program like this one was known")
+    compiles = [Compile(0.0, 500.0, step, line, "value_read", None, str(at), 90, 3, 1, changed) for at, step in enumerate(steps)]
+    problems = find_problems(replica(0, compiles=compiles), {})
+    assert [(each.problem, each.line, each.cost_ms) for each in problems] == ([(Problem.PROGRAMS, line, 2000.0)] if advice else [])
+    assert all(str(advice) in each.advice for each in problems)

@@ -11,6 +11,8 @@ from xla_debug.run_report.schema import Bottleneck, Change, Compile, Finding, Ho
 WARM_UP = 3
 """Steps in which compilations are expected: parameters, then optimizer state, then numbers that change become inputs."""
 _RECOMPILES = 3
+_TURNS = 4
+"""Programs that one line asks for within a step: more than a function that reads twice, and is called with two shapes."""
 _FEWEST_STEPS = 5
 _FALLBACKS = 3
 _WAIT_SHARE = 0.05
@@ -22,6 +24,13 @@ _LEAST_MS = 200.0
 
 _SLEEP = re.compile(r"\bsleep\s*\(")
 
+_SAME = "keep the shapes in the loop the same: write into tensors of the full length, or pad to a few lengths (docs/recompiling.md)"
+_GENERATE = (
+    "the ids of generate grow with each token: give it cache_implementation='static', and capture the model before, "
+    "model.forward = torch_xla.compile(model.forward, capture=True), so that it is compiled for the prompt and for a token, not for each "
+    "length (docs/performance.md)"
+)
+
 _KINDS: Mapping[Change, Problem] = {
     Change.INPUT_SHAPE: Problem.SHAPES,
     Change.INPUT_DTYPE: Problem.SHAPES,
@@ -32,7 +41,7 @@ _KINDS: Mapping[Change, Problem] = {
 
 def find_problems(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> list[Finding]:
     """The findings of one replica, the costliest first. waits: line → steps in which it waited for a value, and how long in ms."""
-    rules = (_recompiles(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica), _python(replica))
+    rules = (_recompiles(replica), _turns(replica), _reads(replica, waits), _fallbacks(replica), _loaders(replica), _python(replica))
     return sorted((finding for rule in rules for finding in rule), key=lambda finding: -finding.cost_ms)
 
 
@@ -53,6 +62,19 @@ def _recompiles(replica: Replica) -> Iterator[Finding]:
             last = group[-1].difference
             text = f"{len(group)} compilations after the first steps; the last because {last.text}"
             yield Finding(kind, line, text, last.advice, sum(one.ms for one in group))
+
+
+def _turns(replica: Replica) -> Iterator[Finding]:
+    """A loop that reads in each turn, without steps: one line asks for one program after the other, before any step ends."""
+    groups: dict[tuple[int, str | None], list[Compile]] = {}
+    for compiled in replica.compiles:
+        if compiled.step < WARM_UP:  # later ones are found by their reasons
+            groups.setdefault((compiled.step, compiled.line), []).append(compiled)
+    for (_, line), group in groups.items():
+        if line is not None and len(group) >= _TURNS:
+            ms = sum(one.ms for one in group)
+            text = f"{len(group)} programs were compiled for this line within one step, {ms / 1e3:.1f} s: it asks for another one each time"
+            yield Finding(Problem.PROGRAMS, line, text, _GENERATE if "transformers/generation/" in line else _SAME, ms)
 
 
 def _reads(replica: Replica, waits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
