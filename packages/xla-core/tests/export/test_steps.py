@@ -219,7 +219,7 @@ def test_arguments_are_written_to_and_returned_as_they_are(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("capturable", [True, False])
 def test_training_with_several_batch_sizes(capturable: bool, tmp_path: Path) -> None:
-    """The last batch of an epoch is smaller. Of counts on the CPU, what is captured for the other size is stale: that is said."""
+    """The last batch of an epoch is smaller; both programs count the same steps, on the device or on the CPU."""
     made = []
     for device in ("xla", "cpu"):
         weight = numbers(4, 1).to(device).requires_grad_()
@@ -237,10 +237,6 @@ def test_training_with_several_batch_sizes(capturable: bool, tmp_path: Path) -> 
     for seed, rows in enumerate([4] * 4 + [2] * 4):
         captured(numbers(rows, 4, seed=seed).to("xla"))
         on_cpu(numbers(rows, 4, seed=seed))
-    if not capturable:
-        with pytest.raises(CaptureError, match=r"than when it was captured for f32\[4,4\].*capturable=True"):
-            torch_xla.export_step(captured, tmp_path / "step")
-        return
     torch_xla.export_step(captured, tmp_path / "step")
     step = torch_xla.load_step(tmp_path / "step")
     for seed, rows in enumerate([4, 2, 2, 4]):

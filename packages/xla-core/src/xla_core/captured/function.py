@@ -44,8 +44,8 @@ class Policy:
 class _Variant:
     """What is known of calls with equal arguments. objects: kept, since the key has their ids; calls: since it was captured.
 
-    attempts: recorded calls of which no two were alike; unused: captured programs in a row that no call could use; way: of `WAYS`.
-    form: the arguments that the captured program serves.
+    attempts: recorded calls of which no two were alike; way: of `WAYS`. form: the arguments that the captured program serves.
+    unused: captured programs in a row that no call could use, while no other kind of arguments was served either: `served` calls were.
     """
 
     objects: list[Any]
@@ -53,6 +53,7 @@ class _Variant:
     captured: Captured | None = None
     attempts: int = 0
     unused: int = 0
+    served: int = 0
     calls: int = 0
     way: int = 0
     given_up: bool = False
@@ -94,6 +95,7 @@ class CapturedFunction:
         self._begin = begin
         self._variants: OrderedDict[Any, _Variant] = OrderedDict()
         self._refused: str | None = None
+        self._served = 0  # captured calls so far
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
@@ -117,7 +119,7 @@ class CapturedFunction:
         if not fits or due:
             recorder.seed = seed  # a recorded call begins with a sync of its own, which moves it on as this one did
             return self._recorded(recorder, variant, variant.captured if fits else None, arguments, args, kwargs)
-        variant.unused = 0
+        self._served += 1
         return outcome
 
     def programs(self) -> list[tuple[Captured, Form]]:
@@ -222,6 +224,9 @@ class CapturedFunction:
             variant.given_up = self._refuse(problem)
 
     def _unused(self, variant: _Variant) -> None:
+        if variant.served != self._served:
+            # What this kind depends on has changed, but not at each call: others were served, or this one.
+            variant.unused, variant.served = 0, self._served
         variant.unused += 1
         if variant.unused == _ATTEMPTS and variant.captured is not None:
             changed = variant.captured.recorded.state.changed()

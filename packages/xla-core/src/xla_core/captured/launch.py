@@ -47,14 +47,19 @@ _view = attrgetter("_view")
 
 @dataclass(slots=True, eq=False)
 class Count:
-    """Step counts that are equal: `arrays` show their memory, `now` is what all of them are, `advance` what a call adds."""
+    """Step counts that are equal: `arrays` show their memory, `now` is what all of them were when read last, `advance` what a call adds."""
 
     symbol: Symbol
     tensors: list[torch.Tensor]
     arrays: list[Any]
     now: float
     advance: float
-    versions: list[int]
+
+    def read(self) -> bool:
+        """Read them: programs for other arguments, recorded calls and users count on, too. Whether they are still equal."""
+        counts = list(map(np.ndarray.item, self.arrays))
+        self.now = counts[0]
+        return counts.count(self.now) == len(counts)
 
 
 def _counts(counters: list[Counter]) -> list[Count]:
@@ -68,7 +73,6 @@ def _counts(counters: list[Counter]) -> list[Count]:
             [counter.tensor.numpy() for counter in alike],
             alike[0].end,
             alike[0].advance,
-            [counter.tensor._version for counter in alike],
         )
         for symbol, alike in by_symbol.items()
     ]
@@ -190,7 +194,7 @@ class Captured:
         grads = list(map(_grad, self._leaves))
         if list(map(is_, grads, repeat(None))) != self._without or not self.recorded.state.unchanged():
             return None
-        if any(list(map(_version, count.tensors)) != count.versions for count in self.counts) or not self._read_numbers():
+        if not all(map(Count.read, self.counts)) or not self._read_numbers():
             return None
         storages = [*self._held, *self._storages_of(arguments, grads)]
         values = list(map(_value, storages))

@@ -231,10 +231,9 @@ def _refuse_stale(captured: Captured, form: Form) -> None:
     if captured.ready(arguments) is None:
         changed = captured.recorded.state.changed()
         what = f"{changed} is another one" if changed else "parameters, gradients, settings or numbers are others"
-        counting = " Kinds of arguments stay captured beside each other if the optimizer counts on the device (capturable=True)."
         raise CaptureError(
             f"{what} than when it was captured for {', '.join(map(str, avals)) or 'no tensors'}: call it until it is captured again, and "
-            f"export it right then.{counting if captured.counts else ''}"
+            "export it right then"
         )
 
 
