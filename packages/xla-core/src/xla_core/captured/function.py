@@ -27,6 +27,8 @@ from xla_core.runtime.source_location import asking_line
 
 _ATTEMPTS = 4
 """Recorded calls in a row of which no two are alike, or captured programs that no call could use: then capturing is given up."""
+_DISTURBANCES = 16
+"""Recorded calls in a row in which other threads used the device: that is said."""
 _MOST_PROGRAMS = 16
 """Kinds of arguments of which the programs are kept."""
 
@@ -96,6 +98,8 @@ class CapturedFunction:
         self._variants: OrderedDict[Any, _Variant] = OrderedDict()
         self._refused: str | None = None
         self._served = 0  # captured calls so far
+        self._disturbances = 0  # recorded calls in a row in which other threads used the device
+        self._patient = True  # such threads wait for the end of a recorded call
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
@@ -141,8 +145,13 @@ class CapturedFunction:
 
     def _launched(self, recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
         """Whether a captured call fits, and what it returns, if it is not due to be verified."""
+        again = False
         while True:
+            seed = recorder.seed
             self._begin()
+            if again:
+                recorder.seed = seed  # one sync before the call moves that on, as where it is recorded
+            again = True
             line, start, begin = asking_line(), time.time(), time.perf_counter_ns()
             with recorder.lock:
                 if recorder.pending_graph.entries:
@@ -185,16 +194,16 @@ class CapturedFunction:
             self._unused(variant)
             last, variant.attempts = None, 0
         variant.captured = variant.last = None
-        tape = Tape(recorder, WAYS[variant.way])
+        tape = Tape(recorder, WAYS[variant.way], self._patient)
         try:
-            with self._record():
-                roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
-                recording = Recording(tape, roots, arguments, [] if last is None else last.leaves)
-                tape.open()
-                outcome = self._function(*args, **kwargs)
+            outcome, recorded = self._followed(tape, arguments, last, args, kwargs)
         finally:
-            tape.close()
-        recorded = recording.finish(outcome)
+            tape.leave()
+        if tape.disturbed:
+            variant.captured, variant.last = verified, last
+            self._disturbed(tape)
+            return outcome
+        self._disturbances = 0
         other = verified.recorded if verified is not None else last
         found = None if recorded is None or other is None else difference(other, recorded)
         variant.last = recorded
@@ -215,6 +224,35 @@ class CapturedFunction:
             inside = found.slot is not None and any(begin <= found.slot < end for begin, end in slots)
             self._give_up(variant, found.text, inside, variant.attempts > _ATTEMPTS - 2)
         return outcome
+
+    def _followed(
+        self, tape: Tape, arguments: Arguments, last: Recorded | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Recorded | None]:
+        """Call the function; what it returns, and what it has done, if that can be said."""
+        try:
+            with self._record():
+                if not tape.open(self._begin):
+                    return self._function(*args, **kwargs), None
+                roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
+                recording = Recording(tape, roots, arguments, [] if last is None else last.leaves)
+                outcome = self._function(*args, **kwargs)
+        finally:
+            tape.close()
+        # Other threads must not write to what is looked at.
+        with tape.recorder.lock:
+            return outcome, None if tape.disturbed else recording.finish(outcome)
+
+    def _disturbed(self, tape: Tape) -> None:
+        """Another thread has used the device inside of a recorded call: it is to be recorded again."""
+        self._patient = self._patient and not tape.waited_in_vain
+        self._disturbances += 1
+        if self._disturbances == _DISTURBANCES:
+            warnings.warn(
+                f"{self._policy.name} is not captured yet: other threads used {tape.recorder.device} in each of {_DISTURBANCES} calls that "
+                "were recorded for it. Let them rest during its first calls, and start none inside",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _give_up(self, variant: _Variant, problem: str, in_optimizer: bool, due: bool) -> None:
         """Refuse, unless an optimizer could do in another way what cannot be captured."""

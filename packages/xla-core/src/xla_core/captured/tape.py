@@ -1,4 +1,8 @@
-"""What one recorded call touches: storages and the values they had, tensors, modules, optimizers, reads, and the program that ran."""
+"""What one recorded call touches: storages and the values they had, tensors, modules, optimizers, reads, and the program that ran.
+
+Other threads may use the device meanwhile: what they run is none of the call's. If they record on the same pending graph, run a part of it
+or move the random state, the call is `disturbed`: it has computed what it should, but which part of that was its own is not known.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from xla_core.captured.numbers import Expression, Tracer
 from xla_core.captured.optimizers import Following, Watch
 from xla_core.compile.cache import Program
 from xla_core.frontend import dispatch
+from xla_core.frontend.encode import recorder_among
 from xla_core.frontend.plain import tensor_behind
 from xla_core.frontend.schema import Handler
 from xla_core.frontend.storage import Storage
@@ -45,10 +50,30 @@ class Run:
     results: list[jax.Array] = field(default_factory=list)
 
 
-class Tape:
-    """Observes what a thread records on one device, from `open` to `close`."""
+PATIENCE_S = 1.0
+"""How long other threads wait, at their first operation, for the end of a recorded call: the function may in turn be waiting for them."""
 
-    def __init__(self, recorder: Recorder, following: Following) -> None:
+
+class _Entries(list[Any]):
+    """The entries of a pending graph while a call is recorded there."""
+
+    def __init__(self, entries: Iterable[Any], note: Callable[[], None]) -> None:
+        super().__init__(entries)
+        self._note = note
+
+    def append(self, entry: Any) -> None:
+        """Record an entry, in whichever thread."""
+        self._note()
+        super().append(entry)
+
+
+class Tape:
+    """Observes what a thread records on one device, from `open` to `close`, and whether others disturb that, to `leave`.
+
+    patient: let other threads wait for the end of the call, if that takes no longer than `PATIENCE_S`.
+    """
+
+    def __init__(self, recorder: Recorder, following: Following, patient: bool = True) -> None:
         self.recorder = recorder
         self.following = following
         self.tracer = Tracer()
@@ -60,29 +85,68 @@ class Tape:
         self.runs: list[Run] = []
         self.problems: list[str] = []
         self.in_optimizer = False  # whether the first problem was met inside an optimizer's step
+        self.disturbed = False
+        self.waited_in_vain = False  # another thread has
+        self._over = threading.Event()
+        if not patient:
+            self._over.set()
         self._thread = threading.get_ident()
         self._ends: list[Callable[[], None]] = []
 
-    def open(self) -> None:
-        """Observe from now on."""
+    def open(self, begin: Callable[[], None]) -> bool:
+        """Observe from now on, unless the call of another thread is being recorded on the device. begin: a sync."""
+        with self.recorder.lock:
+            if self.recorder.tape is not None:
+                self.disturbed = True
+                return False
+            self.recorder.tape = self
+        if self.recorder.pending_graph.entries:
+            # Others have recorded since the sync before. Now they wait.
+            seed = self.recorder.seed
+            begin()
+            self.recorder.seed = seed
+            self.runs.clear()
+        with self.recorder.lock:
+            self.disturbed = bool(self.recorder.pending_graph.entries)
+            self._watch_entries()
         self.watch = Watch(self.tracer, self.following, self.mine, lambda: len(self.recorder.pending_graph.entries))
         self._ends = [
             self.watch.close,
             metrics.subscribe(self._transferred, TransferEvent),
             register_module_forward_pre_hook(self._called).remove,
         ]
-        self.recorder.tape = self
         _set_tape(self)
         _observe(1)
+        return True
 
     def close(self) -> None:
         """Observe no more."""
-        if self.recorder.tape is self:
-            self.recorder.tape = None
+        if current_tape() is self:
             _set_tape(None)
             _observe(-1)
         while self._ends:
             self._ends.pop()()
+
+    def leave(self) -> None:
+        """Let others use the device as they like."""
+        if self.recorder.tape is self:
+            self.recorder.tape = None
+        self._over.set()
+
+    def _watch_entries(self) -> None:
+        pending_graph = self.recorder.pending_graph
+        pending_graph.entries = _Entries(pending_graph.entries, self.moved)
+
+    def moved(self) -> None:
+        """Note that something was recorded, the random state was set, or a step has ended."""
+        if not self.mine():
+            self.disturbed = True
+
+    def let_others_wait(self) -> None:
+        """In another thread: wait for the end of the call, but not for long."""
+        if not self.mine() and not self._over.wait(PATIENCE_S):
+            self.waited_in_vain = True
+            self._over.set()
 
     def mine(self) -> bool:
         """Whether this thread is the one that the tape is about."""
@@ -152,8 +216,10 @@ class Tape:
         return replace(inputs, floats=columns[False], fixed_floats=columns[True])
 
     def ran(self, graph: Graph, inputs: Inputs, program: Program, results: list[jax.Array]) -> None:
-        """Note a program that was launched."""
+        """Note a program that was launched. One of another thread may have computed a part of the call."""
+        self.moved()
         self.runs.append(Run(graph, inputs, program, self._expressions, results))
+        self._watch_entries()
 
     def _transferred(self, event: TransferEvent) -> None:
         if self.mine() and event.device == str(self.recorder.device):
@@ -198,6 +264,9 @@ def _observed(handler: Handler) -> Handler:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tape = current_tape()
         if tape is None:
+            recorder = recorder_among((args, tuple(kwargs.values())))
+            if recorder is not None and recorder.tape is not None:
+                recorder.tape.let_others_wait()
             return handler(args, kwargs)
         for tensor in _tensors((*args, *kwargs.values())):
             tape.take(tensor)

@@ -25,6 +25,12 @@ class Tape(Protocol):
     def ran(self, graph: Graph, inputs: Inputs, program: Program, results: list[jax.Array]) -> None:
         """Takes note of a program that was launched."""
 
+    def moved(self) -> None:
+        """Takes note that the random state was set, or a step has ended."""
+
+    def let_others_wait(self) -> None:
+        """Called in another thread that is about to use the device."""
+
 
 class Recorder:
     """One device as recording sees it: its lock, its pending graph and its random state.
@@ -51,6 +57,8 @@ class Recorder:
     def set_seed(self, seed: int) -> None:
         """Set the random state. Raises ValueError for what is no non-negative 64-bit integer."""
         self.seed = rng.checked(seed)
+        if self.tape is not None:
+            self.tape.moved()
 
     def draw(self) -> int:
         """The seed of one random operation; the state moves on."""
@@ -66,3 +74,5 @@ class Recorder:
         """Count a step, and move the random state past it."""
         self.steps += 1
         self.seed = rng.past_step(self.seed)
+        if self.tape is not None:
+            self.tape.moved()

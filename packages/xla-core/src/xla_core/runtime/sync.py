@@ -93,6 +93,8 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     all that does not depend on it runs, what does is lost, and its error is raised.
     """
     line = asking_line()
+    if recorder.tape is not None:
+        recorder.tape.let_others_wait()
     start, begin = time.time(), time.perf_counter_ns()
     with recorder.lock:
         metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
