@@ -116,7 +116,7 @@ def test_numbers_that_differ_name_the_line() -> None:
 
     step = torch_xla.compile(scaled, capture=True)
     x = torch.ones(3).to("xla")
-    with pytest.raises(CaptureError, match=r"the number of aten.mul.Tensor at .*test_refusals.py:\d+ was 2.5 in .* and 3.5 in"):
+    with pytest.raises(CaptureError, match=r"aten.mul.Tensor at .*test_refusals.py:\d+ was 2.5 in call 3 and 3.5 in call 4: give"):
         for _ in range(6):
             step(x)
 
@@ -184,7 +184,7 @@ def test_verification_finds_what_guards_cannot_see() -> None:
     for _ in range(4):
         captured(x)
     hidden.factor = 3.0
-    with pytest.raises(CaptureError, match=r"call 5 does something else than what was captured: the number of aten.mul"):
+    with pytest.raises(CaptureError, match=r"call 7 does something else than .* aten.mul.Tensor at .* was 2.0 in call 2 and 3.0 in call 7"):
         for _ in range(4):
             captured(x)
 

@@ -97,6 +97,7 @@ class CapturedFunction:
         self._begin = begin
         self._variants: OrderedDict[Any, _Variant] = OrderedDict()
         self._refused: str | None = None
+        self._calls = 0  # so far, recorded or captured
         self._served = 0  # captured calls so far
         self._disturbances = 0  # recorded calls in a row in which other threads used the device
         self._patient = True  # such threads wait for the end of a recorded call
@@ -105,6 +106,7 @@ class CapturedFunction:
         """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
         if current_tape() is not None:
             return self._function(*args, **kwargs)  # part of what is captured around it
+        self._calls += 1
         try:
             arguments = arguments_of(args, kwargs)
         except CaptureError as error:
@@ -213,7 +215,7 @@ class CapturedFunction:
             return outcome
         if verified is not None:
             problem = tape.problems[0] if found is None else found.text
-            variant.given_up = self._refuse(f"call {variant.calls} does something else than what was captured: {problem}")
+            variant.given_up = self._refuse(f"call {self._calls} does something else than what was captured: {problem}")
             return outcome
         # The first calls may prepare what later ones use: DistributedDataParallel makes its buckets anew in the second.
         variant.attempts += 1
@@ -234,7 +236,7 @@ class CapturedFunction:
                 if not tape.open(self._begin):
                     return self._function(*args, **kwargs), None
                 roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
-                recording = Recording(tape, roots, arguments, [] if last is None else last.leaves)
+                recording = Recording(tape, self._calls, roots, arguments, [] if last is None else last.leaves)
                 outcome = self._function(*args, **kwargs)
         finally:
             tape.close()

@@ -40,13 +40,14 @@ class Leaf:
 
 @dataclass(slots=True, eq=False)
 class Recorded:
-    """A recorded call.
+    """Call `number` of a function, which was recorded.
 
     sources: of the program's buffers, in order; writes: places that have another value afterwards; new: the values of new storages of
     results. bindings: tensors, the data that they showed, and whether they wanted gradients; hosts: CPU tensors and their versions.
     seeds, steps: how far the random state moved on. stepped_slots: what optimizers have recorded, from slot to slot.
     """
 
+    number: int
     run: Run
     sources: list[Place]
     writes: list[tuple[Place, Origin]]
@@ -76,10 +77,11 @@ class Recorded:
 
 
 class Recording:
-    """Follows one call from before it begins to behind its sync. known: leaves of an earlier call."""
+    """Follows call `number` from before it begins to behind its sync. known: leaves of an earlier call."""
 
-    def __init__(self, tape: Tape, roots: list[tuple[str, Any]], arguments: Arguments, known: list[Leaf]) -> None:
+    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, known: list[Leaf]) -> None:
         self.tape = tape
+        self.number = number
         self.arguments = arguments
         self.problems = tape.problems
         self._roots = roots
@@ -228,6 +230,7 @@ class _Assembly:
         self._look_at_strays(strays)
         seeds, steps = self.recording.seeds(self.run)
         return Recorded(
+            number=self.recording.number,
             run=self.run,
             sources=[source for source in sources if source is not None],
             writes=writes,
