@@ -1,46 +1,73 @@
-"""The Python objects in which a function finds its tensors, and whether they are still what they were: modules, optimizers, closures."""
+"""The Python objects in which a function finds its tensors and numbers, and whether they still hold what they held."""
 
 from __future__ import annotations
 
-import functools
+import struct
 import types
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from operator import is_
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from xla_core.runtime.source_location import is_users
+PLAIN = (int, float, complex, str, bytes, bool, type(None))
+ABSENT = object()
+"""Held by a place where nothing is."""
 
-_MOST = 10_000  # what holds more is data, not state
-_PLAIN = (int, float, complex, str, bytes, bool, type(None))
-_KNOWN = (torch.Tensor, torch.nn.Module, Optimizer, dict, list, tuple, types.FunctionType, types.MethodType, functools.partial)
+_Items = list[Any] | set[Any] | deque[Any]
 
 
 @dataclass(slots=True)
 class PythonState:
-    """Containers, and what they held (`held`) when this was made. names: of containers, by id, for messages; sizes: of dicts and lists."""
+    """Containers, and what they held (`held`) when this was made. names: of containers, by id, for messages.
+
+    dicts: all that they hold; counted: how many attributes an object has; places: of a key in a dict; class_places: the same in a class;
+    slots: attributes that a class keeps apart (`__slots__`).
+    """
 
     dicts: list[dict[Any, Any]] = field(default_factory=list)
-    lists: list[list[Any]] = field(default_factory=list)
+    lists: list[_Items] = field(default_factory=list)
+    counted: list[dict[str, Any]] = field(default_factory=list)
     places: list[tuple[dict[Any, Any], Any]] = field(default_factory=list)
-    cells: list[Any] = field(default_factory=list)
+    class_places: list[tuple[Mapping[str, Any], str]] = field(default_factory=list)
+    slots: list[tuple[types.MemberDescriptorType, Any]] = field(default_factory=list)
+    cells: list[types.CellType] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     optimizers: list[Optimizer] = field(default_factory=list)
     modules: list[torch.nn.Module] = field(default_factory=list)
     held: list[Any] = field(default_factory=list)
-    sizes: dict[int, int] = field(default_factory=dict)
+    _columns: tuple[Any, ...] = ()
+    _parts: list[tuple[int, Any]] = field(default_factory=list)
+
+    def hold(self) -> None:
+        """Keep what the containers hold now."""
+        self._columns = (*_transposed(self.places), *_transposed(self.class_places))
+        self.held = self.now()
+        whole: list[Any] = [*self.dicts, *self.lists]
+        # In the order of `now`.
+        self._parts = [(1, each) for each in whole]
+        self._parts += [(len(each), each) for each in self.dicts] * 2
+        self._parts += [(len(each), each) for each in self.lists]
+        self._parts += [(1, each) for each in (*self.counted, *self.places, *self.class_places, *self.slots, *self.cells)]
 
     def now(self) -> list[Any]:
         """What the containers hold now."""
+        dicts, keys, classes, names = self._columns
         return [
+            *map(len, self.dicts),
+            *map(len, self.lists),
+            *chain.from_iterable(self.dicts),
             *chain.from_iterable(map(dict.values, self.dicts)),
             *chain.from_iterable(self.lists),
-            *[place.get(key) for place, key in self.places],
-            *[contents(cell) for cell in self.cells],
+            *map(len, self.counted),
+            *map(dict.get, dicts, keys, repeat(ABSENT)),
+            *map(types.MappingProxyType.get, classes, names, repeat(ABSENT)),
+            *[slot(*place) for place in self.slots],
+            *map(contents, self.cells),
         ]
 
     def unchanged(self) -> bool:
@@ -57,35 +84,35 @@ class PythonState:
 
     def changed(self) -> str | None:
         """The name of the first container that holds something else; None if none does."""
+        now = self.now()
         start = 0
-        for container in (*self.dicts, *self.lists, *self.places, *self.cells):
-            size, now = self._part(container)
-            if not _all_same(now, self.held[start : start + size]):
+        for size, container in self._parts:
+            part = now[start : start + size]
+            # Lengths come first: what is behind them is in its place only if all of them are what they were.
+            if len(part) < size or not all(map(_same, part, self.held[start : start + size])):
                 return self.names[id(container)]
             start += size
         return None
 
-    def _part(self, container: Any) -> tuple[int, list[Any]]:
-        """How much of `held` was this container's, and what it holds now."""
-        if isinstance(container, dict):
-            return self.sizes[id(container)], list(container.values())
-        if isinstance(container, list):
-            return self.sizes[id(container)], list(container)
-        return 1, [container[0].get(container[1]) if isinstance(container, tuple) else contents(container)]
+
+def _transposed(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def _same(now: Any, held: Any) -> bool:
     if now is held:
         return True
     kind = type(now)
-    return kind is type(held) and (kind in _PLAIN and now == held or kind is types.MethodType and now == held)
+    if kind is not type(held):
+        return False
+    if kind is float:
+        return struct.pack("d", now) == struct.pack("d", held)  # 0.0 is not -0.0
+    if kind is tuple:
+        return len(now) == len(held) and all(map(_same, now, held))
+    return bool((kind in PLAIN or kind is types.MethodType) and now == held)
 
 
-def _all_same(now: list[Any], held: list[Any]) -> bool:
-    return len(now) == len(held) and all(map(_same, now, held))
-
-
-def contents(cell: Any) -> Any:
+def contents(cell: types.CellType) -> Any:
     """What a variable of a closure holds; None if it has no value yet."""
     try:
         return cell.cell_contents
@@ -93,127 +120,9 @@ def contents(cell: Any) -> Any:
         return None
 
 
-def python_state(roots: Iterable[tuple[str, Any]]) -> PythonState:
-    """The state that can be found from named objects: closures, globals by name, modules, optimizers, and what is in lists and dicts."""
-    walk = _Walk()
-    for name, root in roots:
-        walk.visit(root, name)
-    state = walk.state
-    state.held = state.now()
-    state.sizes = {id(container): len(container) for container in (*state.dicts, *state.lists)}
-    return state
-
-
-class _Walk:
-    """Finds containers; each once."""
-
-    def __init__(self) -> None:
-        self.state = PythonState()
-        self._seen: dict[int, Any] = {}  # keeps what has an id alive
-
-    def visit(self, found: Any, name: str) -> None:
-        """Note what `found` is or holds."""
-        if found is None or isinstance(found, (torch.Tensor, type, types.ModuleType, *_PLAIN)) or id(found) in self._seen:
-            return
-        self._seen[id(found)] = found
-        if isinstance(found, torch.nn.Module):
-            self._module(found, name)
-        elif isinstance(found, Optimizer):
-            self._optimizer(found, name)
-        elif isinstance(found, dict):
-            self._dict(found, name)
-        elif isinstance(found, list):
-            self._list(found, name)
-        elif isinstance(found, (tuple, set, frozenset)):
-            for item in found:
-                self.visit(item, name)
-        elif isinstance(found, types.MethodType):
-            self.visit(found.__self__, f"{name}.__self__")
-            self.visit(found.__func__, name)
-        elif isinstance(found, functools.partial):
-            for item in (found.func, found.args, found.keywords):
-                self.visit(item, name)
-        elif isinstance(found, types.FunctionType):
-            self._function(found, name)
-        else:
-            self._object(found, name)
-
-    def _dict(self, found: dict[Any, Any], name: str) -> None:
-        if len(found) > _MOST:
-            return
-        self.state.dicts.append(found)
-        self.state.names[id(found)] = name
-        for key, value in found.items():
-            self.visit(value, f"{name}[{key!r}]" if isinstance(key, (str, int)) else name)
-
-    def _list(self, found: list[Any], name: str) -> None:
-        if len(found) > _MOST:
-            return
-        self.state.lists.append(found)
-        self.state.names[id(found)] = name
-        for place, value in enumerate(found):
-            self.visit(value, f"{name}[{place}]")
-
-    def _place(self, holder: dict[Any, Any], key: Any, name: str) -> None:
-        place = (holder, key)
-        self.state.places.append(place)
-        self.state.names[id(place)] = name
-        self.visit(holder.get(key), name)
-
-    def _module(self, module: torch.nn.Module, name: str) -> None:
-        self.state.modules.append(module)
-        attributes = module.__dict__
-        self.state.dicts.append(attributes)
-        self.state.names[id(attributes)] = f"{name} ({type(module).__name__})"
-        for key, value in attributes.items():
-            self.visit(value, f"{name}.{key}")
-        self.visit(type(module).forward, f"{name}.forward")
-
-    def _optimizer(self, optimizer: Optimizer, name: str) -> None:
-        self.state.optimizers.append(optimizer)
-        attributes = optimizer.__dict__
-        for key in ("state", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-            self._place(attributes, key, f"{name}.{key}")
-        groups = optimizer.param_groups
-        place = (attributes, "param_groups")
-        self.state.places.append(place)
-        self.state.names[id(place)] = f"{name}.param_groups"
-        self.state.lists.append(groups)
-        self.state.names[id(groups)] = f"{name}.param_groups"
-        for number, group in enumerate(groups):
-            for key, value in group.items():
-                # Floats, alone or in a tuple, may change: they are inputs (captured/optimizers.py).
-                if not isinstance(value, float) and not (isinstance(value, tuple) and any(isinstance(item, float) for item in value)):
-                    self._place(group, key, f"{name}.param_groups[{number}][{key!r}]")
-
-    def _function(self, function: types.FunctionType, name: str) -> None:
-        if not is_users(function.__code__.co_filename):
-            return
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self.state.cells.append(cell)
-            self.state.names[id(cell)] = variable
-            self.visit(contents(cell), variable)
-        self.visit(function.__defaults__, name)
-        for variable in sorted(set(_names(function.__code__))):
-            if variable in function.__globals__:
-                self._place(function.__globals__, variable, variable)
-
-    def _object(self, found: Any, name: str) -> None:
-        """An object of the user's: of its attributes, those that hold tensors, modules, optimizers, functions or containers of such."""
-        attributes = getattr(found, "__dict__", None)
-        if not isinstance(attributes, dict) or type(found).__module__.partition(".")[0] in _LIBRARIES:
-            return
-        for key, value in attributes.items():
-            if isinstance(value, _KNOWN):
-                self._place(attributes, key, f"{name}.{key}")
-
-
-_LIBRARIES = ("torch", "torch_xla", "xla_core", "jax", "jaxlib", "numpy", "logging", "threading", "builtins", "collections")
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function may look up, those in functions inside of it included."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+def slot(member: types.MemberDescriptorType, owner: Any) -> Any:
+    """What an object has in a slot of its class; ABSENT if nothing."""
+    try:
+        return member.__get__(owner)
+    except AttributeError:
+        return ABSENT

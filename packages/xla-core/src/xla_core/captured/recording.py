@@ -16,7 +16,8 @@ from xla_core.captured.arguments import Arguments
 from xla_core.captured.numbers import Comparison, Symbol
 from xla_core.captured.optimizers import Counter, Stepped, hyperparameters
 from xla_core.captured.places import Argument, Gradient, Held, New, Origin, Passed, Place, Plain, Result, Same, Shown
-from xla_core.captured.python_state import PythonState, python_state
+from xla_core.captured.python_state import PythonState
+from xla_core.captured.search import python_state
 from xla_core.captured.tape import Run, Tape
 from xla_core.frontend.plain import ours, storage_of, tensor_behind
 from xla_core.frontend.storage import Storage
@@ -110,7 +111,9 @@ class Recording:
             self.problems.append(_not_one(tape.runs))
         changed = self._before.changed()
         if changed is not None:
-            self.problems.append(f"it changes {changed}, which a captured call would not do: change that outside")
+            self.problems.append(
+                f"it changes {changed}, which a captured call would not do: change that outside, or keep it in a tensor on the device"
+            )
         self._look_at_optimizers()
         if self.problems:
             return None

@@ -1,0 +1,97 @@
+"""What the code of functions can look up by name: attributes, globals, variables of the environment."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+# Who uses one of these may look up any attribute.
+_ANY = frozenset({"__dict__", "__getattribute__", "__slots__", "asdict", "astuple", "attrgetter", "dir", "eval", "exec", "fields", "vars"})
+_ASKING = frozenset({"getattr", "hasattr"})
+_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
+_METHOD_BIT = sys.version_info >= (3, 12)  # of LOAD_ATTR; before, that is LOAD_METHOD
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """read: names of attributes and globals; called: those whose attributes are called only; asked: constant names given to `getattr`.
+
+    computed: names of attributes are computed; environment: variables of the environment are read.
+    """
+
+    read: frozenset[str]
+    called: frozenset[str]
+    asked: frozenset[str]
+    computed: bool
+    environment: bool
+
+
+@lru_cache(maxsize=4096)
+def lookups(code: types.CodeType) -> Lookups:
+    """What a function's code may look up, that of functions inside of it included."""
+    read: set[str] = set()
+    called: set[str] = set()
+    asked: set[str] = set()
+    computed = False
+    for instructions in _all_instructions(code):
+        for at, instruction in enumerate(instructions):
+            if instruction.opname == "MATCH_CLASS":
+                computed = True
+            if instruction.opcode not in dis.hasname:
+                continue
+            name = instruction.argval
+            (called if _is_call(instruction) else read).add(name)
+            if name in _ASKING and instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                constant = _constant_name(instructions, at)
+                computed = computed or constant is None
+                asked.update(() if constant is None else (constant,))
+    names = read | called
+    return Lookups(
+        frozenset(read | asked),
+        frozenset(called),
+        frozenset(asked),
+        computed or not names.isdisjoint(_ANY),
+        not names.isdisjoint(_ENVIRONMENT),
+    )
+
+
+def _all_instructions(code: types.CodeType) -> Iterator[list[dis.Instruction]]:
+    yield list(dis.get_instructions(code))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _all_instructions(constant)
+
+
+def _is_call(instruction: dis.Instruction) -> bool:
+    """Whether an attribute is looked up to be called at once."""
+    if _METHOD_BIT:
+        return instruction.opname == "LOAD_ATTR" and bool((instruction.arg or 0) & 1)
+    return instruction.opname == "LOAD_METHOD"
+
+
+def _constant_name(instructions: list[dis.Instruction], at: int) -> str | None:
+    """The second argument of the call of `getattr` whose function instruction `at` loads; None if that is not a constant."""
+    depth = 0
+    for number in range(at + 1, len(instructions) - 1):
+        instruction = instructions[number]
+        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+            return None
+        if instruction.opname == "PUSH_NULL":
+            continue
+        depth += dis.stack_effect(instruction.opcode, instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None)
+        if depth >= 2:
+            constant = instruction.opname == "LOAD_CONST" and depth == 2 and type(instruction.argval) is str
+            return str(instruction.argval) if constant and _is_left(instructions[number + 1 :]) else None
+    return None
+
+
+def _is_left(follow: list[dis.Instruction]) -> bool:
+    """Whether a constant goes into a call as it is: only a default is loaded in between."""
+    if follow[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        return False
+    end = next(instruction.opname for instruction in follow if not instruction.opname.startswith("LOAD_"))
+    return end.startswith(("CALL", "PRECALL"))
