@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import types
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import is_
@@ -25,11 +25,13 @@ _Items = list[Any] | set[Any] | deque[Any]
 class PythonState:
     """Containers, and what they held (`held`) when this was made. names: of containers, by id, for messages.
 
-    dicts: all that they hold; counted: how many attributes an object has; places: of a key in a dict; class_places: the same in a class;
-    slots: attributes that a class keeps apart (`__slots__`).
+    dicts: what they hold; keyed: those of the user's among them, in which keys count, too; sizes: of keyed, dicts and lists, then.
+    counted: how many attributes an object has; places: of a key in a dict; class_places: the same in a class; slots: attributes that a
+    class keeps apart (`__slots__`).
     """
 
     dicts: list[dict[Any, Any]] = field(default_factory=list)
+    keyed: list[dict[Any, Any]] = field(default_factory=list)
     lists: list[_Items] = field(default_factory=list)
     counted: list[dict[str, Any]] = field(default_factory=list)
     places: list[tuple[dict[Any, Any], Any]] = field(default_factory=list)
@@ -40,27 +42,22 @@ class PythonState:
     optimizers: list[Optimizer] = field(default_factory=list)
     modules: list[torch.nn.Module] = field(default_factory=list)
     held: list[Any] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     _columns: tuple[Any, ...] = ()
-    _parts: list[tuple[int, Any]] = field(default_factory=list)
 
     def hold(self) -> None:
         """Keep what the containers hold now."""
         self._columns = (*_transposed(self.places), *_transposed(self.class_places))
         self.held = self.now()
-        whole: list[Any] = [*self.dicts, *self.lists]
-        # In the order of `now`.
-        self._parts = [(1, each) for each in whole]
-        self._parts += [(len(each), each) for each in self.dicts] * 2
-        self._parts += [(len(each), each) for each in self.lists]
-        self._parts += [(1, each) for each in (*self.counted, *self.places, *self.class_places, *self.slots, *self.cells)]
+        self.sizes = list(map(len, (*self.keyed, *self.dicts, *self.lists)))
 
     def now(self) -> list[Any]:
         """What the containers hold now."""
         dicts, keys, classes, names = self._columns
         return [
-            *map(len, self.dicts),
+            *map(len, self.keyed),
             *map(len, self.lists),
-            *chain.from_iterable(self.dicts),
+            *chain.from_iterable(self.keyed),
             *chain.from_iterable(map(dict.values, self.dicts)),
             *chain.from_iterable(self.lists),
             *map(len, self.counted),
@@ -84,15 +81,33 @@ class PythonState:
 
     def changed(self) -> str | None:
         """The name of the first container that holds something else; None if none does."""
-        now = self.now()
         start = 0
-        for size, container in self._parts:
-            part = now[start : start + size]
-            # Lengths come first: what is behind them is in its place only if all of them are what they were.
-            if len(part) < size or not all(map(_same, part, self.held[start : start + size])):
+        for container, size, now in self._parts():
+            held = self.held[start : start + size]
+            if len(now) != len(held) or not all(map(_same, now, held)):
                 return self.names[id(container)]
             start += size
         return None
+
+    def _parts(self) -> Iterator[tuple[Any, int, list[Any]]]:
+        """Containers in the order of `now`, with how much of `held` is theirs, and what they hold now."""
+        sizes = iter(self.sizes)
+        for container in (*self.keyed, *self.lists):
+            yield container, 1, [len(container)]
+        for keys in self.keyed:
+            yield keys, next(sizes), list(keys)
+        for values in self.dicts:
+            yield values, next(sizes), list(values.values())
+        for items in self.lists:
+            yield items, next(sizes), list(items)
+        for attributes in self.counted:
+            yield attributes, 1, [len(attributes)]
+        for place in (*self.places, *self.class_places):
+            yield place, 1, [place[0].get(place[1], ABSENT)]
+        for member in self.slots:
+            yield member, 1, [slot(*member)]
+        for cell in self.cells:
+            yield cell, 1, [contents(cell)]
 
 
 def _transposed(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:

@@ -110,10 +110,13 @@ class _Search:
             for owner, name in self._owners:  # grows meanwhile
                 self._attributes(owner, name)
 
-    def _dict(self, found: dict[Any, Any], name: str) -> None:
+    def _dict(self, found: dict[Any, Any], name: str, keyed: bool = True) -> None:
         if len(found) > _MOST:
             return
+        self._seen[id(found)] = found
         self.state.dicts.append(found)
+        if keyed:
+            self.state.keyed.append(found)
         self.state.names[id(found)] = name
         for key, value in found.items():
             self.visit(value, f"{name}[{key!r}]" if isinstance(key, (str, int)) else name)
@@ -138,7 +141,10 @@ class _Search:
         self.state.dicts.append(attributes)
         self.state.names[id(attributes)] = f"{name} ({type(module).__name__})"
         for key, value in attributes.items():
-            self.visit(value, f"{name}.{key}")
+            if type(value) is dict and key.startswith("_"):
+                self._dict(value, f"{name}.{key}", False)  # parameters, buffers, modules, hooks
+            else:
+                self.visit(value, f"{name}.{key}")
         self.visit(type(module).forward, f"{name}.forward")
         self._class(type(module))
 
