@@ -70,3 +70,13 @@ def test_gathering_tensors_of_the_cpu_has_a_gradient(xla: Any) -> None:
 def test_gathering_has_no_gradient_unless_asked_for(xla: Any, devices: int) -> None:
     expected = devices == 1  # then the library gives back the tensor itself
     assert [each["gradient_unless_synced"] for each in xla["replicas"]] == [expected] * devices
+
+
+@pytest.mark.parametrize("devices", STRATEGIES)
+def test_bf16_true_trains_in_bfloat16(run_program: Callable[..., Any], cpu: Any, devices: int) -> None:
+    found = run_program("lightning_trainer", devices, "bf16-true", CPU_NUM_DEVICES=str(devices))
+    for name, expected in cpu["weights"].items():
+        weight = torch.tensor(found["weights"][name])
+        assert torch.equal(weight, weight.bfloat16().float()), f"{name} has more than bfloat16 holds"
+        torch.testing.assert_close(weight, torch.tensor(expected), rtol=0.05, atol=0.05, msg=name)
+    assert found["metrics"]["loss"] == pytest.approx(cpu["metrics"]["loss"], rel=0.05)

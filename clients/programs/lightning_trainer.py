@@ -1,4 +1,7 @@
-"""Lightning's Trainer on xla devices of the CPU; reports weights, metrics and gathered values."""
+"""Lightning's Trainer on xla devices of the CPU; reports weights, metrics and gathered values.
+
+Arguments: the file of the report, how many devices (0: the CPU itself), and Lightning's name of a precision.
+"""
 
 from __future__ import annotations
 
@@ -101,12 +104,12 @@ def loader(batch_size: int) -> DataLoader[Any]:
 
 
 def main() -> None:
-    report, devices = Path(sys.argv[1]), int(sys.argv[2])
+    report, devices, precision = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "32-true"
     torch.manual_seed(0)
     model = Digits(str(report.parent))
     trainer = lightning.Trainer(
-        accelerator=XLADevices() if devices else "cpu", devices=devices or 1, max_epochs=4, default_root_dir=report.parent, logger=False,
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        accelerator=XLADevices() if devices else "cpu", devices=devices or 1, precision=precision, max_epochs=4,
+        default_root_dir=report.parent, logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     share = SAMPLES // trainer.num_devices  # all samples in a step: Lightning's sampler for several devices shuffles
     trainer.fit(model, loader(share), loader(share))

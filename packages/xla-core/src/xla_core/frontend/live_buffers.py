@@ -58,5 +58,6 @@ def live_buffers() -> list[LiveBuffer]:
 def _kinds_of(kind: type) -> Iterator[type]:
     """A class and all below it."""
     yield kind
-    for below in type.__subclasses__(kind):
+    subclasses: list[type] = type.__subclasses__(kind)
+    for below in subclasses:
         yield from _kinds_of(below)
