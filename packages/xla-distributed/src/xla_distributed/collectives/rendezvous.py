@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,15 +11,25 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.abi.tensors import to_cpu
+from xla_distributed.errors import CollectiveMismatchError
 from xla_distributed.job import connection, flight_recorder, thread_replicas
 from xla_distributed.job.exit_status import describe_error
 
 
 def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
+    """The payloads of all. Raises CollectiveMismatchError, on all, if they came with different tags, or have run different collectives."""
     if thread_replicas.is_thread_replica():
-        return thread_replicas.exchange("rendezvous", payload)
+        return thread_replicas.exchange(f"rendezvous {tag!r}", payload)
     what = f"rendezvous {tag!r} of replica {xr.global_ordinal()}"
-    return connection.job_client().exchange("rendezvous", payload, connection.timeout(), what)
+    mine = json.dumps([what, tag, flight_recorder.position()]).encode()
+    found = connection.job_client().exchange("rendezvous", mine + b"\n" + payload, connection.timeout(), what)
+    parts = [part.partition(b"\n") for part in found]
+    headers = [json.loads(header) for header, _, _ in parts]
+    different = next((other for other, its_tag, _ in headers if its_tag != tag), None)
+    if different is not None:
+        raise CollectiveMismatchError(f"replicas disagree on what they do: each must come to the same rendezvous.\n{what}\n{different}")
+    flight_recorder.compare_positions([its_position for _, _, its_position in headers])
+    return [payload for _, _, payload in parts]
 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:

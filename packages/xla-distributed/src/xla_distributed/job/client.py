@@ -59,6 +59,11 @@ class JobClient:
         threading.Thread(target=self._read, name="xla-job-client", daemon=True).start()
         threading.Thread(target=self._send_heartbeats, name="xla-job-heartbeat", daemon=True).start()
 
+    @property
+    def host(self) -> str:
+        """The address of this process's host, by which it reaches the job's server."""
+        return str(self._connection.getsockname()[0])
+
     def exchange(self, kind: str, payload: bytes, timeout: float, what: str = "", members: Sequence[int] = ()) -> list[bytes]:
         """The payloads of all processes, by number; returns when all have called this as often with this kind.
 
@@ -79,14 +84,14 @@ class JobClient:
             self._send({"do": "exchange", "name": name, "what": what, "members": list(members)}, payload)
             with self._news:
                 while name not in self._results:
-                    self._check(name, what)
+                    self.check(name, what)
                     # Woken each second: that another thread has left the job is not notified of.
                     if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
                         raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name, members)}.\n{what}")
                 found: list[bytes] | None = self._results.pop(name)
                 if found is not None:
                     return found
-                self._check(name, what)  # those that disagreed with this process may have gone since
+                self.check(name, what)  # those that disagreed with this process may have gone since
                 gone = {rank: status for rank, status in self.exits.items() if not members or rank in members}
                 raise ReplicaLostError(f"{describe_exits(gone)}.\n{what}")
         except JobError:
@@ -96,7 +101,8 @@ class JobClient:
             with self._news:
                 self._wanted.discard(name)
 
-    def _check(self, name: str, what: str) -> None:
+    def check(self, name: str, what: str) -> None:
+        """Raise if a wait under `name`, described by `what`, is for nothing: this process is out of the job, or others do something else."""
         if self._left:
             raise ReplicaLostError(f"this process has left the job.\n{what}")
         if self._lost is not None:
@@ -153,7 +159,7 @@ class JobClient:
             name = found()
             if name is not None:
                 return name, self._messages.pop(name)
-            self._check(what, what)
+            self.check(what, what)
             gone = {rank: self.exits[rank] for rank in senders.values() if rank in self.exits}
             if len(gone) == len(senders):
                 raise ReplicaLostError(f"{describe_exits(gone)}.\n{what}")
@@ -167,6 +173,10 @@ class JobClient:
     def report_stuck(self, name: str, digest: str, text: str, members: Sequence[int] = ()) -> None:
         """Report that this process hangs in a program of these members (none: of all); those that run another one under its name answer."""
         self._send({"do": "stuck", "name": name, "digest": digest, "text": text, "members": list(members)})
+
+    def report_run(self, name: str, digest: str, text: str, members: Sequence[int] = ()) -> None:
+        """As `report_stuck`, of a program that this process has launched, whether it hangs or not."""
+        self._send({"do": "compare", "name": name, "digest": digest, "text": text, "members": list(members)})
 
     def losses(self) -> str:
         """The losses of this process's job, in words; "" if there are none."""
@@ -194,13 +204,13 @@ class JobClient:
         with self._news:
             self._news.wait_for(lambda: bool(self.exits) or self._lost is not None)
 
-    def leave(self, reason: str, runs: Runs) -> None:
-        """Take part no more. reason: what went wrong, "" if nothing did; runs: how many programs with collectives this process has run."""
+    def leave(self, reason: str, runs: Runs, histories: Mapping[str, str] | None = None) -> None:
+        """Take part no more. Arguments as `ExitStatus` has them."""
         with self._news:
             if self._left:
                 return
             self._left = True
-        self._send({"do": "leave", "reason": reason, "runs": dict(runs)})
+        self._send({"do": "leave", "reason": reason, "runs": dict(runs), "histories": dict(histories or {})})
 
     def wait_for_others_to_leave(self, timeout: float) -> None:
         """Return when all others are gone, or after `timeout` seconds."""
@@ -249,7 +259,7 @@ class JobClient:
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         if "exits" in header:
-            exits = {int(rank): ExitStatus(str(reason), runs) for rank, (reason, runs) in header["exits"].items()}
+            exits = {int(rank): ExitStatus(str(reason), runs, found) for rank, (reason, runs, found) in header["exits"].items()}
             # The first news of a process stay: what comes later is how it ended after that.
             self.exits.update({rank: status for rank, status in exits.items() if rank not in {self.rank, *self.exits}})
         if "ended" in header:

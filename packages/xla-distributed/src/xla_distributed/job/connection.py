@@ -19,7 +19,7 @@ from xla_core.abi.process import Topology, before_start, client, set_topology, s
 from xla_distributed import settings
 from xla_distributed._compat import join_runtime
 from xla_distributed.errors import JobError, ReplicaLostError
-from xla_distributed.job import bootstrap, flight_recorder, hardware, watchdog
+from xla_distributed.job import bootstrap, flight_recorder, hardware, peers, watchdog
 from xla_distributed.job.client import JobClient, join
 from xla_distributed.job.exit_status import describe_error
 from xla_distributed.job.shutdown import exit_with_error
@@ -63,6 +63,7 @@ def _connect() -> None:
             local_size = _exchange_hosts(job, joined)
             if not xr.is_spmd():
                 hardware.restrict(job.local_rank, local_size)
+            confirming = peers.connect(joined, job.key, timeout()) if xr.device_type() == "CPU" else None
             _start_jax(job, joined.runtime)
         except Exception as error:
             joined.leave("" if joined.failed() else describe_error(error), {})
@@ -70,7 +71,7 @@ def _connect() -> None:
         spmd = xr.is_spmd()
         set_topology(Topology(job.rank, job.size, job.local_rank, local_size, replicas=not spmd, spmd=spmd))
         _State.job_client = joined
-        flight_recorder.start(joined, timeout)
+        flight_recorder.start(joined, timeout, confirming)
         explain_failures(_explanation)
         atexit.register(leave)
 
@@ -144,14 +145,24 @@ def leave(reason: str = "", launched: bool = False) -> None:
     if error is not None:
         joined.leave("" if joined.failed() else describe_error(error), flight_recorder.counts())
         exit_with_error(ReplicaLostError(flight_recorder.explanation(joined, error) or str(error)))
+    _end_if_mixed_up(joined)
     second = bool(reason) and joined.failed()  # it fails because another one did
-    joined.leave("" if second else reason, flight_recorder.counts())
+    joined.leave("" if second else reason, flight_recorder.counts(), flight_recorder.histories())
     jax.distributed.shutdown()
     if second and (launched or settings.RUN_ID.get() is not None):
         joined.wait_for_the_failed_to_end(_FIRST_SECONDS)
         time.sleep(_SEEN_SECONDS)
     elif joined.rank == 0 and not reason:  # where its end is that of a container, the coordinator ends with it
         joined.wait_for_others_to_leave(timeout())
+        _end_if_mixed_up(joined)
+
+
+def _end_if_mixed_up(joined: JobClient) -> None:
+    """End this process with an error if it ran other collectives than those that have left: nobody compares later."""
+    error = flight_recorder.mixed_up()
+    if error is not None:
+        joined.leave(describe_error(error), flight_recorder.counts())
+        exit_with_error(error)
 
 
 def _uncaught() -> str:

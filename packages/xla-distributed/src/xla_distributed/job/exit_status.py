@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # How many programs with collectives a process has run, for each group of replicas that ran them together, by `group_key`.
 Runs = Mapping[str, int]
@@ -16,10 +16,14 @@ def group_key(members: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """The exit of one process. reason: what went wrong, "" if nothing did; runs: programs with collectives so far, None if unknown."""
+    """The exit of one process. reason: what went wrong, "" if nothing did; runs: programs with collectives so far, None if unknown.
+
+    histories: digests of these programs, in line, by `group_key`.
+    """
 
     reason: str
     runs: Runs | None = None
+    histories: Mapping[str, str] = field(default_factory=dict)
 
 
 def describe_exits(exits: Mapping[int, ExitStatus]) -> str:

@@ -1,199 +1,40 @@
-"""The flight recorder: collective programs that this process runs, compared with the other replicas before a first run, watched later.
+"""The flight recorder: collective programs that this process runs, compared with the other replicas before they run, watched later.
 
-Every program with collectives has a number, counted alike on all replicas that run it: on all, or on the members of a group. Before one
-whose collectives are new runs, these exchange what they are about to do under that number. Later runs cost nothing but an entry in the
-recorder: a thread looks once a second whether the oldest unfinished one still hangs, or is still compiled, and reports it to the job,
-which knows whether others run something else or are lost.
+Every program with collectives has a number, counted alike on all replicas that run it: on all, or on the members of a group.
+
+On CPU, where collectives that do not fit end the process by a signal, and those that fit by chance mix, the members tell each other
+directly (`peers.py`) what they are about to do under that number, each time, and launch nothing before all have said the same: a
+difference is an error on each, raised where the program would have been launched. The host waits there for the other hosts, not for any
+device, and small programs wait for each other on CPU anyway.
+
+On other devices nobody waits: the members compare a program before its first run, and keep a digest of all that they have launched.
+That is compared where replicas meet (agreement on a new program, rendezvous, exit), and once a second by a thread that asks the others.
+
+The same thread looks whether the oldest unfinished run still hangs, or is still compiled, and reports it to the job, which knows whether
+others run something else or are lost.
+
+All ways come through here: steps, captured steps and what `torch.compile` made by `_wrapped`, the collectives of a group
+(`collectives/apart.py`) by `run_among`. Replicas that are threads compare each collective themselves (`thread_replicas.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any
-
-import jax
 
 from xla_core.abi.graph import Graph, Operation, register_build_scope, register_wrapper
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError
-from xla_distributed.job.client import JobClient, ProgramStatus
-from xla_distributed.job.exit_status import Runs, group_key
-from xla_distributed.job.shutdown import exit_with_error
+from xla_distributed.job.client import JobClient
+from xla_distributed.job.exit_status import Runs
+from xla_distributed.job.peers import Peers
+from xla_distributed.job.recorded_runs import Collectives, runs_shown
+from xla_distributed.job.run_recorder import MIXED, FlightRecorder
 
-_CHECK_SECONDS = 1.0
-_STUCK_AFTER = 1.0
-_GRACE = 5.0  # seconds in which a process that cannot go on may still fail by itself
-_SHOWN = 6  # collectives of each side in an error
-_REMEMBERED = 1024  # runs that a replica can be asked about
-
-
-@dataclass(frozen=True, slots=True)
-class _Collectives:
-    """The collectives of a program in order: a digest of what all replicas must share, and lines for people.
-
-    members: the ordinals of the replicas that run it; none for all.
-    """
-
-    digest: str
-    lines: tuple[str, ...]
-    members: tuple[int, ...] = ()
-
-    def run_name(self, number: int) -> str:
-        """The name of a run of such a program, the same on all that run it, and no other's."""
-        return f"run {number} of {group_key(self.members)}" if self.members else f"run {number}"
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """An execution of a program with collectives. token: is ready when it is done; None while it is being launched, or compiled.
-
-    failed: it was not launched, whatever the reason.
-    """
-
-    number: int
-    collectives: _Collectives
-    start: float
-    token: jax.Array | None = None
-    failed: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.collectives.run_name(self.number)
-
-    @property
-    def over(self) -> bool:
-        return self.failed or (self.token is not None and self.token.is_ready())  # type: ignore[attr-defined]
-
-
-@dataclass(slots=True, eq=False)
-class _FlightRecorder:
-    """The programs that this process has run in a job, the latest last.
-
-    counts: how many, by the key of the group that ran them; failed: the first there that failed before it was launched.
-    """
-
-    job_client: JobClient
-    timeout: Callable[[], float]
-    counts: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
-    error_raised: bool = False  # the user's program has had an error of an execution
-    building: _Run | None = None  # the next, while its program is compiled
-    known: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
-    runs: deque[_Run] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-
-    def run(self, collectives: _Collectives, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Run a program that all its replicas run now. Raises CollectiveMismatchError, ReplicaLostError, ReplicaTimeoutError."""
-        key = group_key(collectives.members)
-        # Before anything can fail: a program that fails here takes its number as on the other replicas.
-        self.counts[key] = self.counts.get(key, 0) + 1
-        run = _Run(self.counts[key], collectives, time.monotonic())
-        self.runs.append(run)
-        try:
-            # `exits` first: while all goes well, a run costs a look at an empty dict.
-            if self.job_client.exits and self.job_client.cannot_run(run.number, collectives.members):
-                raise ReplicaLostError(f"{self.job_client.losses()}; {self.shown(run)}")
-            # The same on all replicas as long as they agree: none waits here for others that skip it. If they do not, `watch` finds out.
-            if (collectives.digest, collectives.members) not in self.known:
-                self._agree(run)
-                self.known.add((collectives.digest, collectives.members))
-            results = executable(*arguments)
-        except BaseException:
-            run.failed = True
-            self.failed.setdefault(key, run.number)
-            raise
-        # The last result of a program is donated to nobody: it can be asked at any later time.
-        run.token = results[-1]
-        return results
-
-    def _agree(self, run: _Run) -> None:
-        """Raise unless all its replicas are about to run the same collectives."""
-        mine = run.collectives
-        ours = json.dumps({"digest": mine.digest, "lines": mine.lines}).encode()
-        found = self.job_client.exchange_once(run.name, ours, self.timeout(), self.shown(run), mine.members)
-        parts = dict(zip(sorted(mine.members) or range(self.job_client.size), map(json.loads, found), strict=True))
-        different = [rank for rank, part in parts.items() if part["digest"] != mine.digest]
-        if not different:
-            return
-        theirs = tuple(map(str, parts[different[0]]["lines"]))
-        start = next((place for place, (one, other) in enumerate(zip(mine.lines, theirs, strict=False)) if one != other), 0)
-        raise CollectiveMismatchError(
-            "replicas disagree on their collectives: each must issue the same ones in the same order.\n"
-            f"{self.shown(run, start)}\nreplica {different[0]} runs{_shown(theirs, start)}"
-        )
-
-    @contextmanager
-    def build(self, collectives: _Collectives) -> Iterator[None]:
-        """While the program of the next run is compiled."""
-        # Under the number that its run will have: others may hang there already, and wait for this compilation.
-        run = self.building = _Run(self.counts.get("", 0) + 1, collectives, time.monotonic())
-        try:
-            yield
-        finally:
-            self.building = None
-            run.failed = True  # another entry is made for its execution
-
-    def oldest(self) -> _Run | None:
-        """The first run that is not over, be it compiled yet or not."""
-        # A copy: the thread that runs programs may append meanwhile, and `over` asks JAX in between.
-        return next((run for run in tuple(self.runs) if not run.over), self.building)
-
-    def watch(self) -> None:
-        """Report a run that hangs to the job, in a loop."""
-        while True:
-            time.sleep(_CHECK_SECONDS)
-            run = self.oldest()
-            if run is not None and time.monotonic() - run.start > _STUCK_AFTER:
-                self.job_client.report_stuck(run.name, run.collectives.digest, self.shown(run), run.collectives.members)
-
-    def _named(self, name: str) -> _Run | None:
-        building = self.building
-        if building is not None and building.name == name:
-            return building
-        return next((run for run in tuple(self.runs) if run.name == name), None)
-
-    def shown(self, run: _Run, start: int = 0) -> str:
-        """A run in words."""
-        among = f" among {list(run.collectives.members)}" if run.collectives.members else ""
-        return f"replica {self.job_client.rank} runs{among}{_shown(run.collectives.lines, start)}"
-
-    def status(self, name: str, digest: str) -> str | ProgramStatus:
-        """The status of a program on this process; if another one ran or runs under its name here, that one in words."""
-        run = self._named(name)
-        if run is None:
-            # A run older than those remembered cannot be compared any more, and counts as the same.
-            number, _, key = name.removeprefix("run ").partition(" of ")
-            return ProgramStatus.NOT_REACHED if int(number) > self.counts.get(key, 0) else ProgramStatus.SAME
-        return ProgramStatus.SAME if run.collectives.digest == digest else self.shown(run)
-
-    def disagreed(self, name: str, text: str) -> None:
-        """End the process if it waits in a collective that another replica does not run, or compiles one: nothing else can wake it."""
-        run = self._named(name)
-        if run is not None:
-            # The caller is the thread that reads the job's news, with its lock held: it must not wait.
-            threading.Thread(target=self._end, args=(run, text), name="xla-job-mismatch", daemon=True).start()
-
-    def _end(self, run: _Run, text: str) -> None:
-        deadline = time.monotonic() + _GRACE
-        while time.monotonic() < deadline:
-            if run.failed:
-                return  # whoever runs it gets the error
-            time.sleep(0.1)
-        exit_with_error(CollectiveMismatchError(f"replicas disagree on their collectives.\n{self.shown(run)}\n{text}"))
-
-    def blocked(self) -> str | None:
-        """The program in which this process waits, or would, for replicas that are lost, in words; None if there is none."""
-        run = self.oldest()
-        waits = run is not None and self.job_client.cannot_run(run.number, run.collectives.members)
-        return self.shown(run) if run is not None and waits else None
-
-
-_recorder: _FlightRecorder | None = None
+_recorder: FlightRecorder | None = None
 _operations: dict[str, str] = {}  # name of an operation in graphs → that of its collective
 
 
@@ -202,10 +43,10 @@ def record_operation(name: str, collective: str) -> None:
     _operations[name] = collective
 
 
-def start(job_client: JobClient, timeout: Callable[[], float]) -> None:
-    """Record the collective programs of this process from now on."""
+def start(job_client: JobClient, timeout: Callable[[], float], peers: Peers | None) -> None:
+    """Record the collective programs of this process from now on; `peers` confirm each before it is launched."""
     global _recorder
-    _recorder = _FlightRecorder(job_client, timeout)
+    _recorder = FlightRecorder(job_client, timeout, peers)
     job_client.on_disagreement = _recorder.disagreed
     job_client.on_inquiry = _recorder.status
     register_wrapper(_wrapped)
@@ -223,17 +64,52 @@ def counts() -> Runs:
 def run_among(members: Sequence[int], line: str, executable: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Run a program of one collective, `line` in words, that these replicas run, this one among them, and no others.
 
-    Its last result is the token by which its end is known. Raises as `_FlightRecorder.run`, and ReplicaLostError if it fails.
+    Its last result is the token by which its end is known. Raises as `FlightRecorder.run`, and ReplicaLostError if it fails.
     """
     if _recorder is None:
         return executable(*arguments)
-    digest = hashlib.sha256(line.encode()).hexdigest()
     try:
-        return _recorder.run(_Collectives(digest, (line,), tuple(members)), executable, arguments)
+        return _recorder.run(_among(line, tuple(members)), executable, arguments)
     except JobError:
         raise
     except (RuntimeError, ValueError) as error:  # the latter is how JAX tells of a broken connection
         raise ReplicaLostError(explanation(_recorder.job_client, error) or f"{line} failed: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _among(line: str, members: tuple[int, ...]) -> Collectives:
+    return Collectives(line, (line,), members)
+
+
+def position() -> list[Any]:
+    """`FlightRecorder.position` of this process."""
+    return _recorder.position() if _recorder is not None else []
+
+
+def compare_positions(positions: Sequence[Sequence[Any]]) -> None:
+    """`FlightRecorder.compare_positions` of this process, of all replicas."""
+    if _recorder is not None:
+        _recorder.compare_positions(positions)
+
+
+def histories() -> dict[str, str]:
+    """The history of each group in which all that this process was to run was launched."""
+    if _recorder is None:
+        return {}
+    return {key: history.hex() for key, history in _recorder.histories.items() if key not in _recorder.failed}
+
+
+def mixed_up() -> CollectiveMismatchError | None:
+    """The error of a process that has run other programs with collectives than those that have left the job, as many of them."""
+    if _recorder is None:
+        return None
+    mine, runs = histories(), counts()
+    for rank, status in tuple(_recorder.job_client.exits.items()):
+        for key, theirs in status.histories.items():
+            if mine.get(key, theirs) != theirs and (status.runs or {}).get(key) == runs[key]:
+                own = runs_shown(_recorder.job_client.rank, [run for run in tuple(_recorder.runs) if run.collectives.group == key])
+                return CollectiveMismatchError(f"{MIXED}\n{own}\nreplica {rank} ran others, and has left the job")
+    return None
 
 
 def finish() -> Exception | None:
@@ -254,7 +130,7 @@ def finish() -> Exception | None:
 
 
 def blocked() -> str | None:
-    """`_FlightRecorder.blocked` of this process."""
+    """`FlightRecorder.blocked` of this process."""
     return _recorder.blocked() if _recorder is not None else None
 
 
@@ -277,26 +153,17 @@ def _wrapped(graph: Graph, executable: Callable[..., Any]) -> Callable[..., Any]
     return run
 
 
-def _collectives(graph: Graph) -> _Collectives | None:
+def _collectives(graph: Graph) -> Collectives | None:
     found = [operation for operation in graph.operations() if operation.name in _operations]
     if not found:
         return None
     # Not of the users' lines: replicas may issue the same collective at different ones.
-    digest = hashlib.sha256("\n".join(operation.text for operation in found).encode()).hexdigest()
-    return _Collectives(digest, tuple(_line(operation) for operation in found))
+    return Collectives("\n".join(operation.text for operation in found), tuple(_line(operation) for operation in found))
 
 
 def _line(operation: Operation) -> str:
     text = f"{_operations[operation.name]}{operation.text.removeprefix(operation.name)}".partition(";")[0]
     return f"{text}{f'  # {operation.line}' if operation.line else ''}"
-
-
-def _shown(lines: tuple[str, ...], start: int = 0) -> str:
-    """Some collectives, one a line, from one on."""
-    chosen = lines[start : start + _SHOWN]
-    more = len(lines) - start - len(chosen)
-    numbered = [f"  {start + place + 1}. {line}" for place, line in enumerate(chosen)]
-    return "\n".join(["", *numbered, *([f"  and {more} more"] if more > 0 else [])])
 
 
 def explanation(job_client: JobClient, error: BaseException) -> str | None:

@@ -79,10 +79,24 @@ async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
             answer = await reader.readexactly(_checked_size(await reader.readexactly(_LENGTH.size), _NONCE + _PROOF))
     except TimeoutError as error:
         raise AuthenticationError(f"no proof came within {_TIMEOUT_SECONDS:.0f} s") from error
+    writer.write(_framed(_proof_for(answer, ours, key)))
+
+
+def answer_caller(connection: socket.socket, key: bytes) -> None:
+    """As `authenticate`, for a listener that blocks on the connection."""
+    connection.settimeout(_TIMEOUT_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ours = os.urandom(_NONCE)
+    connection.sendall(_framed(ours))
+    connection.sendall(_framed(_proof_for(_received_part(connection, _NONCE + _PROOF), ours, key)))
+
+
+def _proof_for(answer: bytes, ours: bytes, key: bytes) -> bytes:
+    """The listener's proof for a caller's nonce and proof, which is checked."""
     theirs, proof = answer[:_NONCE], answer[_NONCE:]
     if not hmac.compare_digest(proof, _proof(key, b"caller", ours, theirs)):
         raise AuthenticationError("the caller does not know the job's key")
-    writer.write(_framed(_proof(key, b"listener", ours, theirs)))
+    return _proof(key, b"listener", ours, theirs)
 
 
 def _proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:

@@ -77,6 +77,11 @@ def _runs(given: Any) -> Runs:
     return {str(key): int(count) for key, count in dict(given).items()}
 
 
+def _exit_status(header: dict[str, Any]) -> ExitStatus:
+    histories = {str(key): str(digest) for key, digest in dict(header["histories"]).items()}
+    return ExitStatus(str(header["reason"]), _runs(header["runs"]), histories)
+
+
 class Server:
     """Serves a job of `size` processes that know `key`, on one address of this host.
 
@@ -140,7 +145,7 @@ class Server:
                 peer.heard = time.monotonic()
                 # One that has left is read on, so that its end is noticed, but takes part in nothing.
                 if header["do"] == "leave":
-                    self._left(peer, ExitStatus(str(header["reason"]), _runs(header["runs"])))
+                    self._left(peer, _exit_status(header))
                 elif peer.rank not in self._exits:
                     self._handle(peer, header, body)
         except asyncio.IncompleteReadError:
@@ -185,8 +190,9 @@ class Server:
             peer.waits.pop(name, None)
             if name in self._exchanges:
                 self._exchanges[name].parts.pop(peer.rank, None)
-        elif header["do"] == "stuck":  # the others know whether they run the same
-            peer.stuck = name, str(header["text"])
+        elif header["do"] in ("stuck", "compare"):  # the others know whether they run the same
+            if header["do"] == "stuck":
+                peer.stuck = name, str(header["text"])
             question = {"inquiry": name, "rank": peer.rank, "digest": header["digest"], "text": header["text"]}
             for rank in self._members(header) & self._peers.keys() - {peer.rank}:
                 self._peers[rank].send(question)
@@ -296,7 +302,7 @@ class Server:
         return self._exits_of(self._exits)
 
     def _exits_of(self, ranks: Iterable[int]) -> dict[str, Any]:
-        return {"exits": {rank: [self._exits[rank].reason, self._exits[rank].runs] for rank in ranks}}
+        return {"exits": {rank: [exited.reason, exited.runs, dict(exited.histories)] for rank in ranks if (exited := self._exits[rank])}}
 
     def _left(self, peer: _Peer, status: ExitStatus) -> None:
         """A process takes part no more, though it may still be ending."""
