@@ -102,7 +102,7 @@ class JobClient:
                 self._wanted.discard(name)
 
     def check(self, name: str, what: str) -> None:
-        """Raise if a wait under `name`, described by `what`, is for nothing: this process is out of the job, or others do something else."""
+        """Raise if a wait under `name`, said in errors as `what`, is for nothing: the job is over for this process, or others differ."""
         if self._left:
             raise ReplicaLostError(f"this process has left the job.\n{what}")
         if self._lost is not None:

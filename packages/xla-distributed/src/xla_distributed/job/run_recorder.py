@@ -1,4 +1,4 @@
-"""The record of one process: the programs with collectives that it runs, what is compared before each, and its answers to other replicas."""
+"""The record of one process: its programs with collectives, what is compared before each, and what it answers other replicas."""
 
 from __future__ import annotations
 
