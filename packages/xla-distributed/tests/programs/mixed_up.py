@@ -178,6 +178,8 @@ def unconfirmed(rank: int, folder: str, how: str) -> Any:
     if recorder is None:
         raise RuntimeError("this process records nothing")
     recorder.peers = None
+    if how == "meet":
+        recorder.job_client.report_run = lambda *_: None  # so that nothing but a meeting shows it
     for program in PROGRAMS[:2]:
         reduced(rank, program)
     right = reduced(rank, PROGRAMS[rank]) == expected(PROGRAMS[rank])

@@ -12,7 +12,7 @@ from typing import Any
 
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 from xla_distributed.job import protocol
-from xla_distributed.job.exit_status import ExitStatus, Runs, describe_exits, group_key
+from xla_distributed.job.exit_status import ExitStatus, Position, Runs, describe_exits, exit_status, group_key
 from xla_distributed.job.process_state import host_id
 
 # How long a process looks for the job's server at its address: it listens before anybody learns of it.
@@ -204,13 +204,13 @@ class JobClient:
         with self._news:
             self._news.wait_for(lambda: bool(self.exits) or self._lost is not None)
 
-    def leave(self, reason: str, runs: Runs, histories: Mapping[str, str] | None = None) -> None:
+    def leave(self, reason: str, runs: Runs, positions: Mapping[str, Position] | None = None) -> None:
         """Take part no more. Arguments as `ExitStatus` has them."""
         with self._news:
             if self._left:
                 return
             self._left = True
-        self._send({"do": "leave", "reason": reason, "runs": dict(runs), "histories": dict(histories or {})})
+        self._send({"do": "leave", "reason": reason, "runs": dict(runs), "positions": dict(positions or {})})
 
     def wait_for_others_to_leave(self, timeout: float) -> None:
         """Return when all others are gone, or after `timeout` seconds."""
@@ -259,7 +259,7 @@ class JobClient:
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         if "exits" in header:
-            exits = {int(rank): ExitStatus(str(reason), runs, found) for rank, (reason, runs, found) in header["exits"].items()}
+            exits = {int(rank): exit_status(*status) for rank, status in header["exits"].items()}
             # The first news of a process stay: what comes later is how it ended after that.
             self.exits.update({rank: status for rank, status in exits.items() if rank not in {self.rank, *self.exits}})
         if "ended" in header:

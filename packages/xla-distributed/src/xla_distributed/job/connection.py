@@ -147,7 +147,7 @@ def leave(reason: str = "", launched: bool = False) -> None:
         exit_with_error(ReplicaLostError(flight_recorder.explanation(joined, error) or str(error)))
     _end_if_mixed_up(joined)
     second = bool(reason) and joined.failed()  # it fails because another one did
-    joined.leave("" if second else reason, flight_recorder.counts(), flight_recorder.histories())
+    joined.leave("" if second else reason, flight_recorder.counts(), flight_recorder.positions())
     jax.distributed.shutdown()
     if second and (launched or settings.RUN_ID.get() is not None):
         joined.wait_for_the_failed_to_end(_FIRST_SECONDS)

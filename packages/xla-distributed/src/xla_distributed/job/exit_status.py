@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 # How many programs with collectives a process has run, for each group of replicas that ran them together, by `group_key`.
 Runs = Mapping[str, int]
+# How many a group has launched, and a digest of these in line.
+Position = tuple[int, str]
 
 
 def group_key(members: Iterable[int]) -> str:
@@ -18,12 +21,18 @@ def group_key(members: Iterable[int]) -> str:
 class ExitStatus:
     """The exit of one process. reason: what went wrong, "" if nothing did; runs: programs with collectives so far, None if unknown.
 
-    histories: digests of these programs, in line, by `group_key`.
+    positions: what was launched, by `group_key`.
     """
 
     reason: str
     runs: Runs | None = None
-    histories: Mapping[str, str] = field(default_factory=dict)
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+
+def exit_status(reason: Any, runs: Any, positions: Any) -> ExitStatus:
+    """An exit from the parts of a message. Raises TypeError, ValueError for anything else."""
+    counts = None if runs is None else {str(key): int(count) for key, count in dict(runs).items()}
+    return ExitStatus(str(reason), counts, {str(key): (int(count), str(digest)) for key, (count, digest) in dict(positions).items()})
 
 
 def describe_exits(exits: Mapping[int, ExitStatus]) -> str:

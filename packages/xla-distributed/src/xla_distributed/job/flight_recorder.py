@@ -29,7 +29,7 @@ from typing import Any
 from xla_core.abi.graph import Graph, Operation, register_build_scope, register_wrapper
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError
 from xla_distributed.job.client import JobClient
-from xla_distributed.job.exit_status import Runs
+from xla_distributed.job.exit_status import Position, Runs
 from xla_distributed.job.peers import Peers
 from xla_distributed.job.recorded_runs import Collectives, runs_shown
 from xla_distributed.job.run_recorder import MIXED, FlightRecorder
@@ -81,32 +81,30 @@ def _among(line: str, members: tuple[int, ...]) -> Collectives:
     return Collectives(line, (line,), members)
 
 
-def position() -> list[Any]:
+def position() -> Position:
     """`FlightRecorder.position` of this process."""
-    return _recorder.position() if _recorder is not None else []
+    return _recorder.position() if _recorder is not None else (0, "")
 
 
-def compare_positions(positions: Sequence[Sequence[Any]]) -> None:
+def positions() -> dict[str, Position]:
+    """`FlightRecorder.position` by group."""
+    return {key: _recorder.position(key) for key in _recorder.histories} if _recorder is not None else {}
+
+
+def compare_positions(of_all: Sequence[Sequence[int | str]]) -> None:
     """`FlightRecorder.compare_positions` of this process, of all replicas."""
     if _recorder is not None:
-        _recorder.compare_positions(positions)
-
-
-def histories() -> dict[str, str]:
-    """The history of each group in which all that this process was to run was launched."""
-    if _recorder is None:
-        return {}
-    return {key: history.hex() for key, history in _recorder.histories.items() if key not in _recorder.failed}
+        _recorder.compare_positions(of_all)
 
 
 def mixed_up() -> CollectiveMismatchError | None:
-    """The error of a process that has run other programs with collectives than those that have left the job, as many of them."""
+    """The error of a process that has launched other programs with collectives than one that has left the job, and as many."""
     if _recorder is None:
         return None
-    mine, runs = histories(), counts()
+    mine = positions()
     for rank, status in tuple(_recorder.job_client.exits.items()):
-        for key, theirs in status.histories.items():
-            if mine.get(key, theirs) != theirs and (status.runs or {}).get(key) == runs[key]:
+        for key, (count, history) in status.positions.items():
+            if key in mine and mine[key][0] == count and mine[key][1] != history:
                 own = runs_shown(_recorder.job_client.rank, [run for run in tuple(_recorder.runs) if run.collectives.group == key])
                 return CollectiveMismatchError(f"{MIXED}\n{own}\nreplica {rank} ran others, and has left the job")
     return None

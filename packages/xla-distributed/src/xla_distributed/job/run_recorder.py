@@ -13,7 +13,7 @@ from typing import Any
 
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 from xla_distributed.job.client import JobClient, ProgramStatus
-from xla_distributed.job.exit_status import group_key
+from xla_distributed.job.exit_status import Position, group_key
 from xla_distributed.job.peers import Announcement, Peers
 from xla_distributed.job.recorded_runs import (
     START,
@@ -34,6 +34,7 @@ _GRACE = 5.0  # seconds in which a process that cannot go on may still fail by i
 _REMEMBERED = 1024  # runs that a replica can be asked about
 _COMPARED = 256  # runs in which replicas look for the first difference
 _ANSWER_SECONDS = 5.0  # for the words of a replica that is known to do something else
+_NOTHING = (0, START)
 _DISAGREE = "replicas disagree on their collectives: each must issue the same ones in the same order."
 MIXED = "replicas have run different programs with collectives together: what these gave is wrong."
 
@@ -43,7 +44,8 @@ class FlightRecorder:
     """The programs that this process has run in a job, the latest last.
 
     peers: connections to the other replicas, where no program may be launched before they confirm it; counts: how many programs, by the
-    key of the group that ran them; failed: the first there that failed before it was launched; histories: the digest of all there.
+    key of the group that ran them; failed: the first there that failed before it was launched; histories: how many there were launched, and
+    the digest of these.
     """
 
     job_client: JobClient
@@ -51,7 +53,7 @@ class FlightRecorder:
     peers: Peers | None = None
     counts: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
-    histories: dict[str, bytes] = field(default_factory=dict)
+    histories: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)  # the last run of a group that others were asked to compare
     error_raised: bool = False  # the user's program has had an error of an execution
     building: Run | None = None  # the next, while its program is compiled
@@ -69,7 +71,7 @@ class FlightRecorder:
             self.runs.append(run)
             with self._noting_failure(run):
                 self._check(run)
-            self.histories[key] = run.history
+            self.histories[key] = self.histories.get(key, _NOTHING)[0] + 1, run.history
         with self._noting_failure(run):
             results = executable(*arguments)
         # The last result of a program is donated to nobody: it can be asked at any later time.
@@ -79,7 +81,7 @@ class FlightRecorder:
     def _next(self, collectives: Collectives) -> Run:
         """The next run of a group, if it is of these."""
         key = collectives.group
-        history = history_after(self.histories.get(key, START), collectives)
+        history = history_after(self.histories.get(key, _NOTHING)[1], collectives)
         return Run(self.counts.get(key, 0) + 1, collectives, history, time.monotonic())
 
     @contextmanager
@@ -169,11 +171,12 @@ class FlightRecorder:
             f"{_DISAGREE}\n{run_shown(self.job_client.rank, run, start)}\nreplica {different[0]} runs{lines_shown(theirs, start)}"
         )
 
-    def position(self) -> list[Any]:
-        """Number and history of what all replicas have launched together, for `compare_positions`."""
-        return [self.counts.get("", 0), self.histories.get("", START).hex()]
+    def position(self, key: str = "") -> Position:
+        """How many programs a group has launched, and their history, for `compare_positions`."""
+        count, history = self.histories.get(key, _NOTHING)
+        return count, history.hex()
 
-    def compare_positions(self, positions: Sequence[Sequence[Any]], members: tuple[int, ...] = ()) -> None:
+    def compare_positions(self, positions: Sequence[Sequence[int | str]], members: tuple[int, ...] = ()) -> None:
         """Raise CollectiveMismatchError, on all members, if some of them have come to one number by different programs."""
         if len({tuple(position) for position in positions}) == len({position[0] for position in positions}):
             return
@@ -205,7 +208,7 @@ class FlightRecorder:
             time.sleep(_CHECK_SECONDS)
             run = self.oldest()
             if run is not None and time.monotonic() - run.start > _STUCK_AFTER:
-                self.job_client.report_stuck(run.name, run.history.hex(), self.shown(run), run.collectives.members)
+                self.job_client.report_stuck(run.name, run.collectives.digest.hex(), self.shown(run), run.collectives.members)
             if self.peers is None:
                 self.have_latest_compared()
 
@@ -231,8 +234,11 @@ class FlightRecorder:
         before = [one for one in tuple(self.runs) if one.collectives.group == run.collectives.group and one.number <= run.number]
         return runs_shown(self.job_client.rank, before)
 
-    def status(self, name: str, history: str) -> str | ProgramStatus:
-        """The status of a run on this process; if others ran or run up to its name here, or it was given up, that in words."""
+    def status(self, name: str, digest: str) -> str | ProgramStatus:
+        """The status of a run on this process; if another one ran or runs under its name here, or it was given up, that in words.
+
+        digest: of its collectives, or its history.
+        """
         run = self._named(name)
         if run is None:
             # A run older than those remembered cannot be compared any more, and counts as the same.
@@ -240,7 +246,8 @@ class FlightRecorder:
             return ProgramStatus.NOT_REACHED if int(number) > self.counts.get(key, 0) else ProgramStatus.SAME
         # Where replicas are lost, that is the reason for all that was given up.
         gave_up = run.failed and run is not self.building and not self.job_client.exits
-        return self.shown(run) if gave_up or run.history.hex() != history else ProgramStatus.SAME
+        same = digest in (run.collectives.digest.hex(), run.history.hex())
+        return ProgramStatus.SAME if same and not gave_up else self.shown(run)
 
     def disagreed(self, name: str, text: str) -> None:
         """End the process if it waits in a collective that another replica does not run, or compiles one: nothing else can wake it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_distributed.job import protocol
-from xla_distributed.job.exit_status import ExitStatus, Runs
+from xla_distributed.job.exit_status import ExitStatus, exit_status
 from xla_distributed.job.process_state import LocalProcess, ProcessState, local_process
 
 # All processes that wait at different places for so long will not reach a rendezvous any more.
@@ -70,16 +70,6 @@ class _Peer:
         """End the connection of a process that is lost."""
         self.lost = reason
         self.writer.transport.abort()
-
-
-def _runs(given: Any) -> Runs:
-    """Counts of programs, from a message. Raises TypeError, ValueError for anything else."""
-    return {str(key): int(count) for key, count in dict(given).items()}
-
-
-def _exit_status(header: dict[str, Any]) -> ExitStatus:
-    histories = {str(key): str(digest) for key, digest in dict(header["histories"]).items()}
-    return ExitStatus(str(header["reason"]), _runs(header["runs"]), histories)
 
 
 class Server:
@@ -145,7 +135,7 @@ class Server:
                 peer.heard = time.monotonic()
                 # One that has left is read on, so that its end is noticed, but takes part in nothing.
                 if header["do"] == "leave":
-                    self._left(peer, _exit_status(header))
+                    self._left(peer, exit_status(header["reason"], header["runs"], header["positions"]))
                 elif peer.rank not in self._exits:
                     self._handle(peer, header, body)
         except asyncio.IncompleteReadError:
@@ -302,7 +292,7 @@ class Server:
         return self._exits_of(self._exits)
 
     def _exits_of(self, ranks: Iterable[int]) -> dict[str, Any]:
-        return {"exits": {rank: [exited.reason, exited.runs, dict(exited.histories)] for rank in ranks if (exited := self._exits[rank])}}
+        return {"exits": {rank: [exited.reason, exited.runs, dict(exited.positions)] for rank in ranks if (exited := self._exits[rank])}}
 
     def _left(self, peer: _Peer, status: ExitStatus) -> None:
         """A process takes part no more, though it may still be ending."""
