@@ -124,6 +124,12 @@ def test_loops_that_disagree_are_told_both_sides(report: Report) -> None:
     assert all(text in found["text"] for text in ("xla:0", "xla:1", "float32[3]", "float32[4]"))
 
 
+def test_tags_that_differ_are_told(report: Report) -> None:
+    found = report["failures"]["comes_elsewhere"]
+    assert found["error"] == "CollectiveMismatchError" and found["left"] == []
+    assert all(text in found["text"] for text in ("xla:0", "xla:1", "rendezvous 'loss'", "rendezvous 'score'"))
+
+
 def test_other_sets_of_devices(report: Report) -> None:
     found = report["elsewhere"]
     assert found["cpu"] == [[3, ["cpu"], "cpu", "cpu", 1, "cpu"]] and found["cpu is the network"]

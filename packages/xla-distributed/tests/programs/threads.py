@@ -141,6 +141,10 @@ def disagrees(model: torch.nn.Module, loader: Any, device: torch.device, context
     xm.all_reduce("sum", torch.ones(3 + device.index, device=device))
 
 
+def comes_elsewhere(model: torch.nn.Module, loader: Any, device: torch.device, context: Context) -> None:
+    xm.mesh_reduce("loss" if device.index else "score", 1.0, sum)
+
+
 def elsewhere() -> dict[str, Any]:
     """No device, one device, devices that cannot be."""
 
@@ -166,7 +170,7 @@ def elsewhere() -> dict[str, Any]:
 
 def main(folder: str) -> None:
     pjrt.initialize_singleprocess(0, 1)
-    failing = (raises, raises_while_others_wait, ends_early, ends_without_the_other, disagrees)
+    failing = (raises, raises_while_others_wait, ends_early, ends_without_the_other, disagrees, comes_elsewhere)
     found = {
         "training": training(),
         "spawned": spawned(),
