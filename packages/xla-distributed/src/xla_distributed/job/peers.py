@@ -1,7 +1,7 @@
 """Direct connections among the replicas of a job: each tells the others what it is about to run, before anything runs.
 
-Through the job's coordinator, which is a third process, the same takes two to four times as long, and a tiny program over the devices
-as long as the collective itself (docs/performance.md has the figures). Collectives on CPU have such connections of their own.
+Through the job's coordinator, which is a third process, the same takes two to ten times as long, and a tiny program over the devices
+about as long as the collective itself (docs/performance.md has figures). Collectives on CPU have such connections of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from xla_distributed.errors import JobError, ReplicaLostError, ReplicaTimeoutError
@@ -45,10 +46,9 @@ class Peers:
         """Tell other replicas; one that is gone hears nothing, which `receive` shows."""
         message = _MESSAGE.pack(announcement.number, announcement.group, announcement.digest)
         for rank in ranks:
-            try:
+            # It is gone: the job's server has the news of why, and what it said before can still be read.
+            with suppress(OSError):
                 self._connections[rank].sendall(message)
-            except OSError:  # the job's server has the news of why
-                self._connections[rank].close()
 
     def receive(self, rank: int) -> Announcement | None:
         """The next announcement of a replica; None if none comes within a fraction of a second, or it is gone."""
