@@ -181,6 +181,14 @@ def test_notebooks_run_and_are_saved_with_what_they_show(notebook: Path, tmp_pat
     assert re.search(r"programs compiled: \d+ - of these after the first epoch: 0", done.stdout), done.stdout
 
 
+def test_tests_that_the_page_of_promises_names_are_there() -> None:
+    """By their path, or by their name alone after another one of the same package."""
+    known = {path for folder in ("packages", "tests", "clients") for path in (ROOT / folder).rglob("test_*.py")}
+    names = {path.name for path in known} | {name(path) for path in known}
+    said = re.findall(r"`([\w/.-]*test_\w+\.py)`", (ROOT / "docs/reliability.md").read_text(encoding="utf-8"))
+    assert said and not set(said) - names
+
+
 def test_the_site_has_a_place_for_every_page() -> None:
     named = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     written = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
