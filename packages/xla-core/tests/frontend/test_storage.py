@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 SHOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "itself": lambda x: x,
@@ -101,3 +103,33 @@ def test_who_takes_a_number_for_an_address_is_stopped() -> None:
 def test_errors_of_torch_stay() -> None:
     with pytest.raises(RuntimeError, match="doesn't have storage"):
         torch.func.vmap(lambda x: x + x.data_ptr())(torch.ones(2))
+
+
+class Mode(TorchFunctionMode):
+    """Sees each function of torch and calls it: C++ asks modes for methods by their names."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Mode, lambda: torch.device("xla")], ids=["function mode", "default device"])
+def test_parameters_are_found_under_function_modes(mode: Callable[[], Any]) -> None:
+    layer, expected = nn.Linear(3, 2).to("xla"), nn.Linear(3, 2)
+    expected.load_state_dict({name: value.cpu() for name, value in layer.state_dict().items()})
+    inputs, other = torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 0.5)
+    moved, moved_other = inputs.to("xla"), other.to("xla")
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (layer, expected)]
+    with mode():
+        for _ in range(2):
+            layer(moved).square().sum().backward()
+            optimizers[0].step()
+        pointers = [each.untyped_storage().data_ptr() for each in layer.parameters()]
+        assert len({*pointers, layer.weight.data_ptr(), layer.bias.data_ptr()}) == 2
+        layer.weight.data = moved_other
+        result = layer(moved)
+    for _ in range(2):
+        expected(inputs).square().sum().backward()
+        optimizers[1].step()
+    torch.testing.assert_close(layer.bias.cpu(), expected.bias)
+    expected.weight.data = other
+    torch.testing.assert_close(result.cpu(), expected(inputs))

@@ -34,9 +34,10 @@ def tensor_behind(tensor: Any) -> XLATensor | None:
     if not isinstance(tensor, torch.Tensor) or isinstance(tensor, XLATensor) or tensor.device.type != "xla":
         return None
     try:
-        if type(tensor) in PLAIN:
-            return getattr(storage_of(tensor), "_behind", None)
-        with _compat.without_torch_function():  # the class may forbid it, or mean something else
+        if type(tensor) in PLAIN and (behind := getattr(storage_of(tensor), "_behind", None)) is not None:
+            return behind  # type: ignore[no-any-return]
+        # The class may forbid it, or mean something else; a function mode asks for the method by its name, and gets `_untyped_storage`.
+        with _compat.without_torch_function():
             return getattr(storage_of(tensor), "_behind", None)
     except NotImplementedError:  # a wrapper of somebody else's, of function transforms for one
         return None

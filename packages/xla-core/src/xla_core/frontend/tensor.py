@@ -21,6 +21,7 @@ from xla_core._compat import (
     set_cpp_data,
     set_neg,
     tensor_text,
+    without_torch_function,
 )
 from xla_core.frontend.schema import Handler
 from xla_core.frontend.storage import Storage, UnsupportedStorageError, shared_storage
@@ -277,7 +278,8 @@ def is_view(tensor: XLATensor) -> bool:
 def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
     if not isinstance(other, XLATensor):
-        other = getattr(cpp_storage(other), "_behind", other) if other.device.type == "xla" else other
+        with without_torch_function():  # a function mode would ask another method
+            other = getattr(cpp_storage(other), "_behind", other) if other.device.type == "xla" else other
     if not isinstance(other, XLATensor):
         raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
     if other.is_inference() is not tensor.is_inference():  # torch wants the same kind of tensor on both sides
