@@ -6,6 +6,8 @@ A test imports every one, so that an upgrade that takes one away fails there fir
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # built in; typeshed leaves it out
+import atexit
+import ctypes
 import functools
 import gc
 import importlib.util
@@ -21,8 +23,12 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 import torch
+from jax._src import api as _jax_api
+from jax._src import dispatch as _jax_dispatch
+from jax._src import distributed as _jax_distributed
 from jax._src import xla_bridge
 from jax._src.core import ShapedArray
+from jax._src.interpreters import mlir as _jax_mlir
 from jax._src.interpreters.pxla import batched_device_put
 from jaxlib import _hlo, xla_client  # type: ignore[attr-defined]  # _hlo has no stubs
 from jaxlib import _jax as _jax_runtime
@@ -776,3 +782,21 @@ def is_transformed(tensor: Any) -> bool:
 def reads_data(function: Any) -> bool:
     """Whether what a function mode sees is the `.data` of a tensor. Looked up late: xla tensors bring their own property."""
     return bool(function == torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
+def leave_runtime_to_parent() -> None:
+    """In a forked child: keep the exit of this process from shutting down JAX's clients, which wait for threads that are the parent's.
+
+    Its connection to a job is shared with the parent, too: JAX's hook would leave the job in the parent's name.
+    """
+    state = _jax_distributed.global_state
+    # Not by functions of jax: these take a lock that a thread of the parent may have held.
+    owned = [*xla_bridge._backends.values(), *filter(None, (state.client, state.service, state.preemption_sync_manager))]
+    if not owned:
+        return
+    for hook in (_jax_api.clean_up, _jax_dispatch.wait_for_tokens):
+        atexit.unregister(hook)
+    state.client = state.service = state.preemption_sync_manager = None
+    for each in (*owned, _jax_mlir.global_thread_pool):
+        # Never destroyed: that would wait for threads which are not there.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

@@ -55,6 +55,36 @@ def test_a_child_that_uses_no_device_is_fine(run: Run) -> None:
     assert out.split()[0] == "0"
 
 
+def test_a_child_ends_as_it_says_and_leaves_all_to_its_parent(run: Run) -> None:
+    """While the device computes: threads of jax wait for it, and are not there in the child."""
+    out = run(
+        """
+        import os, sys, warnings
+        import torch, torch_xla
+        warnings.simplefilter("ignore")  # jax warns of every fork
+
+        def ended(work):
+            child = os.fork()
+            if not child:
+                work()
+                sys.exit()
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def raises():
+            raise KeyError("of the child")
+
+        x = torch.ones(500, 500, device="xla")
+        for _ in range(20):
+            x = x @ x / 500
+        torch_xla.sync()
+        pending = x + 1
+        codes = [ended(work) for work in (lambda: sys.exit(7), lambda: None, raises, lambda: sys.exit(ended(lambda: sys.exit(5))))]
+        print(codes, pending.sum().item())
+        """
+    )
+    assert out.splitlines()[-1] == "[7, 0, 1, 5] 500000.0"
+
+
 def test_workers_of_a_loader_may_be_forked(run: Run) -> None:
     out = run(
         """

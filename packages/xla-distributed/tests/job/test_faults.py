@@ -23,6 +23,7 @@ CAUSES = {
     "return": "has left the job",
     "skip": "has left the job|CollectiveMismatchError: replicas disagree",
     "SIGKILL": "its process has died",
+    "SIGTERM": "its process has died",
     "SIGSTOP": "its process is stopped",
     "SIGINT": "it failed with KeyboardInterrupt",
     "os._exit": "its process has died",
@@ -161,6 +162,30 @@ def seconds_to_a_good_end(job: FaultyJob, moment: str, fault: str) -> float:
 )
 def test_a_fault_of_replica_0(faulty: Start, moment: str, fault: str) -> None:
     print(f"the others ended after {seconds_to_a_good_end(faulty('variables', 2, moment, fault, 0), moment, fault):.1f} s")
+
+
+@pytest.fixture
+def busy() -> Iterator[Callable[[int], None]]:
+    """`busy(count)`: this many processes beside the test that do nothing but take time."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(count: int) -> None:
+        started.extend(subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count))
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("loops", [2, pytest.param(6, marks=pytest.mark.long)])
+def test_one_of_three_gets_sigterm_beside_other_work(faulty: Start, busy: Callable[[int], None], loops: int) -> None:
+    """What the end of a process does most is left out, or it would take a machine with other work more than ten seconds."""
+    busy(loops)
+    job = faulty("variables", 3, "collective", "SIGTERM", 1)
+    print(f"the others ended after {seconds_to_a_good_end(job, 'collective', 'SIGTERM'):.1f} s")
+    for rank in (0, 2):
+        assert int((job.folder / f"frozen-{job.processes[rank].pid}").read_text(encoding="utf-8")) > 0
 
 
 @pytest.mark.long

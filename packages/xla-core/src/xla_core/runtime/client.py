@@ -18,7 +18,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from xla_core import config, metrics
-from xla_core._compat import import_dialects
+from xla_core._compat import import_dialects, leave_runtime_to_parent
 from xla_core.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
 from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ir.pending_graph import NO_LIMIT, ForkedPendingGraph, forked_error
@@ -88,6 +88,8 @@ def _leave_to_parent() -> None:
             # Tensors from before the fork get here without asking for the client.
             recorder.pending_graph = ForkedPendingGraph()
         _client, _forked = None, True
+    # The user's own JAX code, and a job that was joined just now, have threads without a client of ours.
+    leave_runtime_to_parent()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

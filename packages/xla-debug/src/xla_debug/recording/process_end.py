@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing.util
+import os
 from collections.abc import Callable
 
 
 def register(finish: Callable[[], None]) -> Callable[[], None]:
-    """Call `finish` at the end of the process; returns a function that calls it off."""
+    """Call `finish` at the end of the process, not of those forked from it; returns a function that calls it off."""
     if multiprocessing.parent_process() is None:
-        atexit.register(finish)
-        return lambda: atexit.unregister(finish)
+        own = os.getpid()
+
+        def finish_own() -> None:
+            if os.getpid() == own:
+                finish()
+
+        atexit.register(finish_own)
+        return lambda: atexit.unregister(finish_own)
     # Such a child may end without atexit.
     at_end = multiprocessing.util.Finalize(None, finish, exitpriority=100)
     return lambda: at_end.cancel()

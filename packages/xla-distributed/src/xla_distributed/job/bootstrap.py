@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -13,9 +14,10 @@ from datetime import timedelta
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from xla_distributed import settings
-from xla_distributed.errors import JobError, ReplicaTimeoutError
-from xla_distributed.job import cluster, coordinator
+from xla_distributed.errors import JobError
+from xla_distributed.job import cluster, coordinator, store_client
 from xla_distributed.job.protocol import Address
+from xla_distributed.job.waiting import Wait
 
 DEFAULT_PORT = 12355
 _ADDRESS = "xla_distributed/address"
@@ -61,7 +63,7 @@ def is_one_of_several() -> bool:
 def current(timeout: float) -> Job | None:
     """The job of this process; None if it is on its own. Finds the others by a rendezvous if the environment names one.
 
-    Raises JobError, ReplicaTimeoutError.
+    Raises JobError, ReplicaTimeoutError, ReplicaLostError.
     """
     if _explicit is not None:
         return _explicit
@@ -106,34 +108,32 @@ def _rendezvous(rank: int, size: int, key: bytes, timeout: float) -> Address:
     """The address of the job's coordinator, which process 0 starts and publishes in the store at MASTER_ADDR:MASTER_PORT."""
     host, port = settings.MASTER_ADDR.get() or "127.0.0.1", settings.MASTER_PORT.get() or DEFAULT_PORT
     agent = (settings.AGENT_STORE.get() or "").lower() == "true"
-    store = _store(host, port, serve=rank == 0 and not agent, timeout=timeout)
+    wait = Wait(rank, f"{host}:{port} (MASTER_ADDR, MASTER_PORT)", timeout)
+    store = _served(host, port, timeout) if rank == 0 and not agent else store_client.connect(host, port, rank, wait)
+    _kept_alive.append(store)
     name = f"{_ADDRESS}/{settings.RESTART_COUNT.get() or 0}"
     if rank == 0:
         serving = start_coordinator(_addresses(host), size, key)
         _kept_alive.append(serving)
         store.set(name, f"{serving.address[0]} {serving.address[1]}")
         return serving.address
-    try:
-        found = store.get(name).decode().split(" ")
-    except RuntimeError as error:
-        raise ReplicaTimeoutError(f"process {rank} waited {timeout:.0f} s for process 0 at {host}:{port}: {error}") from error
-    if len(found) != 2 or not found[1].isdecimal():
-        raise JobError(f"the store at {host}:{port} holds {found!r}, which is no address: another program uses it")
-    return found[0], int(found[1])
+    published = store_client.get(store, name, f"process {rank}, at {host}:{port}", wait).decode(errors="replace").split(" ")
+    if len(published) != 2 or not published[1].isdecimal():
+        raise JobError(f"the store at {host}:{port} holds {published!r}, which is no address: another program uses it")
+    return published[0], int(published[1])
 
 
-def _store(host: str, port: int, serve: bool, timeout: float) -> Store:
-    """The store that torch's own `env://` uses: process 0 serves it, on the job's address alone, unless torchrun does."""
-    wait = timedelta(seconds=timeout)
+def _served(host: str, port: int, timeout: float) -> Store:
+    """The store that torch's own `env://` uses, served by this process on the job's address alone."""
     try:
-        own = listening(host, port) if serve else None
-        store = TCPStore(host, port, is_master=serve, timeout=wait, wait_for_workers=False, multi_tenant=True, master_listen_fd=own)
+        own = listening(host, port)
+        wait = timedelta(seconds=timeout)
+        return TCPStore(host, port, is_master=True, timeout=wait, wait_for_workers=False, multi_tenant=True, master_listen_fd=own)
     except (RuntimeError, OSError) as error:
-        if serve:
-            raise JobError(f"process 0 cannot listen on {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}") from error
-        raise ReplicaTimeoutError(f"found nobody at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}") from error
-    _kept_alive.append(store)
-    return store
+        raise JobError(
+            f"process 0 cannot listen on {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}. "
+            "Set MASTER_PORT to a port that is free there, the same for all processes"
+        ) from error
 
 
 def listening(host: str, port: int) -> int | None:
@@ -167,3 +167,12 @@ def start_coordinator(hosts: Iterable[str], size: int, key: bytes) -> coordinato
         except coordinator.StartError as error:
             failure = error
     raise JobError(str(failure)) from failure
+
+
+def _leave_to_parent() -> None:
+    """In a child of `os.fork`: never destroy stores. That would wait for their threads, which are the parent's."""
+    for each in _kept_alive:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

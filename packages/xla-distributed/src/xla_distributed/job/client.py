@@ -14,6 +14,7 @@ from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLos
 from xla_distributed.job import protocol
 from xla_distributed.job.exit_status import ExitStatus, Position, Runs, describe_exits, exit_status, group_key
 from xla_distributed.job.process_state import host_id
+from xla_distributed.job.waiting import Wait
 
 # How long a process looks for the job's server at its address: it listens before anybody learns of it.
 _JOIN_SECONDS = 10.0
@@ -64,17 +65,21 @@ class JobClient:
         """The address of this process's host, by which it reaches the job's server."""
         return str(self._connection.getsockname()[0])
 
-    def exchange(self, kind: str, payload: bytes, timeout: float, what: str = "", members: Sequence[int] = ()) -> list[bytes]:
+    def exchange(
+        self, kind: str, payload: bytes, timeout: float, what: str = "", members: Sequence[int] = (), wait: Wait | None = None
+    ) -> list[bytes]:
         """The payloads of all processes, by number; returns when all have called this as often with this kind.
 
-        timeout: seconds; what: said in errors; members: the numbers of those that take part, none for all, the same for one kind.
-        Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.
+        timeout: seconds; what: said in errors; members: the numbers of those that take part, none for all, the same for one kind;
+        wait: says now and then for whom this process waits. Raises ReplicaLostError, ReplicaTimeoutError, CollectiveMismatchError.
         """
         with self._news:
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        return self.exchange_once(f"{kind} {count}", payload, timeout, what or kind, members)
+        return self.exchange_once(f"{kind} {count}", payload, timeout, what or kind, members, wait)
 
-    def exchange_once(self, name: str, payload: bytes, timeout: float, what: str, members: Sequence[int] = ()) -> list[bytes]:
+    def exchange_once(
+        self, name: str, payload: bytes, timeout: float, what: str, members: Sequence[int] = (), wait: Wait | None = None
+    ) -> list[bytes]:
         """As `exchange`, under a name that is used once in a job."""
         deadline = time.monotonic() + timeout
         with self._news:
@@ -88,6 +93,8 @@ class JobClient:
                     # Woken each second: that another thread has left the job is not notified of.
                     if not self._news.wait(min(deadline - time.monotonic(), 1.0)) and time.monotonic() > deadline:
                         raise ReplicaTimeoutError(f"waited {timeout:.0f} s for {self._missing(name, members)}.\n{what}")
+                    if wait is not None:
+                        wait.notice(lambda: self._missing(name, members))
                 found: list[bytes] | None = self._results.pop(name)
                 if found is not None:
                     return found
@@ -211,6 +218,13 @@ class JobClient:
                 return
             self._left = True
         self._send({"do": "leave", "reason": reason, "runs": dict(runs), "positions": dict(positions or {})})
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of the connection, so that its end is that of the parent alone. Nothing is sent."""
+        self._left, self._lost = True, "it is the job of the process that this one was forked from"
+        # A thread of the parent may have held them.
+        self._sending, self._news = threading.Lock(), threading.Condition()
+        self._connection.close()
 
     def wait_for_others_to_leave(self, timeout: float) -> None:
         """Return when all others are gone, or after `timeout` seconds."""

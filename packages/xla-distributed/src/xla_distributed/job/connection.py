@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import socket
 import sys
@@ -23,6 +24,7 @@ from xla_distributed.job import bootstrap, flight_recorder, hardware, peers, wat
 from xla_distributed.job.client import JobClient, join
 from xla_distributed.job.exit_status import describe_error
 from xla_distributed.job.shutdown import exit_with_error
+from xla_distributed.job.waiting import Wait
 
 _TIMEOUT_FLAG = "xla_cpu_collective_timeout_seconds"
 # How long a process that fails because another one did lets that one end first, and their launcher see it, so that it names that one.
@@ -30,6 +32,9 @@ _FIRST_SECONDS, _SEEN_SECONDS = 5.0, 3.0
 
 
 class _State:
+    """joined: from when the process has joined, also if it fails then or leaves; job_client: once all is ready, until it leaves."""
+
+    joined: JobClient | None = None
     job_client: JobClient | None = None
 
 
@@ -57,7 +62,7 @@ def _connect() -> None:
         job = bootstrap.current(timeout())
         if job is None:
             return
-        joined = join(job.address, job.key, job.rank, job.size, timeout())
+        joined = _State.joined = join(job.address, job.key, job.rank, job.size, timeout())
         watchdog.start(joined)
         try:
             local_size = _exchange_hosts(job, joined)
@@ -93,7 +98,8 @@ def join_by_store(store: Store, rank: int, size: int) -> None:
 def _exchange_hosts(job: bootstrap.Job, joined: JobClient) -> int:
     """Wait for all processes; the number of those on this host."""
     name = socket.gethostname()
-    names = joined.exchange("hosts", name.encode(), timeout(), "waiting for all replicas to start")
+    wait = Wait(job.rank, f"the job's coordinator at {job.address[0]}:{job.address[1]}", timeout())
+    names = joined.exchange("hosts", name.encode(), timeout(), "waiting for all replicas to start", wait=wait)
     return job.local_size or max(job.local_rank + 1, sum(other.decode() == name for other in names))
 
 
@@ -146,6 +152,9 @@ def leave(reason: str = "", launched: bool = False) -> None:
         joined.leave("" if joined.failed() else describe_error(error), flight_recorder.counts())
         exit_with_error(ReplicaLostError(flight_recorder.explanation(joined, error) or str(error)))
     _end_if_mixed_up(joined)
+    if reason:
+        # Python's last collections over all objects are four fifths of the time that the end takes: beside other work, ten seconds.
+        gc.freeze()
     second = bool(reason) and joined.failed()  # it fails because another one did
     joined.leave("" if second else reason, flight_recorder.counts(), flight_recorder.positions())
     jax.distributed.shutdown()
@@ -174,7 +183,11 @@ def _uncaught() -> str:
 def _forget() -> None:
     """In a child of `os.fork`: the job is its parent's."""
     global _lock
+    joined, _State.joined = _State.joined, None
     _lock, _State.job_client = threading.Lock(), None
+    if joined is not None:
+        joined.leave_to_parent()
+        flight_recorder.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_forget)

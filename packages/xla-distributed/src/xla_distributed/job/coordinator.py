@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from xla_distributed.job.coordinator import serve
 serve()
 """
 _ATTEMPTS = 3
+_RUNNING: set[subprocess.Popen[str]] = set()  # started by this process
 
 
 class StartError(Exception):
@@ -41,9 +43,16 @@ class Coordinator:
     address: protocol.Address
     process: subprocess.Popen[str]
 
+    def expect(self, pids: Sequence[int]) -> None:
+        """Say which processes of this host, by their numbers in the job, are to join: one that ends before it has is lost to the others."""
+        if self.process.stdin is not None:
+            self.process.stdin.write(f"{json.dumps(list(pids))}\n")
+            self.process.stdin.flush()
+
     def close(self) -> None:
         """End it; for when all processes of the job have ended. By itself it ends with the last of them, if this process has ended, too."""
         # It ignores SIGTERM (`serve`).
+        _RUNNING.discard(self.process)
         self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -69,6 +78,7 @@ def start(host: str, size: int, key: bytes, heartbeat: float) -> Coordinator:
         )
         address, output = _address(process, config)
         if address is not None:
+            _RUNNING.add(process)
             return Coordinator(address, process)
         if process.wait() >= 0:
             break
@@ -97,6 +107,17 @@ def _address(process: subprocess.Popen[str], config: str) -> tuple[protocol.Addr
     return None, "".join(output).strip()
 
 
+def _leave_to_parent() -> None:
+    """In a child of `os.fork`: a coordinator ends with the process that started it, not with its children."""
+    for process in _RUNNING:
+        if process.stdin is not None:
+            process.stdin.close()
+    _RUNNING.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 def serve() -> None:
     """Run the coordinator: print where it listens, and serve until stdin is closed and all who joined have ended."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -111,8 +132,9 @@ def serve() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # nobody reads on
         os.dup2(nowhere, stream)
-    # Returns when whoever started this has ended, however that went: the system closes the other end of the pipe.
-    sys.stdin.read()
+    # Ends when whoever started this has ended, however that went: the system closes the other end of the pipe.
+    for line in sys.stdin:
+        server.expect(dict(enumerate(json.loads(line))))
     server.wait_until_over()
     del service  # until here it must live
     os._exit(0)

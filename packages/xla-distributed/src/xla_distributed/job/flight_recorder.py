@@ -54,6 +54,12 @@ def start(job_client: JobClient, timeout: Callable[[], float], peers: Peers | No
     threading.Thread(target=_recorder.watch, name="xla-job-watch", daemon=True).start()
 
 
+def leave_to_parent() -> None:
+    """In a child of `os.fork`: the connections are its parent's."""
+    if _recorder is not None and _recorder.peers is not None:
+        _recorder.peers.close()
+
+
 def counts() -> Runs:
     """How many programs with collectives this process has run, by group, up to one that failed."""
     if _recorder is None:

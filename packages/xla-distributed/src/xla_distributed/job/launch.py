@@ -135,6 +135,7 @@ def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = 
     coordinator = bootstrap.start_coordinator([_HOST], size, key)
     try:
         context = _start(_replica, (fn, args, size, coordinator.address, key), size, daemon, start_method)
+        coordinator.expect([int(pid) for pid in context.pids()])
     except BaseException:
         coordinator.close()
         raise

@@ -42,6 +42,11 @@ class Peers:
         for connection in connections.values():
             connection.settimeout(_LOOK_SECONDS)
 
+    def close(self) -> None:
+        """Let go of the connections: for a forked child, whose parent goes on with them."""
+        for connection in self._connections.values():
+            connection.close()
+
     def announce(self, announcement: Announcement, ranks: Iterable[int]) -> None:
         """Tell other replicas; one that is gone hears nothing, which `receive` shows."""
         message = _MESSAGE.pack(announcement.number, announcement.group, announcement.digest)

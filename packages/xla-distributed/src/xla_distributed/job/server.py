@@ -10,13 +10,13 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from xla_distributed.job import protocol
 from xla_distributed.job.exit_status import ExitStatus, exit_status
-from xla_distributed.job.process_state import LocalProcess, ProcessState, local_process
+from xla_distributed.job.process_state import LocalProcess, ProcessState, host_id, local_process
 
 # All processes that wait at different places for so long will not reach a rendezvous any more.
 _SETTLED_SECONDS = 2.0
@@ -84,6 +84,7 @@ class Server:
         self._heartbeat = heartbeat
         self._runtime = runtime
         self._joined: set[int] = set()
+        self._expected: dict[int, LocalProcess] = {}  # of this host, by number, if who started them has said so
         self._peers: dict[int, _Peer] = {}  # by number, of processes that have not ended
         self._exits: dict[int, ExitStatus] = {}
         self._untold: tuple[list[int], list[int]] = ([], [])  # who has left, and ended, since the last news
@@ -98,6 +99,11 @@ class Server:
     def wait_until_over(self) -> None:
         """Return when all processes of the job have ended, or some have and nobody else has come for a while."""
         asyncio.run_coroutine_threadsafe(self._over(), self._loop).result()
+
+    def expect(self, pids: Mapping[int, int]) -> None:
+        """Watch processes of this host, by their numbers, until they join: one that ends before is lost."""
+        expected = {rank: found for rank, pid in pids.items() if (found := local_process(pid, host_id())) is not None}
+        self._loop.call_soon_threadsafe(self._expected.update, expected)
 
     async def _over(self) -> None:
         while len(self._exits) < self._size or self._peers:
@@ -135,7 +141,7 @@ class Server:
                 peer.heard = time.monotonic()
                 # One that has left is read on, so that its end is noticed, but takes part in nothing.
                 if header["do"] == "leave":
-                    self._left(peer, exit_status(header["reason"], header["runs"], header["positions"]))
+                    self._left(peer.rank, exit_status(header["reason"], header["runs"], header["positions"]))
                 elif peer.rank not in self._exits:
                     self._handle(peer, header, body)
         except asyncio.IncompleteReadError:
@@ -145,7 +151,7 @@ class Server:
         finally:
             if peer is not None:
                 # Without effect if it has left already: the first reason stays.
-                self._left(peer, ExitStatus(peer.lost or reason))
+                self._left(peer.rank, ExitStatus(peer.lost or reason))
                 self._end(peer)
             writer.close()
 
@@ -264,6 +270,7 @@ class Server:
             await asyncio.sleep(_CHECK_SECONDS)
             now = time.monotonic()
             late, last = now - last > 3 * _CHECK_SECONDS, now
+            self._give_up_those_who_never_came()
             peers = [peer for peer in tuple(self._peers.values()) if not peer.lost]
             if late:  # this process was stopped itself: what others did meanwhile is not known
                 for peer in peers:
@@ -274,6 +281,13 @@ class Server:
                 if peer.stopped is not None and (len(doubtful) == len(peers) or now - peer.stopped < _STOPPED_SECONDS):
                     continue  # if all are, it was Ctrl-Z, say
                 peer.give_up(reason)
+
+    def _give_up_those_who_never_came(self) -> None:
+        """Give up processes that have ended before they joined: the others would wait for them in vain."""
+        self._expected = {rank: process for rank, process in self._expected.items() if rank not in self._joined}
+        for rank in [rank for rank, process in self._expected.items() if process.state() is ProcessState.ENDED]:
+            del self._expected[rank]
+            self._left(rank, ExitStatus("its process ended before it had joined the job"))
 
     def _loss(self, peer: _Peer, now: float) -> str:
         """The reason why a process does not go on; "" if it does, as far as is known."""
@@ -294,19 +308,19 @@ class Server:
     def _exits_of(self, ranks: Iterable[int]) -> dict[str, Any]:
         return {"exits": {rank: [exited.reason, exited.runs, dict(exited.positions)] for rank in ranks if (exited := self._exits[rank])}}
 
-    def _left(self, peer: _Peer, status: ExitStatus) -> None:
+    def _left(self, rank: int, status: ExitStatus) -> None:
         """A process takes part no more, though it may still be ending."""
-        if peer.rank in self._exits:
+        if rank in self._exits:
             return
-        self._exits[peer.rank] = status
+        self._exits[rank] = status
         self._tell_soon()
-        self._untold[0].append(peer.rank)
+        self._untold[0].append(rank)
         # Exchanges in which others wait for it.
         for name, exchange in self._exchanges.items():
-            if peer.rank in exchange.members and exchange.parts:
+            if rank in exchange.members and exchange.parts:
                 failure = protocol.message({"exchange": name, **self._news()})
-                for rank in exchange.parts.keys() & self._peers.keys() - {peer.rank}:
-                    self._peers[rank].send_message(failure)
+                for other in exchange.parts.keys() & self._peers.keys() - {rank}:
+                    self._peers[other].send_message(failure)
                 exchange.parts.clear()  # whoever comes later is told at once
 
     def _end(self, peer: _Peer) -> None:
