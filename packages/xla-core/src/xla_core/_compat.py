@@ -471,7 +471,7 @@ def infer_before_dynamo() -> Callable[[], None]:
 def between_graphs(function: _Function) -> _Function:
     """`function`, which `torch.compile` calls between its graphs and never traces; with fullgraph=True that is its error."""
     never_trace(function.__code__)
-    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="it calls JAX")
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="it calls JAX, or moves data between tensors")
     return function
 
 

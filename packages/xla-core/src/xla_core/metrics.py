@@ -137,7 +137,12 @@ class FallbackEvent(Event):
     nbytes: int = 0
 
 
-EVENT_TYPES: tuple[type[Event], ...] = (CompileEvent, ExecuteEvent, TransferEvent, SyncEvent, FallbackEvent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaWaitEvent(Event):
+    """A thread waited for the other replicas before it launched a program that they all run."""
+
+
+EVENT_TYPES: tuple[type[Event], ...] = (CompileEvent, ExecuteEvent, TransferEvent, SyncEvent, FallbackEvent, ReplicaWaitEvent)
 Subscriber = Callable[[Any], None]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import inspect
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 
 import torch_xla
 from xla_core.abi import events as events_abi
+from xla_core.abi.collectives import ReplicaWaitEvent, note_replica_wait
 from xla_core.abi.graph import Graph, capture_lines, graph_of
 from xla_core.abi.metrics import Unit, counter, live_buffers, metric, metric_add, snapshot
 from xla_core.abi.process import installed_settings
@@ -130,7 +133,7 @@ def test_waiting_is_told_apart(events: list[Any]) -> None:
 
 def test_a_fallback_says_what_it_moved(events: list[Any]) -> None:
     matrix = torch.eye(4).to("xla")
-    with pytest.warns(RuntimeWarning):
+    with warnings.catch_warnings(action="ignore"):  # it warns of each operator once in a process
         torch.linalg.ldl_factor(matrix)
     line = here(-1)
     (event,) = of(events, events_abi.FallbackEvent)
@@ -225,6 +228,16 @@ def test_executions_are_told_of_with_the_context_of_who_launched_them() -> None:
     end()
     assert sorted(number for _, number in heard if number is not None) == list(range(8))
     assert {thread for thread, _ in heard} - {threading.get_ident()}, "none was waited for by another thread: make the programs longer"
+
+
+def test_a_wait_for_replicas_has_its_beginning_and_its_line(events: list[Any]) -> None:
+    before_s, begin_ns = time.time(), time.perf_counter_ns()
+    note_replica_wait(torch.device("xla", 0), begin_ns)
+    line = here(-1)
+    (event,) = of(events, ReplicaWaitEvent)
+    assert (event.device, event.line) == ("xla:0", line)
+    assert 0 < event.duration_ns < time.perf_counter_ns() - begin_ns
+    assert before_s - 0.001 < event.start_s <= time.time() - event.duration_ns * 1e-9
 
 
 def test_lines_are_switched_while_other_threads_record() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((2, 6), "xla-debug")
+abi.require((2, 8), "xla-debug")
 abi.events.exclude_frames(Path(__file__).parent)
 
+collectives = abi.collectives
 events = abi.events
 files = abi.files
 graph = abi.graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import torch_xla
+from xla_core.abi.collectives import ReplicaWaitEvent, note_replica_wait
 from xla_debug import telemetry
 from xla_debug.core import events
 
@@ -100,6 +102,7 @@ def test_each_kind_of_event_is_a_span_with_its_line_its_times_and_its_numbers(ex
         read = here(-1)
         torch.linalg.ldl_factor_ex(torch.eye(3, device="xla"))
         fell_back = here(-1)
+        note_replica_wait(torch.device("xla", 0), time.perf_counter_ns())
         exporter.named("xla.execute", 2)
         end()
     expected = {
@@ -108,6 +111,7 @@ def test_each_kind_of_event_is_a_span_with_its_line_its_times_and_its_numbers(ex
         events.TransferEvent: "xla.transfer",
         events.SyncEvent: "xla.sync",
         events.FallbackEvent: "xla.fallback",
+        ReplicaWaitEvent: "xla.replica_wait",
     }
     for kind, name in expected.items():
         of_kind = sorted((event for event in heard if type(event) is kind), key=lambda event: event.start_s)

@@ -59,7 +59,11 @@ def hostile(replica: Replica) -> Replica:
     """A replica whose texts try to be more than text."""
     compiles = [
         dataclasses.replace(
-            row, name=HOSTILE, line=HOSTILE, graph=HOSTILE, difference=ProgramDifference(row.difference.change, HOSTILE, HOSTILE, HOSTILE)
+            row,
+            name=HOSTILE,
+            line=f"{HOSTILE}:3",
+            graph=HOSTILE,
+            difference=ProgramDifference(row.difference.change, HOSTILE, f"{HOSTILE}:3", HOSTILE),
         )
         for row in replica.compiles
     ]
@@ -67,8 +71,8 @@ def hostile(replica: Replica) -> Replica:
         replica,
         host=HOSTILE,
         compiles=compiles,
-        fallbacks=[dataclasses.replace(row, operator=HOSTILE, line=HOSTILE) for row in replica.fallbacks],
-        findings=[dataclasses.replace(row, text=HOSTILE, line=HOSTILE, advice=HOSTILE) for row in replica.findings],
+        fallbacks=[dataclasses.replace(row, operator=HOSTILE, line=f"{HOSTILE}:3") for row in replica.fallbacks],
+        findings=[dataclasses.replace(row, text=HOSTILE, line=f"{HOSTILE}:3", advice=HOSTILE) for row in replica.findings],
     )
 
 

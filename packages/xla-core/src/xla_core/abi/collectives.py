@@ -14,6 +14,8 @@
   one tensor or a list, `check_output` at the tensor or tensors that take the results, `check_groups` at the groups of replicas.
 * `device_context` is this thread's state of its device, which keeps the token of the last collective. `fetch_gradients` are the gradients
   of an optimizer's parameters, in their order.
+* `note_replica_wait` tells those who hear of events (`events.subscribe`) that a thread waited for the other replicas before it launched a
+  program that they all run, by a `ReplicaWaitEvent`.
 
 Guarantees: a check only looks and records nothing, so that one replica and many refuse
 the same calls with the same words, before any replica waits for another.
@@ -24,15 +26,19 @@ from __future__ import annotations
 from xla_core.api.single_replica import fetch_gradients
 from xla_core.api.step_closures import device_context
 from xla_core.collective_arguments import check_groups, check_output, check_tensors, tensor_list
+from xla_core.metrics import ReplicaWaitEvent
 from xla_core.reductions import ReduceOp, parse_reduce_op, parse_torch_reduce_op
+from xla_core.runtime.timing import note_replica_wait
 
 __all__ = [
     "ReduceOp",
+    "ReplicaWaitEvent",
     "check_groups",
     "check_output",
     "check_tensors",
     "device_context",
     "fetch_gradients",
+    "note_replica_wait",
     "parse_reduce_op",
     "parse_torch_reduce_op",
     "tensor_list",

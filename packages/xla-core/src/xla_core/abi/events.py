@@ -19,6 +19,8 @@
 * `SyncEvent`: pending work was handed over, all of it or for a read (`SyncKind`).
 * `FallbackEvent`: an operation without a lowering ran on the CPU.
 
+A sixth type, `ReplicaWaitEvent`, is in `collectives`, with what tells of it.
+
 `Cause` says what made a program compile or run, such as a step or a read. Lines are the innermost of the user's code: what is below the
 folders of torch, jax and the core is none of it, and a package adds its own by `exclude_frames`. `user_frames` has all frames of the
 user's in the thread that asks. `explain_failures` adds what others know, a launcher say, to the text of an execution that failed.

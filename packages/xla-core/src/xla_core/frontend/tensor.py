@@ -11,6 +11,7 @@ import torch
 
 from xla_core._compat import (
     DISABLED_TORCH_FUNCTION,
+    between_graphs,
     cpp_data,
     cpp_storage,
     describing,
@@ -275,6 +276,7 @@ def is_view(tensor: XLATensor) -> bool:
     return tensor._view is not None
 
 
+@between_graphs
 def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
     """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
     if not isinstance(other, XLATensor):

@@ -12,9 +12,11 @@ from functools import cache
 from typing import Any
 
 import jax
+import torch
 
 from xla_core import metrics
-from xla_core.metrics import ExecuteEvent, Unit
+from xla_core.metrics import ExecuteEvent, ReplicaWaitEvent, Unit
+from xla_core.runtime.source_location import user_line
 
 
 @dataclass(slots=True)
@@ -43,6 +45,14 @@ def measure(launched: Launched, blocked_ns: int) -> None:
         if launched.event:
             launched.context = contextvars.copy_context()
         _waiter().put(launched)
+
+
+def note_replica_wait(device: torch.device, begin_ns: int) -> None:
+    """Tell listeners that this thread has waited for other replicas since `begin_ns`, a time of `time.perf_counter_ns`."""
+    if metrics.has_subscribers(ReplicaWaitEvent):
+        waited_ns = time.perf_counter_ns() - begin_ns
+        start_s = time.time() - waited_ns * 1e-9
+        metrics.emit(ReplicaWaitEvent(device=str(device), start_s=start_s, duration_ns=waited_ns, line=user_line()))
 
 
 _done_ns: dict[int, int] = {}  # when each device was done with what it last ran

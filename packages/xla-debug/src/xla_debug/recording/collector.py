@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from xla_debug.core import events, graph, process
+from xla_debug.core import collectives, events, graph, process
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
@@ -168,6 +168,10 @@ class Collector(Listener):
                 self._after_step(event.line)
         elif self._in_step_thread():
             self._steps.notes.append(TimedEvent(Phase.LOOKUP, event.start_s, event.duration_ns, event.waited_ns))
+
+    def _waited_for_replicas(self, event: collectives.ReplicaWaitEvent) -> None:
+        if self._in_step_thread():
+            self._steps.notes.append(TimedEvent(Phase.WAITING, event.start_s, event.duration_ns))
 
     def _add(self, totals: dict[Key, _Total], key: Key, step: int, ns: int, nbytes: int = 0) -> None:
         total = totals.get(key)

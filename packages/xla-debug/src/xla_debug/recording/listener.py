@@ -1,11 +1,11 @@
-"""What hears of all that takes time: compilations, executions, copies, fallbacks and syncs."""
+"""What hears of all that takes time: compilations, executions, copies, fallbacks, syncs and waits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from xla_debug.core import events
+from xla_debug.core import collectives, events
 
 
 class Listener(ABC):
@@ -22,6 +22,7 @@ class Listener(ABC):
             events.subscribe(self._moved, events.TransferEvent),
             events.subscribe(self._fell_back, events.FallbackEvent),
             events.subscribe(self._synced, events.SyncEvent),
+            events.subscribe(self._waited_for_replicas, collectives.ReplicaWaitEvent),
         ]
 
     def stop(self) -> None:
@@ -44,3 +45,6 @@ class Listener(ABC):
 
     @abstractmethod
     def _synced(self, event: events.SyncEvent) -> None: ...
+
+    @abstractmethod
+    def _waited_for_replicas(self, event: collectives.ReplicaWaitEvent) -> None: ...

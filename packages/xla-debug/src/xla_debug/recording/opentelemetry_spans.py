@@ -1,4 +1,4 @@
-"""Compilations, executions, copies, syncs and fallbacks as spans of OpenTelemetry, each with the user's line.
+"""Compilations, executions, copies, syncs, fallbacks and waits for other replicas as spans of OpenTelemetry, each with the user's line.
 
 A span is a child of the user's current one. Without one it belongs to a span of its step, from the end of one step sync to that of the
 next: a trace of its own for each step of a device, and not for each event.
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from xla_debug import settings
 from xla_debug._version import __version__
-from xla_debug.core import events, process
+from xla_debug.core import collectives, events, process
 from xla_debug.recording import process_end
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.opentelemetry_environment import provider_of_environment
@@ -30,7 +30,14 @@ _NAME = "xla-debug"
 _KEPT_STEPS = 64
 """Steps of a device for whose events one waits: executions are told of when they are over."""
 
-Event = events.CompileEvent | events.ExecuteEvent | events.TransferEvent | events.SyncEvent | events.FallbackEvent
+Event = (
+    events.CompileEvent
+    | events.ExecuteEvent
+    | events.TransferEvent
+    | events.SyncEvent
+    | events.FallbackEvent
+    | collectives.ReplicaWaitEvent
+)
 _Value = str | int
 
 
@@ -104,6 +111,9 @@ class Spans(Listener):
                 steps = self._steps_of(event.device)
                 self._end(steps[-1], end_ns)
                 steps.append(_Step(steps[-1].number + 1, end_ns))
+
+    def _waited_for_replicas(self, event: collectives.ReplicaWaitEvent) -> None:
+        self._add("xla.replica_wait", event, {})
 
     def _add(self, name: str, event: Event, attributes: Mapping[str, _Value]) -> None:
         tracer = self._tracer()

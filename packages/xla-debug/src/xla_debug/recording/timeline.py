@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from xla_debug.core import events
+from xla_debug.core import collectives, events
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.sampler import Sample
 from xla_debug.run_report.schema import DEVICE, HOST, TOOL, Phase, Span
@@ -112,6 +112,11 @@ class Timeline(Listener):
         name, waits = "sync of a step" if step else "run for a read", (0, event.waited_ns)
         noted = _Noted(threading.get_ident(), Phase.LOOKUP.value, name, event.start_s, event.duration_ns, event.line, waits, ends_step=step)
         self._noted.append(noted)
+
+    def _waited_for_replicas(self, event: collectives.ReplicaWaitEvent) -> None:
+        if event.duration_ns >= _SHORTEST_WAIT_NS:
+            here, name = threading.get_ident(), "waiting for the other replicas"
+            self._noted.append(_Noted(here, Phase.WAITING.value, name, event.start_s, event.duration_ns, event.line))
 
     def spans(self, thread: int | None, steps: int | None = STEPS) -> list[Span]:
         """What happened in the last steps, by start. thread: the one that steps. steps: how many; None: all that is kept."""

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from xla_core.abi.collectives import note_replica_wait
+from xla_core.abi.process import client
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 from xla_distributed.job.client import JobClient, ProgramStatus
 from xla_distributed.job.exit_status import Position, group_key
@@ -116,6 +118,7 @@ class FlightRecorder:
         mine = Announcement(run.number, run.collectives.group_digest, run.collectives.digest)
         others = [rank for rank in run.collectives.members or range(self.job_client.size) if rank != self.job_client.rank]
         peers.announce(mine, others)
+        begin_ns = time.perf_counter_ns()
         for place, rank in enumerate(others):
             theirs = peers.receive(rank)
             while theirs is None or self._is_over(theirs, run):
@@ -127,6 +130,7 @@ class FlightRecorder:
             if theirs.digest != mine.digest:
                 # Then each member has one that differs from its own, and comes here.
                 self._agree(run)
+        note_replica_wait(client().recorders[0].device, begin_ns)
 
     def _is_over(self, announcement: Announcement, run: Run) -> bool:
         """True if an announcement is of a run that this replica gave up."""
