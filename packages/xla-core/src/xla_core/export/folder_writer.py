@@ -8,7 +8,6 @@ files are moved to their places, where readers without the index look; if a writ
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -22,13 +21,12 @@ from typing import Any, BinaryIO
 from xla_core.errors import ExportFolderError
 from xla_core.export.folder_index import INDEX, VERSION, Entry, Index, dump, read_index, staging_name
 from xla_core.export.inside import FOLDERS, opened
-from xla_core.files import atomic_write, name_errors, sync_folder
+from xla_core.files import atomic_write, lock, name_errors, sync_folder, unlock
 
 Write = Callable[[BinaryIO], Any]
 _STAGING = re.compile(r"\.export-[0-9a-f]{16}")
 _OURS = re.compile(r"functions/.*\.(meta|bytecode|mlir)|constants/\d+")
 """Files by their names alone, of an export without index."""
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
 
 def write_folder(folder: Path, contents: Iterable[tuple[str, Write]]) -> None:
@@ -58,19 +56,15 @@ def write_folder(folder: Path, contents: Iterable[tuple[str, Write]]) -> None:
 
 @contextmanager
 def _locked(root: int, folder: Path) -> Iterator[None]:
-    """Keep other writers out; the system unlocks the folder when the process dies. Without locks in the file system nobody is kept out."""
+    """Keep other writers out. Without locks in the file system nobody is kept out."""
     try:
-        fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(root)
     except BlockingIOError as error:
         raise BlockingIOError(error.errno, "another program is saving there: let it end, or choose another path", str(folder)) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
     try:
         yield
     finally:
-        with suppress(OSError):  # of systems without locks
-            fcntl.flock(root, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor, too
+        unlock(root)
 
 
 def _replace(folder: Path, root: int, contents: Iterable[tuple[str, Write]]) -> None:
