@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,12 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("long", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile("quick")
+
+
+# Hundreds of tests start processes. Where these may not write what they compile beside the sources, they find it in a folder.
+_COMPILED = tempfile.TemporaryDirectory(prefix="compiled-python-") if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) else None
+if _COMPILED is not None:
+    os.environ["PYTHONPYCACHEPREFIX"] = _COMPILED.name
 
 
 @pytest.hookimpl(optionalhook=True)

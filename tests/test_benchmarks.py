@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,7 +24,7 @@ def run_script(name: str, *options: str, **environment: str) -> subprocess.Compl
     """A script of the benchmarks folder in a process of its own, which need not start itself again: it finds the variables it wants."""
     command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
     settings = {**os.environ, "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "OMP_WAIT_POLICY": "PASSIVE", **environment}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    return forked_python.run(command, env=settings, capture_output=True, text=True, check=False)
 
 
 def results(name: str, target: Path, *options: str, **environment: str) -> dict[str, Any]:
@@ -152,7 +153,7 @@ print(json.dumps(said))
 def test_a_wrong_option_is_named() -> None:
     commands = json.dumps([[str(ROOT / "benchmarks" / name), *options] for name, options, _ in WRONG])
     environment = {**os.environ, "PJRT_DEVICE": "CPU"}
-    done = subprocess.run([sys.executable, "-c", IN_TURN, commands], env=environment, capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, "-c", IN_TURN, commands], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for (name, options, named), (code, error) in zip(WRONG, json.loads(done.stdout), strict=True):
         assert code == 2 and named in error, f"{name} {options}: exit code {code}\n{error}"

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked_python
 import matplotlib.image
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ OPTIONS = ("--epochs", "6")
 def run_demo(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The demo in a process of its own."""
     settings = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "COLUMNS": "120", **environment}
-    return subprocess.run([sys.executable, str(DEMO), *options], env=settings, capture_output=True, text=True, check=False)
+    return forked_python.run([sys.executable, str(DEMO), *options], env=settings, capture_output=True, text=True, check=False)
 
 
 def summary(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -114,7 +115,7 @@ print(json.dumps(said))
 
 def test_a_wrong_option_is_one_line_and_exit_code_2() -> None:
     command = [sys.executable, "-c", IN_TURN, str(DEMO), json.dumps([options for options, _ in WRONG])]
-    done = subprocess.run(command, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=False)
+    done = forked_python.run(command, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for (options, named), (code, out, error) in zip(WRONG, json.loads(done.stdout), strict=True):
         assert code == 2 and out == "", f"{options}: exit code {code}\n{out}{error}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 import torch
 
@@ -18,7 +18,7 @@ def train(replicas: int, folder: Path) -> tuple[dict[str, torch.Tensor], str]:
     weights = folder / f"{replicas}.pt"
     command = [sys.executable, str(PROGRAM), "--replicas", str(replicas), "--epochs", "1", "--weights", str(weights)]
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    done = forked_python.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Gloo" not in done.stdout and done.stderr == "", "libraries under it have nothing to say"
     return torch.load(weights), done.stdout

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[1] / "examples" / "gpt_spmd.py"
@@ -18,7 +19,7 @@ def run_demo(*options: str, **environment: str) -> subprocess.CompletedProcess[s
     """The demo in a process of its own, over eight virtual devices by itself."""
     settings = {name: value for name, value in os.environ.items() if name != "CPU_NUM_DEVICES"}
     settings |= {"PJRT_DEVICE": "CPU", "COLUMNS": "160", **environment}
-    return subprocess.run([sys.executable, str(PROGRAM), *options], env=settings, capture_output=True, text=True, check=False)
+    return forked_python.run([sys.executable, str(PROGRAM), *options], env=settings, capture_output=True, text=True, check=False)
 
 
 def numbers_behind(label: str, printed: str) -> list[float]:

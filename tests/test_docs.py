@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import forked_python
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,7 +121,7 @@ def run_together(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, tuple[s
     programs = {page: folder / f"{name(page).replace('/', '-')}.py" for page in PAGES if blocks(page) and not alone(page)}
     for page, program in programs.items():
         program.write_text("\n".join(blocks(page)), encoding="utf-8")
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "-c", RUN_ALL, *map(str, programs.values())], cwd=folder, capture_output=True, text=True, check=False
     )
     results = {page: program.with_suffix(".json") for page, program in programs.items()}
@@ -138,7 +139,7 @@ def test_python_blocks_run_and_print_what_they_say(page: Path, run_together: dic
 def test_python_blocks_run_in_a_process_of_their_own(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not unprinted(page, done.stdout)
 
@@ -272,12 +273,12 @@ def test_code_in_the_site_is_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("program", sorted(ROOT.glob("docs/**/*.py")), ids=lambda program: program.name)
 def test_programs_in_the_documentation_run(program: Path) -> None:
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 program" in done.stdout
 
 
 @pytest.mark.parametrize("example", ["custom_operator.py", "jax_function.py"])
 def test_examples_check_themselves(example: str) -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "examples" / example)], capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, str(ROOT / "examples" / example)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +21,7 @@ def outcomes(tmp_path: Path, *options: str) -> dict[str, dict[str, Any]]:
     """The findings of a run of the script, by suite and name."""
     target = tmp_path / "ops.json"
     command = [sys.executable, str(ROOT / "scripts" / "ops"), "--json", str(target), "--samples", "4", "--workers", "1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked_python.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return {f"{row['suite']}:{row['name']}": row["found"] for row in json.loads(target.read_text())["rows"]}
 
@@ -87,7 +87,7 @@ def test_workers_that_crash_or_hang_cost_one_entry(tmp_path: Path, monkeypatch: 
 def test_what_the_cpu_refuses_is_refused() -> None:
     names = "=take,=cat,=unique,=index_add,=bitwise_and,=nn.functional.linear"
     command = [sys.executable, str(ROOT / "scripts" / "ops" / "sweep.py"), "--only", names, "--samples", "1", "--workers", "1"]
-    done = subprocess.run(command, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, check=False, timeout=300)
+    done = forked_python.run(command, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [int(cell) for cell in re.findall(r"\d+", done.stdout.splitlines()[-2])]
     assert counts[0] == counts[1] > 40 and not any(counts[2:]), "all of them with the CPU's type"

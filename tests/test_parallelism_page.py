@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "parallelism.md"
@@ -68,7 +68,7 @@ def losses(folder: Path, devices: int, *command: str) -> list[float]:
     """What a program prints, over so many CPU devices."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
     whole = [sys.executable, *command]
-    done = subprocess.run(whole, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = forked_python.run(whole, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return [float(line.removeprefix("loss ")) for line in done.stdout.splitlines() if line.startswith("loss ")]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import importlib.util
 import re
-import subprocess
 import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forked_python
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +33,7 @@ reference = script("reference")
 
 @pytest.mark.parametrize("name", ["reference", "inventory"])
 def test_pages_are_fresh_and_public_names_have_docstrings(name: str) -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--check"], capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

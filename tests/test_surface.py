@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import forked_python
 
 from xla_core.api.lookup import OWNERS
 from xla_core.api.plugins import implementations
@@ -25,7 +26,7 @@ def gone() -> set[str]:
 
 def unresolved() -> set[str]:
     """The names that do not resolve in a fresh interpreter."""
-    run = subprocess.run([sys.executable, ROOT / "scripts" / "surface.py", "--missing"], capture_output=True, text=True, check=True)
+    run = forked_python.run([sys.executable, ROOT / "scripts" / "surface.py", "--missing"], capture_output=True, text=True, check=True)
     found: set[str] = set()
     module = ""
     for line in run.stdout.splitlines():

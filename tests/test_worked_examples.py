@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 import torch.nn as nn
@@ -31,7 +31,7 @@ def samples(name: str) -> int:
 def run(code: str, **variables: str) -> str:
     """stdout of a new interpreter on CPU."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

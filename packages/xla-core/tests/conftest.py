@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 
@@ -65,40 +62,18 @@ def needs() -> Callable[[str], None]:
 
 @pytest.fixture
 def run() -> Run:
-    """`start_process`, for one test."""
+    """`start_process`: what it imports is there already, see tests/support/forked_python.py."""
     return start_process
 
 
-@pytest.fixture(scope="session")
-def template() -> Iterator[subprocess.Popen[str]]:
-    """A process of `template.py`, which ends with the tests."""
-    command = [sys.executable, str(Path(__file__).with_name("template.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+@pytest.fixture
+def interpreter() -> Run:
+    """As `run`, with a new interpreter: for what is about imports, and variables that count while Python starts."""
 
+    def run_anew(code: str, stderr: bool = False, code_wanted: int = 0, **variables: str | None) -> str:
+        return _outcome(subprocess.run(_command(code), **_options(variables)), stderr, code_wanted)
 
-@pytest.fixture(scope="session")
-def fork(template: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """As `run`, in a third of the time: in a process in which torch and jax are imported already, and their variables read."""
-
-    def fork_process(code: str, stderr: bool = False, code_wanted: int = 0, **variables: str | None) -> str:
-        streams = [tmp_path_factory.getbasetemp() / name for name in ("stdout", "stderr")]
-        for stream in streams:
-            stream.write_bytes(b"")
-        program = {"code": textwrap.dedent(code), "variables": environment(**variables), "streams": list(map(str, streams))}
-        assert template.stdin is not None and template.stdout is not None
-        template.stdin.write(json.dumps(program) + "\n")
-        template.stdin.flush()
-        if not select.select([template.stdout], [], [], LIMIT_S)[0]:
-            os.killpg(template.pid, signal.SIGKILL)
-        ended = template.stdout.readline().strip()
-        out, err = (stream.read_text(encoding="utf-8") for stream in streams)
-        assert ended == str(code_wanted), f"exit code {ended}\n{out}\n{err}"
-        return err if stderr else out
-
-    return fork_process
+    return run_anew
 
 
 def environment(**variables: str | None) -> dict[str, str]:
@@ -108,12 +83,22 @@ def environment(**variables: str | None) -> dict[str, str]:
 
 
 def start_process(code: str, stderr: bool = False, code_wanted: int = 0, **variables: str | None) -> str:
-    """`run(code, VARIABLE="value", …)`: stdout of a new interpreter, on CPU unless told otherwise; None removes a variable.
+    """`run(code, VARIABLE="value", …)`: stdout of a process, on CPU unless told otherwise; None removes a variable.
 
     The process must exit with `code_wanted`; its stderr is asked for with `stderr=True`.
     """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    return _outcome(forked_python.run(_command(code), **_options(variables)), stderr, code_wanted)
+
+
+def _command(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+def _options(variables: dict[str, str | None]) -> dict[str, Any]:
+    return {"env": environment(**variables), "capture_output": True, "text": True, "timeout": LIMIT_S}
+
+
+def _outcome(done: subprocess.CompletedProcess[str], stderr: bool, code_wanted: int) -> str:
     assert done.returncode == code_wanted, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stderr if stderr else done.stdout
 

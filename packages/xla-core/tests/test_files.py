@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import forked_python
 import pytest
 
 from xla_core import files
@@ -117,7 +118,7 @@ class Writers:
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-c", WRITER, str(folder)]
-        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._server = forked_python.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._alive: set[int] = set()
 
     def start(self, target: str) -> tuple[int, str]:
@@ -200,7 +201,7 @@ with open({str(tmp_path / "file")!r}, "rb") as file:
 os.kill(child, signal.SIGKILL)
 os.waitpid(child, 0)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    forked_python.run([sys.executable, "-c", program], check=True, timeout=60)
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -300,7 +301,8 @@ for number in range(300):
 
 def test_writers_that_clean_up_at_once_disturb_none(tmp_path: Path) -> None:
     racers = [
-        subprocess.Popen([sys.executable, "-c", RACER, str(tmp_path), mark], stderr=subprocess.PIPE, text=True) for mark in ("a", "b", "c")
+        forked_python.Popen([sys.executable, "-c", RACER, str(tmp_path), mark], stderr=subprocess.PIPE, text=True)
+        for mark in ("a", "b", "c")
     ]
     said = [racer.communicate(timeout=120)[1] for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0, 0], said
@@ -360,7 +362,7 @@ for write in [store, export] * 20:
 
 def test_programs_and_steps_of_killed_processes_leave_nothing(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o700)
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=300)
+    forked_python.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=300)
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(left) == 2 and all(path.stat().st_size >= 5000 for path in left), "each removed what the one before had left"
     for folder in (tmp_path, tmp_path / "cache"):

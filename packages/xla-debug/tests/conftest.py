@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import subprocess
 import sys
 import textwrap
 from collections import Counter
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import jax
 import pytest
 
@@ -196,7 +196,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
         path = tmp_path_factory.mktemp("script") / "script.py"
         path.write_text(f"from xla_debug.plugin import offered\noffered()\n{textwrap.dedent(code)}", encoding="utf-8")
         environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
-        done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = forked_python.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return ScriptResult(path, done.stdout, done.stderr)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 
 CODE = """
@@ -26,7 +26,7 @@ def run(folder: Path, **variables: str) -> str:
     script = folder / "script.py"
     script.write_text(CODE)
     environment = {name: value for name, value in os.environ.items() if name != "TORCH_TRACE"} | {"PJRT_DEVICE": "CPU", **variables}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    done = forked_python.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

@@ -6,12 +6,12 @@ import inspect
 import math
 import os
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked_python
 import pytest
 import torch
 from click.testing import CliRunner
@@ -241,7 +241,7 @@ for _ in range(20):
 
 
 def test_a_killed_save_leaves_the_earlier_file(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=300)
+    forked_python.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True, timeout=300)
     assert torch.equal(torch.load(tmp_path / "x.0.0.pt", weights_only=True), torch.ones(1000)) and len(list(tmp_path.iterdir())) == 2
     assert mc.compare(tmp_path, tmp_path) == "", "what is half saved has another name"
     mc.configure(tmp_path)
@@ -264,7 +264,7 @@ def test_as_a_command(tmp_path: Path) -> None:
         mc.save("x", torch.tensor(value), step=0)
     (tmp_path / "c").mkdir()
     command = [sys.executable, "-m", "torch_xla.debug.model_comparator", "a", "b"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    done = forked_python.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
     expected = "x, step 0, replica 0:\n  1 of 1 elements differ, by up to 0.5\n    []: 1.0 and 1.5\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, expected, "")
 

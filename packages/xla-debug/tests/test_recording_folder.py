@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import forked_python
 import pytest
 
 from xla_debug import recording_folder
@@ -49,7 +50,7 @@ sys.stdin.read()
 
 def test_folders_of_killed_processes_go_a_day_after_the_last_recording(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    processes = [subprocess.Popen([*command, pid], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for pid in ("7", "8", "9")]
+    processes = [forked_python.Popen([*command, pid], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for pid in ("7", "8", "9")]
     parent = tmp_path / f"xla-debug-{os.getuid()}"
     try:
         for process in processes:

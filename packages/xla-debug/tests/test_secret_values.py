@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import string
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -129,7 +129,7 @@ for size in (3, 4, 3, 4):
     kept = torch.ones(size, device="xla").sum().item()
     torch_xla.sync()
 if "child" not in sys.argv:
-    subprocess.run([sys.executable, __file__, "child", "--password", sys.argv[1].partition("=")[2]], check=True)
+    forked_python.run([sys.executable, __file__, "child", "--password", sys.argv[1].partition("=")[2]], check=True)
 """
 
 
@@ -150,7 +150,7 @@ def test_no_output_of_a_recorded_run_holds_a_secret(tmp_path: Path) -> None:
     report = ["--json", str(out / "report.json"), "--html", str(out / "page.html"), "--tensorboard", str(out / "scalars")]
 
     def run(*line: str, **more: str) -> str:
-        done = subprocess.run(
+        done = forked_python.run(
             [sys.executable, *line], cwd=tmp_path, env={**os.environ, **variables, **more}, capture_output=True, text=True, check=True
         )
         return done.stdout + done.stderr

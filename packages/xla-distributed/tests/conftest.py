@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -60,7 +61,7 @@ def run_program(program: str, folder: Path, *args: object, **variables: str) -> 
     """Start `programs/<program>.py <folder> <args>` with these variables."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **variables}
     command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(folder), *map(str, args)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked_python.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,8 @@ def launch() -> Iterator[Callable[[list[str], dict[str, str]], subprocess.Popen[
     started: list[subprocess.Popen[str]] = []
 
     def run(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        start_process = forked_python.Popen if forked_python.can_be_forked(command) else subprocess.Popen
+        process = start_process(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         return process
 

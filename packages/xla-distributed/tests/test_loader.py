@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import forked_python
 import numpy as np
 import pytest
 import torch
@@ -149,7 +150,6 @@ def test_samples_are_dealt_out_and_an_incomplete_round_dropped(run_two_devices: 
 def run_two_devices() -> str:
     """The report of a process with two devices on five batches."""
     import os
-    import subprocess
     import sys
 
     code = """
@@ -162,7 +162,7 @@ for device in ("xla:0", "xla:1"):
 print(len(loader.per_device_loader("xla:0")))
 """
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = forked_python.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 
@@ -22,7 +22,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("guide")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CPU_", "XLA_"))}
     command = [sys.executable, str(PROGRAM), str(folder)]
-    done = subprocess.run(command, env={**environment, "PJRT_DEVICE": "CPU"}, capture_output=True, text=True, check=False, timeout=240)
+    done = forked_python.run(command, env={**environment, "PJRT_DEVICE": "CPU"}, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads((folder / "0.json").read_text(encoding="utf-8"))
     return report

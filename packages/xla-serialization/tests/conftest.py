@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -44,7 +45,7 @@ def start_job(program: str, *args: object, processes: int = 1, devices: int = 1)
         shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = [sys.executable, str(PROGRAMS / f"{program}.py"), *map(str, args)]
     pipes: Any = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return [subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes) for rank in range(processes)]
+    return [forked_python.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes) for rank in range(processes)]
 
 
 def reports_of(job: list[subprocess.Popen[str]]) -> list[Any]:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 
@@ -35,7 +36,7 @@ class Saver:
 
     def __init__(self) -> None:
         environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        self.server = subprocess.Popen(
+        self.server = forked_python.Popen(
             [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
         )
         self.pid = 0

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import numpy as np
 import pytest
 import torch
@@ -259,10 +260,10 @@ def test_a_damaged_source_leaves_the_target(saved: Path, tmp_path: Path) -> None
 
 def test_a_process_is_quiet_into_a_pipe_and_shows_a_bar_on_a_terminal(saved: Path) -> None:
     command = [sys.executable, "-m", "xla_serialization", "verify", str(saved)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked_python.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == "" and "all as they were written" in done.stdout
     ours, theirs = pty.openpty()
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}, check=False)
+    shown = forked_python.run(command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}, check=False)
     os.close(theirs)
     with open(ours, "rb", buffering=0) as terminal:
         assert b"verifying" in terminal.read(65536)

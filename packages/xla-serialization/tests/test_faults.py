@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 from hypothesis import given
@@ -93,7 +94,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
         except OSError as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=300)
+    done = forked_python.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=300)
     assert "File too large" in done.stdout and ".safetensors" in done.stdout
     assert is_old(tmp_path / "saved") and len(list((tmp_path / "saved").iterdir())) == 2
     assert signal.getsignal(signal.SIGXFSZ) is not None

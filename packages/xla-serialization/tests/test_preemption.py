@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 import torch_xla.experimental.distributed_checkpoint as xc
@@ -124,5 +125,5 @@ preemption.watch()
 os.kill(os.getpid(), signal.SIGTERM)
 print(called, preemption.received())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    done = forked_python.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.split("\n")[0] == "['between', 'first'] True"

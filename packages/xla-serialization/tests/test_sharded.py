@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -40,7 +41,7 @@ def run(action: str, path: Path, mesh: tuple[int, int], processes: int = 1) -> R
     report = path.with_name(f"{action}-{mesh[0]}-{mesh[1]}-{processes}")
     command = [sys.executable, str(PROGRAM), action, str(path), str(mesh[0]), str(mesh[1]), str(report)]
     jobs = [
-        subprocess.Popen(
+        forked_python.Popen(
             command,
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,

@@ -6,12 +6,12 @@ import fcntl
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -31,7 +31,7 @@ Report = dict[str, Any]
 def over_eight_devices(*command: str) -> tuple[Report, str]:
     """What a Python process with eight CPU devices reported in its last line of output, as JSON, and its stderr."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = forked_python.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found: Report = json.loads(done.stdout.splitlines()[-1])
     return found, done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "captured.py"
@@ -26,7 +26,7 @@ RECORDED = {
 def report() -> dict[str, Any]:
     """Of `programs/captured.py` over four devices."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    done = subprocess.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = forked_python.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

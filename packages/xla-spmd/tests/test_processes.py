@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 
@@ -26,7 +27,7 @@ def _run(folder: Path, processes: int) -> Reports:
     if processes > 1:
         shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     jobs = [
-        subprocess.Popen(
+        forked_python.Popen(
             [sys.executable, str(PROGRAM), str(folder / "report")],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,

@@ -30,14 +30,14 @@ def test_default_device() -> None:
     assert str(torch.zeros(1, device="xla").device) == "xla:0"
 
 
-def test_several_devices(fork: Run) -> None:
+def test_several_devices(run: Run) -> None:
     code = """
         import torch, torch_xla, torch_xla.core.xla_model as xm
         print(torch_xla.devices() == [torch.device("xla", n) for n in range(3)], torch_xla.device_count())
         print(torch_xla.device(), torch_xla.device(1), torch_xla.device(), torch.zeros(1, device="xla").device)
         print(xm.xla_device(2), xm.get_xla_supported_devices(), torch_xla.real_devices())
     """
-    counted, default, names = fork(code, CPU_NUM_DEVICES="3").splitlines()
+    counted, default, names = run(code, CPU_NUM_DEVICES="3").splitlines()
     assert counted == "True 3"
     assert default == "xla:0 xla:1 xla:1 xla:1"
     assert names == "xla:2 ['xla:0', 'xla:1', 'xla:2'] ['CPU:0', 'CPU:1', 'CPU:2']"
@@ -99,7 +99,7 @@ def test_real_devices() -> None:
             xm._xla_real_device(text)
 
 
-def test_replication_devices(fork: Run) -> None:
+def test_replication_devices(run: Run) -> None:
     assert xm.xla_replication_devices() == xm.xla_replication_devices(["xla:0"]) == ["CPU:0"]
     with pytest.raises(RuntimeError, match="one kind"):
         xm.xla_replication_devices(["CPU:0", "TPU:0"])
@@ -111,7 +111,7 @@ def test_replication_devices(fork: Run) -> None:
         except RuntimeError as error:
             print(error)
     """
-    names, error = fork(code, CPU_NUM_DEVICES="2").splitlines()
+    names, error = run(code, CPU_NUM_DEVICES="2").splitlines()
     assert names == "['CPU:0', 'CPU:1']" and "all devices of this process" in error
 
 

@@ -94,7 +94,7 @@ def test_eager_training_gives_the_lazy_result() -> None:
         assert train() == pytest.approx(lazy, rel=1e-4)
 
 
-def test_eager_mode_starts_no_client(fork: Run) -> None:
+def test_eager_mode_starts_no_client(run: Run) -> None:
     code = """
         import torch, torch_xla.experimental as experimental
         from xla_core import metrics
@@ -104,17 +104,17 @@ def test_eager_mode_starts_no_client(fork: Run) -> None:
         tensor = torch.ones(2).to("xla") * 2
         print(metrics.counter("ExecuteComputation"))
     """
-    assert fork(code).split() == ["False", "1"]
+    assert run(code).split() == ["False", "1"]
 
 
-def test_eager_debug_variable(fork: Run) -> None:
+def test_eager_debug_variable(run: Run) -> None:
     code = """
         import torch, torch_xla.experimental as experimental
         from xla_core import metrics
         tensor = torch.ones(2).to("xla") * 2
         print(experimental.is_eager_mode(), metrics.counter("ExecuteComputation"))
     """
-    assert fork(code, XLA_USE_EAGER_DEBUG_MODE="1").split() == ["True", "1"]
+    assert run(code, XLA_USE_EAGER_DEBUG_MODE="1").split() == ["True", "1"]
 
 
 def test_compile_traces_lazily_and_warns_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -307,7 +307,7 @@ ALONE = """
 """
 
 
-def test_importing_a_missing_module_names_the_wheel(fork: Run) -> None:
+def test_importing_a_missing_module_names_the_wheel(run: Run) -> None:
     code = f"""{ALONE}
         for statement in {list(MISSING)!r}:
             try:
@@ -315,11 +315,11 @@ def test_importing_a_missing_module_names_the_wheel(fork: Run) -> None:
             except ModuleNotFoundError as error:
                 print(error)
     """
-    for line, wheel in zip(fork(code).splitlines(), MISSING.values(), strict=True):
+    for line, wheel in zip(run(code).splitlines(), MISSING.values(), strict=True):
         assert f"pip install {wheel}" in line
 
 
-def test_one_sibling_alone_has_its_modules_and_the_others_are_named(tmp_path: Path, fork: Run) -> None:
+def test_one_sibling_alone_has_its_modules_and_the_others_are_named(tmp_path: Path, run: Run) -> None:
     package = tmp_path / "torch_xla" / "distributed" / "spmd"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("here = True\n")
@@ -332,16 +332,16 @@ def test_one_sibling_alone_has_its_modules_and_the_others_are_named(tmp_path: Pa
         except ModuleNotFoundError as error:
             print(error)
     """
-    here, error = fork(code).splitlines()
+    here, error = run(code).splitlines()
     assert here == "True" and "pip install xla-distributed" in error
 
 
-def test_launch_of_one_device(fork: Run) -> None:
+def test_launch_of_one_device(run: Run) -> None:
     code = f"""{ALONE}
         import torch_xla
         torch_xla.launch(lambda index, text: print(index, text), args=("started",))
     """
-    assert fork(code).split() == ["0", "started"]
+    assert run(code).split() == ["0", "started"]
     with_two = f"""{ALONE}
         import torch_xla
         try:
@@ -350,7 +350,7 @@ def test_launch_of_one_device(fork: Run) -> None:
             print(error)
         torch_xla.launch(print, debug_single_process=True)
     """
-    error, index = fork(with_two, CPU_NUM_DEVICES="2").splitlines()
+    error, index = run(with_two, CPU_NUM_DEVICES="2").splitlines()
     assert "pip install xla-distributed" in error and index == "0"
 
 

@@ -27,15 +27,15 @@ def launched() -> object:
     set_topology(previous)
 
 
-def test_device_type(fork: Run) -> None:
+def test_device_type(run: Run) -> None:
     assert xr.device_type() == "CPU"
     code = "import torch_xla.runtime as xr; print(xr.device_type())"
-    assert fork(code, PJRT_DEVICE="TPU_16").strip() == "TPU"
-    assert fork(code, PJRT_DEVICE=None, PJRT_SELECT_DEFAULT_DEVICE="0").strip() == "None"
+    assert run(code, PJRT_DEVICE="TPU_16").strip() == "TPU"
+    assert run(code, PJRT_DEVICE=None, PJRT_SELECT_DEFAULT_DEVICE="0").strip() == "None"
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_path: Path, fork: Run) -> None:
+def test_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_path: Path, run: Run) -> None:
     if gpu:
         (tmp_path / "nvidia0").touch()
     code = f"""
@@ -47,12 +47,12 @@ def test_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_pa
         assert "PJRT_DEVICE" not in os.environ
         print(xr.device_type(), os.environ["PJRT_DEVICE"], file=sys.stderr)
     """
-    *warnings, chosen = fork(code, stderr=True, PJRT_DEVICE=None).splitlines()
+    *warnings, chosen = run(code, stderr=True, PJRT_DEVICE=None).splitlines()
     assert chosen == "CPU CPU"
     assert [("PJRT_DEVICE is not set: using CPU" in text, "xla-core[cuda]" in text) for text in warnings] == [(True, True)] * gpu
 
 
-def test_an_unknown_kind_is_an_error(fork: Run) -> None:
+def test_an_unknown_kind_is_an_error(run: Run) -> None:
     code = """
         import torch, torch_xla
         try:
@@ -60,7 +60,7 @@ def test_an_unknown_kind_is_an_error(fork: Run) -> None:
         except RuntimeError as error:
             print(error)
     """
-    assert "PJRT_DEVICE=ABACUS" in fork(code, PJRT_DEVICE="ABACUS")
+    assert "PJRT_DEVICE=ABACUS" in run(code, PJRT_DEVICE="ABACUS")
 
 
 def test_alone() -> None:
@@ -70,7 +70,7 @@ def test_alone() -> None:
     assert (xr.world_size(), xr.global_ordinal(), xr.local_ordinal()) == (1, 0, 0)
 
 
-def test_one_process_sees_all_cpu_devices_and_is_one_replica(fork: Run) -> None:
+def test_one_process_sees_all_cpu_devices_and_is_one_replica(run: Run) -> None:
     code = """
         import torch, torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
         print(xr.addressable_device_count(), xr.local_device_count(), xr.global_device_count(), xr.global_runtime_device_count())
@@ -79,7 +79,7 @@ def test_one_process_sees_all_cpu_devices_and_is_one_replica(fork: Run) -> None:
         print(xr.world_size(), xr.global_ordinal(), xr.local_ordinal(), xm.is_master_ordinal(), xm.is_master_ordinal(local=False))
         print(torch_xla.devices(), torch.ones(1, device="xla").device)
     """
-    counts, names, ordinals, devices = fork(code, CPU_NUM_DEVICES="3").splitlines()
+    counts, names, ordinals, devices = run(code, CPU_NUM_DEVICES="3").splitlines()
     assert counts == "3 3 3 3"
     assert names == "['CPU:0', 'CPU:1', 'CPU:2'] {'name': 'CPU:1'}"
     assert ordinals == "1 0 2 False True"
@@ -162,9 +162,9 @@ def test_master_ip(monkeypatch: pytest.MonkeyPatch) -> None:
     assert xr.get_master_ip() == "10.1.2.3"
 
 
-def test_master_ip_of_a_tpu_slice(fork: Run) -> None:
+def test_master_ip_of_a_tpu_slice(run: Run) -> None:
     code = "import torch_xla.runtime as xr; print(xr.get_master_ip())"
-    assert fork(code, PJRT_DEVICE="TPU", TPU_WORKER_HOSTNAMES="127.0.0.9,127.0.0.8").strip() == "127.0.0.9"
+    assert run(code, PJRT_DEVICE="TPU", TPU_WORKER_HOSTNAMES="127.0.0.9,127.0.0.8").strip() == "127.0.0.9"
 
 
 SPMD = """
@@ -183,15 +183,15 @@ SPMD = """
 """
 
 
-def test_spmd_is_one_virtual_device(fork: Run) -> None:
-    warned, devices, counts, physical = fork(SPMD, CPU_NUM_DEVICES="4").splitlines()
+def test_spmd_is_one_virtual_device(run: Run) -> None:
+    warned, devices, counts, physical = run(SPMD, CPU_NUM_DEVICES="4").splitlines()
     assert warned == "0 1 True"
     assert devices == "[device(type='xla', index=0)] 1 xla:0 CPU xla:0"
     assert counts == "1 1 1 0 0"
     assert physical == "4 4 4"
 
 
-def test_warnings(fork: Run) -> None:
+def test_warnings(run: Run) -> None:
     code = """
         import warnings, torch, torch_xla, torch_xla.runtime as xr
         kept = torch.ones(2, device="xla")
@@ -200,11 +200,11 @@ def test_warnings(fork: Run) -> None:
             xr.use_spmd()
         print([str(warning.message) for warning in caught])
     """
-    assert "replicated" in fork(code)
-    assert "already set" in fork(code, XLA_USE_SPMD="1")
+    assert "replicated" in run(code)
+    assert "already set" in run(code, XLA_USE_SPMD="1")
 
 
-def test_cache_only_before_the_first_computation(fork: Run, tmp_path: Path) -> None:
+def test_cache_only_before_the_first_computation(run: Run, tmp_path: Path) -> None:
     code = f"""
         import torch, torch_xla, torch_xla.runtime as xr
         xr.initialize_cache({str(tmp_path / "first")!r})
@@ -215,18 +215,18 @@ def test_cache_only_before_the_first_computation(fork: Run, tmp_path: Path) -> N
         except AssertionError as error:
             print("refused:", error)
     """
-    assert fork(code).startswith("refused: ")
+    assert run(code).startswith("refused: ")
     assert [folder.name for folder in tmp_path.iterdir()] == ["second"]
     assert list((tmp_path / "second").iterdir())
 
 
-def test_readonly_never_writes(fork: Run, tmp_path: Path) -> None:
+def test_readonly_never_writes(run: Run, tmp_path: Path) -> None:
     code = f"""
         import torch, torch_xla, torch_xla.runtime as xr
         xr.initialize_cache({str(tmp_path)!r}, readonly=True)
         (torch.ones(2).to("xla") * 3).cpu()
     """
-    fork(code)
+    run(code)
     assert not list(tmp_path.iterdir())
 
 
@@ -238,7 +238,7 @@ def test_attributes_are_those_of_the_hardware() -> None:
         xr.runtime_device_attributes("CPU:9")
 
 
-def test_set_device_type(fork: Run) -> None:
+def test_set_device_type(run: Run) -> None:
     code = """
         import os, torch, torch_xla, torch_xla.runtime as xr
         xr.set_device_type("CPU")
@@ -249,7 +249,7 @@ def test_set_device_type(fork: Run) -> None:
         except RuntimeError as error:
             print(error, os.environ["PJRT_DEVICE"])
     """
-    assert fork(code, PJRT_DEVICE="TPU").rstrip().endswith("CPU")
+    assert run(code, PJRT_DEVICE="TPU").rstrip().endswith("CPU")
 
 
 def test_the_rest_of_the_module() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import jax
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ Run = Callable[..., dict[str, Any]]
 
 def started(**environment: str) -> subprocess.Popen[str]:
     command, settings = [sys.executable, "-c", SCRIPT], {**os.environ, "PJRT_DEVICE": "CPU", **environment}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings)
+    return forked_python.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings)
 
 
 def told(process: subprocess.Popen[str], folder: Path, mode: str, scales: Sequence[float]) -> None:
@@ -357,7 +358,7 @@ def test_the_interface_says_shapes_dtypes_and_donation(tmp_path: Path, run: Run)
     """Of the second process, which finds the entries of the first."""
     for _ in range(2):
         command = [sys.executable, "-c", INTERFACES, str(tmp_path / "cache")]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PJRT_DEVICE": "CPU"}, check=True)
+        done = forked_python.run(command, capture_output=True, text=True, env={**os.environ, "PJRT_DEVICE": "CPU"}, check=True)
     (interface,), *results = json.loads(done.stdout)
     taken, _, given = interface.partition(" -> ")
     assert taken.startswith("float32[4096]@SingleDeviceSharding(") and taken.count(" donated") == 1
@@ -382,7 +383,7 @@ def test_readers_see_whole_entries_whatever_becomes_of_the_writers(tmp_path: Pat
     """Three processes write one entry over and over, each another payload, and are killed one by one."""
     cache, identity = DiskCache(tmp_path / "cache", True), Identity("0" * 64, "interface", "environment")
     command = [sys.executable, "-c", WRITER, str(cache.path)]
-    writers = [subprocess.Popen([*command, letter], stdout=subprocess.PIPE) for letter in "abc"]
+    writers = [forked_python.Popen([*command, letter], stdout=subprocess.PIPE) for letter in "abc"]
     try:
         for writer in writers:
             assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import numpy as np
 import pytest
 import torch
@@ -109,7 +110,7 @@ class Server:
 
     def __init__(self, templates: list[Path]) -> None:
         self._templates = templates
-        self._process = subprocess.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._process = forked_python.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self.pid = 0
 
     def start(self, path: Path, value: int, stop: int = -1, limit: int = -1) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 
@@ -95,4 +95,4 @@ def test_counting_devices_starts_no_client() -> None:
         "except RuntimeError as error: assert \"Expected a 'xla:0' generator device but found 'xla:1'\" in str(error)\n"
         "else: raise SystemExit('accepted')\n"
     )
-    subprocess.run([sys.executable, "-c", program], env={"CPU_NUM_DEVICES": "3", "PATH": ""}, check=True)
+    forked_python.run([sys.executable, "-c", program], env={"CPU_NUM_DEVICES": "3", "PATH": ""}, check=True)

@@ -147,8 +147,8 @@ def test_dtypes_that_xla_lacks_are_named(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("cast", ["x.to(torch.float32)", "torch.zeros(1, device='xla').copy_(x)"])
-def test_lost_imaginary_parts_are_said_as_on_the_cpu(cast: str, fork: Run) -> None:
-    output = fork(
+def test_lost_imaginary_parts_are_said_as_on_the_cpu(cast: str, run: Run) -> None:
+    output = run(
         f"""
         import warnings
         import torch, torch_xla
@@ -207,13 +207,13 @@ EXPECTED = {
     ],
     ids=["none", "off", "e07", "e08", "both"],
 )
-def test_conversion_variables(variables: dict[str, str], expected: str, fork: Run) -> None:
-    output = fork(PROBE, **variables).splitlines()
+def test_conversion_variables(variables: dict[str, str], expected: str, run: Run) -> None:
+    output = run(PROBE, **variables).splitlines()
     assert output[:4] == [line for lines in EXPECTED[expected] for line in lines]
     assert output[4:] == [f"{(1 << 40) + 2} True", "torch.float32 32.0"]
 
 
-def test_bits_are_refused_where_there_are_none(fork: Run) -> None:
+def test_bits_are_refused_where_there_are_none(run: Run) -> None:
     code = """
         import torch, torch_xla
         try:
@@ -222,10 +222,10 @@ def test_bits_are_refused_where_there_are_none(fork: Run) -> None:
             print("natural layout" in str(error))
         print(torch.ones(2, dtype=torch.bfloat16, device="xla").view(torch.int16).tolist())
     """
-    assert fork(code, XLA_USE_BF16="1").splitlines() == ["True", "[16256, 16256]"]
+    assert run(code, XLA_USE_BF16="1").splitlines() == ["True", "[16256, 16256]"]
 
 
-def test_conversion_variables_count_until_the_first_tensor(fork: Run) -> None:
+def test_conversion_variables_count_until_the_first_tensor(run: Run) -> None:
     code = """
         import os, torch, torch_xla
         import torch_xla.core.xla_model as xm
@@ -235,11 +235,11 @@ def test_conversion_variables_count_until_the_first_tensor(fork: Run) -> None:
         os.environ["XLA_USE_BF16"] = "1"
         print(torch_xla.device(), (torch.ones(1, device="xla") + 2.0**-8 - 1).item())
     """
-    assert fork(code).strip() == "xla:0 0.0"
+    assert run(code).strip() == "xla:0 0.0"
 
 
 @pytest.mark.parametrize("notices", ["torch_xla.device()", "torch.ones(4, device='xla').sin().tolist()"])
-def test_conversion_variables_that_come_too_late_warn(notices: str, fork: Run) -> None:
+def test_conversion_variables_that_come_too_late_warn(notices: str, run: Run) -> None:
     code = f"""
         import os, warnings, torch, torch_xla
         one = torch.ones(1, device="xla")
@@ -253,7 +253,7 @@ def test_conversion_variables_that_come_too_late_warn(notices: str, fork: Run) -
         torch_xla.device()
         print((one + 2.0**-8 - 1).item() > 0)
     """
-    lines = fork(code).splitlines()
+    lines = run(code).splitlines()
     assert lines == ["XLA_USE_BF16=1, XLA_DOWNCAST_BF16=0, XLA_USE_32BIT_LONG=0 has no effect any more", "True"]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 from hypothesis import given, settings
@@ -432,5 +432,5 @@ def test_importing_does_not_register_what_only_parameters_need() -> None:
         "torch.nn.Linear(2, 2).to('xla')\n"
         "print(before, has('aten::clone', 'PrivateUse1'))\n"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = forked_python.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import forked_python
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,7 @@ def test_storages_cannot_be_read(kind: Callable[[Tensor], Tensor], read: Callabl
 def test_who_takes_a_number_for_an_address_is_stopped() -> None:
     """The number lies where no process has memory: C code reads nothing wrong from there."""
     program = "import ctypes, torch, torch_xla; ctypes.string_at(torch.ones(4096, device='xla').data_ptr(), 1)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode < 0
+    assert forked_python.run([sys.executable, "-c", program], capture_output=True, check=False).returncode < 0
 
 
 def test_errors_of_torch_stay() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import numpy as np
 import pytest
 import torch
@@ -54,8 +54,8 @@ def test_devices_are_named_xla() -> None:
         assert torch.ones(1).device == nn.Linear(1, 1).weight.device == torch.device("xla:0")
 
 
-def test_the_default_device(fork: Run) -> None:
-    output = fork(
+def test_the_default_device(run: Run) -> None:
+    output = run(
         """
         import torch, torch_xla
         print(torch.ones(1, device="xla").device, torch_xla.device(2), torch.ones(1, device="xla").device)
@@ -67,8 +67,8 @@ def test_the_default_device(fork: Run) -> None:
     assert output.splitlines() == ["xla:0 xla:2 xla:2", "xla:1 xla:1 xla"]
 
 
-def test_moves_to_the_default_device(fork: Run) -> None:
-    output = fork(
+def test_moves_to_the_default_device(run: Run) -> None:
+    output = run(
         """
         import threading
         import torch, torch_xla
@@ -237,8 +237,8 @@ def test_numbers_and_0d_cpu_tensors_are_welcome() -> None:
     assert torch.where(xla > 1, torch.tensor(7.0), xla).tolist() == [1, 7]
 
 
-def test_two_xla_devices(fork: Run) -> None:
-    output = fork(
+def test_two_xla_devices(run: Run) -> None:
+    output = run(
         """
         import torch, torch_xla
         a, b = torch.ones(2, device="xla:0"), torch.ones(2, device="xla:1")
@@ -347,9 +347,9 @@ def test_a_file_remembers_the_device(weights_only: bool) -> None:
         assert loaded["leaf"].tolist() == [1, 2] and loaded["halves"].tolist() == [1] and loaded["halves"].dtype is torch.bfloat16
 
 
-def test_a_device_that_is_not_there_fails(fork: Run, tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_fails(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tensor.pt"
-    fork(f"import torch, torch_xla\ntorch.save(torch.ones(2, device='xla:1'), {str(file)!r})", CPU_NUM_DEVICES="2")
+    run(f"import torch, torch_xla\ntorch.save(torch.ones(2, device='xla:1'), {str(file)!r})", CPU_NUM_DEVICES="2")
     with pytest.raises(RuntimeError, match="xla:1 does not exist"):
         torch.load(file)
     assert torch.load(file, map_location="xla:0").tolist() == [1, 1]
@@ -359,7 +359,7 @@ def test_stock_torch_loads_the_file_on_the_cpu(tmp_path: Path) -> None:
     file = tmp_path / "state.pt"
     torch.save(nn.Linear(2, 1).to("xla").state_dict(), file)
     code = f"import torch; print(sorted(torch.load({str(file)!r}, map_location='cpu', weights_only=True)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = forked_python.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['bias', 'weight']"
 
 

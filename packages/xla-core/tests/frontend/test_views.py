@@ -344,8 +344,8 @@ def test_crossing_a_device_boundary_copies() -> None:
     assert xla.unique().tolist() == [1] and back.unique().tolist() == [8]
 
 
-def test_between_xla_devices(fork: Run) -> None:
-    output = fork(
+def test_between_xla_devices(run: Run) -> None:
+    output = run(
         """
         import torch, torch_xla
         base = torch.arange(6.0).view(2, 3).to("xla:0")

@@ -14,8 +14,8 @@ from xla_core.runtime import client
 Run = Callable[..., str]
 
 
-def test_four_devices_in_one_process(fork: Run) -> None:
-    out = fork(
+def test_four_devices_in_one_process(run: Run) -> None:
+    out = run(
         """
         import threading
         import torch, torch_xla
@@ -71,8 +71,8 @@ def test_four_devices_in_one_process(fork: Run) -> None:
     assert out.strip() == "done"
 
 
-def test_each_device_has_its_own_pending_work(fork: Run) -> None:
-    out = fork(
+def test_each_device_has_its_own_pending_work(run: Run) -> None:
+    out = run(
         """
         import torch, torch_xla
         from xla_core import abi

@@ -77,8 +77,8 @@ def test_an_execution_that_fails_surfaces_at_the_sync(monkeypatch: pytest.Monkey
     assert (x + 1).tolist() == [2.0, 2.0, 2.0]
 
 
-def test_out_of_memory_is_an_error_and_not_the_end(fork: Run) -> None:
-    out = fork(
+def test_out_of_memory_is_an_error_and_not_the_end(run: Run) -> None:
+    out = run(
         """
         import resource
         import torch, torch_xla
@@ -97,12 +97,12 @@ def test_out_of_memory_is_an_error_and_not_the_end(fork: Run) -> None:
     assert out.splitlines() == ["refused ExecutionError", "8.0"]
 
 
-def test_unknown_devices(fork: Run) -> None:
+def test_unknown_devices(run: Run) -> None:
     with pytest.raises(IndexError, match="xla:7 does not exist"):
         torch_xla.device(7)
     with pytest.raises(RuntimeError, match="does not exist"):
         torch.ones(2).to("xla:7")
-    fork(
+    run(
         "import torch, torch_xla\ntry:\n    torch_xla.device()\nexcept RuntimeError as e:\n    assert 'NOSUCH' in str(e), e",
         PJRT_DEVICE="NOSUCH",
     )

@@ -17,6 +17,7 @@ from xla_core.runtime.client import current_recorder
 from xla_core.runtime.executor import wait_all
 
 STEPS, WARM = 2000, 200
+MIDDLE = (WARM + STEPS) // 2
 
 
 def resident_bytes() -> int:
@@ -26,11 +27,11 @@ def resident_bytes() -> int:
 
 
 def measured(turn: Callable[[int], None]) -> dict[str, tuple[int, int]]:
-    """How much there is of everything after a tenth of the turns, and after all of them."""
+    """How much there is of everything after a tenth of the turns, and after all of them; of bytes, how much came in either half."""
     seen: dict[str, list[int]] = {}
     for number in range(STEPS):
         turn(number)
-        if number in (WARM, STEPS - 1):
+        if number in (WARM, MIDDLE, STEPS - 1):
             wait_all()
             gc.collect()
             pending_graph = current_recorder().pending_graph
@@ -43,7 +44,8 @@ def measured(turn: Callable[[int], None]) -> dict[str, tuple[int, int]]:
             }
             for name, count in now.items():
                 seen.setdefault(name, []).append(count)
-    return {name: (before, after) for name, (before, after) in seen.items()}
+    warm, middle, end = seen.pop("bytes")
+    return {name: (counts[0], counts[-1]) for name, counts in seen.items()} | {"bytes": (middle - warm, end - middle)}
 
 
 def check(grown: dict[str, tuple[int, int]], entries: int) -> None:
@@ -52,7 +54,8 @@ def check(grown: dict[str, tuple[int, int]], entries: int) -> None:
     assert grown["entries"][1] <= entries, grown
     assert grown["programs"][1] <= grown["programs"][0] + 2, grown
     assert grown["objects"][1] <= grown["objects"][0] + 300, grown
-    assert grown["bytes"][1] <= grown["bytes"][0] + (16 << 20), grown
+    # What a loop keeps comes in both halves. The process around it may get or give back more than that at one moment.
+    assert min(grown["bytes"]) <= 8 << 20, grown
 
 
 def test_a_training_loop_stays_flat() -> None:

@@ -214,9 +214,9 @@ def interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("moments", [20, pytest.param(50, marks=pytest.mark.long)])
-def test_no_value_is_lost_at_random_moments(fork: Run, moments: int) -> None:
+def test_no_value_is_lost_at_random_moments(run: Run, moments: int) -> None:
     """A loop that records, compiles, runs and reads, with Ctrl-C at any moment of it: a counter on the device goes on."""
-    out = fork(
+    out = run(
         """
         import os, random, signal, threading
         import torch, torch_xla

@@ -41,8 +41,8 @@ def why(action, *args):
 """
 
 
-def _report(fork: Callable[..., str], code: str) -> Report:
-    out = fork(_HEAD + code + "\nprint(json.dumps(found))", CPU_NUM_DEVICES="8")
+def _report(run: Callable[..., str], code: str) -> Report:
+    out = run(_HEAD + code + "\nprint(json.dumps(found))", CPU_NUM_DEVICES="8")
     report: Report = json.loads(out.splitlines()[-1])
     return report
 
@@ -78,8 +78,8 @@ found["shards"] = {"weight": first_shard(net[0].weight), "moment": first_shard(s
 
 
 @pytest.fixture(scope="module")
-def training(fork: Callable[..., str]) -> Report:
-    return _report(fork, _TRAINING)
+def training(run: Callable[..., str]) -> Report:
+    return _report(run, _TRAINING)
 
 
 def test_training_with_sharded_weights_is_training_on_the_cpu(training: Report) -> None:
@@ -142,8 +142,8 @@ found["too late"] = why(abi.process.order_devices, range(7, -1, -1))
 
 
 @pytest.fixture(scope="module")
-def data(fork: Callable[..., str]) -> Report:
-    return _report(fork, _DATA)
+def data(run: Callable[..., str]) -> Report:
+    return _report(run, _DATA)
 
 
 def test_tensors_from_before_spmd_mode_are_replicated(data: Report) -> None:
@@ -203,8 +203,8 @@ found["several results"] = abi.sharding.leave_manual(first @ second, over(None, 
 
 
 @pytest.fixture(scope="module")
-def manual(fork: Callable[..., str]) -> Report:
-    return _report(fork, _MANUAL)
+def manual(run: Callable[..., str]) -> Report:
+    return _report(run, _MANUAL)
 
 
 def test_a_manual_region_sees_one_shard(manual: Report) -> None:
@@ -240,8 +240,8 @@ found["left on the host"] = tracemalloc.get_traced_memory()[0]
 """
 
 
-def test_each_shard_is_owned_once_and_reading_leaves_nothing_on_the_host(fork: Callable[..., str]) -> None:
-    found = _report(fork, _OWNED)
+def test_each_shard_is_owned_once_and_reading_leaves_nothing_on_the_host(run: Callable[..., str]) -> None:
+    found = _report(run, _OWNED)
     assert sorted(found["spans"]) == [[[1024 * n, 1024 * (n + 1)], [0, 64]] for n in range(4)] and found["equal"]
     assert found["replicated"] == [[[0, 3], [0, 64]]] and found["computed"]
     assert found["read"] and found["left on the host"] < 4096 * 64 * 4 / 10
@@ -258,5 +258,5 @@ for name, wanted in numbers.items():
 """
 
 
-def test_data_that_moves_keeps_its_width(fork: Callable[..., str]) -> None:
-    assert _report(fork, _WIDE) == dict.fromkeys(["int64", "float64", "complex128"], [[2], True])
+def test_data_that_moves_keeps_its_width(run: Callable[..., str]) -> None:
+    assert _report(run, _WIDE) == dict.fromkeys(["int64", "float64", "complex128"], [[2], True])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import forked_python
 import pytest
 
 from xla_debug.run_report import files
@@ -22,7 +22,7 @@ def report_of(folder: Path, *command: str, code: int = 0, **variables: str) -> R
     target = folder / "report.json"
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **variables}
     line = [sys.executable, "-m", "xla_debug", "run", "--json", str(target), *command]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    done = forked_python.run(line, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     return files.read(target)
 
@@ -171,12 +171,12 @@ def test_a_script_without_devices_says_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('nothing')\n", encoding="utf-8")
     target = tmp_path / "report.json"
-    done = subprocess.run([sys.executable, "-m", "xla_debug", "run", "--json", str(target), str(script)], capture_output=True, text=True)
+    done = forked_python.run([sys.executable, "-m", "xla_debug", "run", "--json", str(target), str(script)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "nothing\n") and "no XLA device" in done.stderr and not target.exists()
 
 
 def test_there_is_no_such_script(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "xla_debug", "run", str(tmp_path / "no.py")], capture_output=True, text=True)
+    done = forked_python.run([sys.executable, "-m", "xla_debug", "run", str(tmp_path / "no.py")], capture_output=True, text=True)
     assert done.returncode == 2 and "there is no script" in done.stderr
 
 
@@ -206,7 +206,7 @@ def test_a_full_device_is_explained(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_DEBUG_ACCOUNT_DIR": str(tmp_path / "recordings")}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
+    done = forked_python.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
     assert "RESOURCE_EXHAUSTED" in done.stdout, done.stderr
     assert f"4,000,000 bytes: 1 × float32[1000, 1000] made at {script}:2" in done.stdout
 
@@ -221,7 +221,7 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) ->
     )
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_DEBUG_ACCOUNT_DIR": str(folder)}
     line = [sys.executable, str(script), str(folder)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    done = forked_python.run(line, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "2.0\n")
     assert done.stderr.count("the recording cannot be written") == 1, done.stderr
 
@@ -235,7 +235,7 @@ def test_other_tools_watch_a_run(tmp_path: Path) -> None:
     )
     line = [sys.executable, "-m", "xla_debug", "run", "--opentelemetry", "--tensorboard", str(tmp_path / "board"), str(script)]
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "OTEL_TRACES_EXPORTER": "console"}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    done = forked_python.run(line, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (done.stdout.count('"name": "xla.sync"'), done.stdout.count(f'"code.file.path": "{script}"')) == (4, 4 + 4 + 1 + 1)
     found = accumulator.EventAccumulator(str(tmp_path / "board" / "xla"))
@@ -254,9 +254,9 @@ def test_a_running_job_is_watched(tmp_path: Path) -> None:
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "COLUMNS": "200"}
     command = [sys.executable, "-m", "xla_debug"]
     target = tmp_path / "report.json"
-    with subprocess.Popen([*command, "run", "--json", str(target), str(script), str(flag)], env=environment) as job:
+    with forked_python.Popen([*command, "run", "--json", str(target), str(script), str(flag)], env=environment) as job:
         for _ in range(100):
-            seen = subprocess.run([*command, "watch", "--once", str(job.pid)], env=environment, capture_output=True, text=True)
+            seen = forked_python.run([*command, "watch", "--once", str(job.pid)], env=environment, capture_output=True, text=True)
             if "per step" in seen.stdout:
                 break
         flag.touch()

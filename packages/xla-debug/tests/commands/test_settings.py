@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 from click.testing import CliRunner
 
@@ -98,7 +98,7 @@ def test_a_distribution_is_found_by_its_entry_point(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "-m", "xla_debug", "settings", "--markdown"], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 
 PROGRAM = """
@@ -37,7 +37,7 @@ def saved(tmp_path: Path, program: str, form: str, **settings: str) -> str:
     given = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_SAVE_TENSORS_FILE": str(path), "XLA_SAVE_TENSORS_FMT": form, **settings}
     script = tmp_path / "train.py"
     script.write_text(program)
-    subprocess.run([sys.executable, str(script)], env=given, check=True, timeout=300)
+    forked_python.run([sys.executable, str(script)], env=given, check=True, timeout=300)
     return path.read_text()
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked_python
 import pytest
 
 import torch_xla._XLAC as lib
@@ -24,7 +25,7 @@ def addresses(free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFac
     """The addresses of two processes that work and serve profiles of themselves; asked once while they were starting."""
     ports = [free_port(), free_port()]
     command = [sys.executable, str(SERVE)]
-    processes = [subprocess.Popen([*command, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for port in ports]
+    processes = [forked_python.Popen([*command, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for port in ports]
     found = [f"localhost:{port}" for port in ports]
     early = tmp_path_factory.mktemp("early")
     xp.trace(",".join(found), str(early), duration_ms=100, num_tracing_attempts=200, timeout_s=100, interval_s=1)

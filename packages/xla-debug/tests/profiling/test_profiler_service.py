@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked_python
 import grpc
 import pytest
 import torch
@@ -142,7 +143,7 @@ def test_the_end_of_the_program_does_not_wait_for_a_profile(free_port: Callable[
     port = free_port()
     code = "import sys, torch_xla.debug.profiler as xp; xp.start_server(int(sys.argv[1])); print(flush=True); sys.stdin.read(1)"
     program = [sys.executable, "-c", code, str(port)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forked_python.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
         with grpc.insecure_channel(f"localhost:{port}") as channel:
             profile = channel.unary_unary("/tensorflow.ProfilerService/Profile")

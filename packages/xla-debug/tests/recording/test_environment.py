@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 from click.testing import CliRunner
 
@@ -80,7 +80,7 @@ def test_without_settings_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_that_do_not_start_are_said_and_do_not_matter(tmp_path: Path) -> None:
     """In a process of its own: this one's devices run already."""
     environ = {**os.environ, "PJRT_DEVICE": "NEURON"}
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "-m", "xla_debug", "env", "--json"], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+import forked_python
 import pytest
 
 PROGRAM = """
@@ -25,5 +25,5 @@ print("called off" if sys.argv[1:] else os.getpid(), flush=True)
 @pytest.mark.parametrize("called_off", [False, True])
 def test_the_end_of_a_forked_child_is_not_that_of_its_parent(called_off: bool) -> None:
     command = [sys.executable, "-c", PROGRAM, *(["call off"] if called_off else [])]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = forked_python.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines == (["called off"] if called_off else [lines[0], f"the end of {lines[0]}"])

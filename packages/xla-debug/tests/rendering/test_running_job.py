@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked_python
 import pytest
 from click.testing import CliRunner, Result
 
@@ -50,7 +51,7 @@ def start(full: Make, run_report: MakeReport, tmp_path: Path) -> Iterator[Callab
 
     def one(ordinal: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", JOB, str(tmp_path / "job"), str(ordinal), str(tmp_path / "sample.json")]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = forked_python.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == "there\n"
         return process
@@ -81,7 +82,7 @@ def test_a_look_at_a_running_job(start: Callable[[int], subprocess.Popen[str]], 
 def test_a_job_is_followed_to_its_end(start: Callable[[int], subprocess.Popen[str]], tmp_path: Path) -> None:
     processes = [start(0), start(1)]
     terminal = os.environ | {"TTY_COMPATIBLE": "1", "COLUMNS": "120"}  # or it would only show the end
-    with subprocess.Popen([*COMMAND, str(tmp_path / "job")], stdout=subprocess.PIPE, text=True, env=terminal) as watching:
+    with forked_python.Popen([*COMMAND, str(tmp_path / "job")], stdout=subprocess.PIPE, text=True, env=terminal) as watching:
         assert watching.stdout is not None
 
         def until(part: str) -> str:
@@ -101,12 +102,12 @@ def test_a_killed_process_ends_the_watch(start: Callable[[int], subprocess.Popen
     one.kill()
     one.communicate()
     other.communicate("end\n")
-    done = subprocess.run([*COMMAND, str(tmp_path / "job")], capture_output=True, text=True, check=True)
+    done = forked_python.run([*COMMAND, str(tmp_path / "job")], capture_output=True, text=True, check=True)
     assert f"process {one.pid} of replica 0 ended without a last recording" in words(done.stdout) and str(other.pid) not in done.stdout
 
 
 def test_processes_of_other_hosts_are_believed(full: Make, run_report: MakeReport) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen(["true"])
     gone.wait()
     assert running_job.has_ended(run_report(full(0, pid=gone.pid, finished=False), full(1)))
     assert not running_job.has_ended(run_report(full(0, pid=gone.pid, finished=False, host="another"), full(1)))
@@ -142,7 +143,7 @@ def test_a_process_that_ended_without_a_recording(
     monkeypatch: pytest.MonkeyPatch, full: Make, run_report: MakeReport, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen(["true"])
     gone.wait()
     folder = tmp_path / f"xla-debug-{os.getuid()}" / str(gone.pid)
     folder.mkdir(parents=True)

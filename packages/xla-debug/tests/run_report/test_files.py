@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 from xla_debug.run_report import files
@@ -122,7 +123,7 @@ def test_readers_see_no_part(sample: RunReport, run_report: Callable[..., RunRep
     for name, one in (("small.json", small), ("large.json", sample), ("target.json", small)):
         files.write(one, tmp_path / name)
     command = [sys.executable, "-c", WRITER, *(str(tmp_path / name) for name in ("small.json", "large.json", "target.json"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with forked_python.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
         while writer.poll() is None:
             assert files.read(target) in (small, sample)

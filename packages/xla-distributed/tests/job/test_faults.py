@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked_python
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "faults.py"
@@ -79,7 +80,7 @@ class FaultyJob:
         environment |= {"PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1", **others}
         with open(self.folder / f"stderr-{rank}", "wb") as file:
             command = [sys.executable, *options, *self.arguments]
-            self.processes[rank] = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=file)
+            self.processes[rank] = forked_python.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=file)
 
     def struck(self) -> float:
         """The time at which the fault was committed."""

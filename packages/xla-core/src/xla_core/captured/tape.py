@@ -51,7 +51,9 @@ class Run:
 
 
 PATIENCE_S = 1.0
-"""How long other threads wait, at their first operation, for the end of a recorded call: the function may in turn be waiting for them."""
+"""How long other threads wait, at their first operation, while a recorded call does nothing: it may in turn be waiting for them."""
+_LONGEST_CALL = 60
+"""For how many times as long they wait while it does something, such as compiling."""
 
 
 class _Entries(list[Any]):
@@ -70,7 +72,7 @@ class _Entries(list[Any]):
 class Tape:
     """Observes what a thread records on one device, from `open` to `close`, and whether others disturb that, to `leave`.
 
-    patient: let other threads wait for the end of the call, if that takes no longer than `PATIENCE_S`.
+    patient: let other threads wait for the end of the call, as long as that goes on.
     """
 
     def __init__(self, recorder: Recorder, following: Following, patient: bool = True) -> None:
@@ -143,10 +145,25 @@ class Tape:
             self.disturbed = True
 
     def let_others_wait(self) -> None:
-        """In another thread: wait for the end of the call, but not for long."""
-        if not self.mine() and not self._over.wait(PATIENCE_S):
-            self.waited_in_vain = True
-            self._over.set()
+        """In another thread: wait for the end of the call, as long as that goes on."""
+        if self.mine():
+            return
+        recorded = -1
+        for _ in range(_LONGEST_CALL):
+            if self._over.wait(PATIENCE_S):
+                return
+            before, recorded = recorded, len(self.recorder.pending_graph.entries)
+            if before == recorded and not self._is_running():
+                break
+        self.waited_in_vain = True
+        self._over.set()
+
+    def _is_running(self) -> bool:
+        """Whether the call compiles or launches a program: then it holds the lock of the device."""
+        free = self.recorder.lock.acquire(blocking=False)
+        if free:
+            self.recorder.lock.release()
+        return not free
 
     def mine(self) -> bool:
         """Whether this thread is the one that the tape is about."""

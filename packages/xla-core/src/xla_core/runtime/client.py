@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from xla_core.ir.manual import REPLICA_AXIS
 from xla_core.ir.pending_graph import NO_LIMIT, ForkedPendingGraph, forked_error
 from xla_core.ir.sharding import replicated_over, spans_devices
 from xla_core.runtime import rng
-from xla_core.runtime.recorder import Recorder
+from xla_core.runtime.recorder import Lock, Recorder
 from xla_core.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
@@ -98,17 +97,21 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 class _GuardedLock:
     """The lock of a recorder, behind a guard that is called first."""
 
-    def __init__(self, lock: AbstractContextManager[Any], guard: Callable[[], Any]) -> None:
+    def __init__(self, lock: Lock, guard: Callable[[], Any]) -> None:
         self._lock = lock
         self._guard = guard
+        self.release = lock.release
 
-    def __enter__(self) -> None:
+    def acquire(self, blocking: bool = True) -> bool:
         # Before the lock is taken: a thread that ends or waits here must hold nothing that others need.
         self._guard()
-        self._lock.__enter__()
+        return self._lock.acquire(blocking)
+
+    def __enter__(self) -> None:
+        self.acquire()
 
     def __exit__(self, *error: Any) -> None:
-        self._lock.__exit__(*error)
+        self.release()
 
 
 def keep_to_this_thread() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import torch
@@ -32,6 +31,20 @@ class Tape(Protocol):
         """Called in another thread that is about to use the device."""
 
 
+class Lock(Protocol):
+    """A lock that a thread may take again."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it; whether that could be done at once, if not `blocking`."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
 class Recorder:
     """One device as recording sees it: its lock, its pending graph and its random state.
 
@@ -45,7 +58,7 @@ class Recorder:
     def __init__(self, index: int) -> None:
         self.index = index
         self.device = torch.device("xla", index)
-        self.lock: AbstractContextManager[Any] = threading.RLock()
+        self.lock: Lock = threading.RLock()
         self.pending_graph = PendingGraph()
         self.seed = rng.initial_seed()
         self.eager = False  # each operation runs as soon as it is recorded

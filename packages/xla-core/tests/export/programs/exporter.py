@@ -93,7 +93,7 @@ if __name__ == "__main__":
             template(each)  # once for all processes
         child = os.fork()
         if not child:
+            say(pid=os.getpid())  # by itself: the first that is said of it
             work(**request)
             os._exit(0)
-        say(pid=child)
         say(ended=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
