@@ -51,7 +51,9 @@ SAID = {
 
 
 def succeed(*command: str, cwd: Path = ROOT) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    # By this variable pip would look for what Python has compiled elsewhere than where the interpreters of the environments put it.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -48,7 +48,7 @@ def copied(root: Path, deep: bool) -> Path:
     """A repository of one commit, with what a release reads, as it was before the first one. deep: with all sources."""
     for name in FILES:
         shutil.copyfile(ROOT / name, root / name)
-    for name in ("scripts", "changes"):
+    for name in ("scripts", "changes", "tests/support"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     caches = shutil.ignore_patterns("tests", "__pycache__")
     shutil.copytree(ROOT / "packages", root / "packages", ignore=lambda *each: {*caches(*each), *(() if deep else below_top(*each))})

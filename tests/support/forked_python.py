@@ -183,6 +183,9 @@ def _program(request: dict[str, Any]) -> Callable[[], Any]:
     vars(main).update(__builtins__=__builtins__, __spec__=None, __annotations__={})
     sys.path[0] = "" if first == "-c" else request["folder"] if first == "-m" else os.path.dirname(os.path.realpath(first))
     sys.orig_argv = [sys.executable, first, *others]
+    if os.path.isdir(first):
+        sys.path[0], sys.argv = first, [first, *others]
+        return lambda: runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     if first == "-m":
         sys.argv = ["-m", *others[1:]]
         return lambda: runpy._run_module_as_main(others[0])  # type: ignore[attr-defined]

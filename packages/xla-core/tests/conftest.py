@@ -60,7 +60,7 @@ def needs() -> Callable[[str], None]:
     return skip_without
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Run:
     """`start_process`: what it imports is there already, see tests/support/forked_python.py."""
     return start_process

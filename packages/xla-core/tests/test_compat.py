@@ -222,7 +222,7 @@ def test_the_kernel_of_a_key_can_be_called() -> None:
     assert _compat.call_kernel(func, key, ([torch.ones(1, 1)],), {}).tolist() == [[1.0]]
 
 
-def test_a_lowering_imports_no_dialect_that_the_start_of_the_client_has_not(run: Callable[..., str]) -> None:
+def test_a_lowering_imports_no_dialect_that_the_start_of_the_client_has_not(interpreter: Callable[..., str]) -> None:
     code = """
         import sys
         import torch, torch_xla
@@ -238,7 +238,7 @@ def test_a_lowering_imports_no_dialect_that_the_start_of_the_client_has_not(run:
         torch.nn.functional.cross_entropy(network(((x * 2 - x) / 3).expand(3, 3)), torch.tensor([1, 2, 0], device="xla")).backward()
         print("torch._dynamo" in sys.modules)
         """
-    assert run(code).split() == ["[]", "False"], "nor does any operation import dynamo"
+    assert interpreter(code).split() == ["[]", "False"], "nor does any operation import dynamo"
 
 
 def test_descriptions_of_operations_ask_dynamo_only_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,16 +187,16 @@ Script = Callable[..., ScriptResult]
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
-    """`script(code, VARIABLE="value", …)`: run a file of this code in a new interpreter on the CPU; it must exit with 0.
+    """`script(code, VARIABLE="value", …)`: run a file of this code in a process on the CPU; it must exit with 0.
 
-    Two lines above the code do what the core does with an installed plugin.
+    start: subprocess.run for a new interpreter. Two lines above the code do what the core does with an installed plugin.
     """
 
-    def run(code: str, **variables: str) -> ScriptResult:
+    def run(code: str, start: Callable[..., Any] = forked_python.run, **variables: str) -> ScriptResult:
         path = tmp_path_factory.mktemp("script") / "script.py"
         path.write_text(f"from xla_debug.plugin import offered\noffered()\n{textwrap.dedent(code)}", encoding="utf-8")
         environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
-        done = forked_python.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = start([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return ScriptResult(path, done.stdout, done.stderr)
 

@@ -129,7 +129,7 @@ for size in (3, 4, 3, 4):
     kept = torch.ones(size, device="xla").sum().item()
     torch_xla.sync()
 if "child" not in sys.argv:
-    forked_python.run([sys.executable, __file__, "child", "--password", sys.argv[1].partition("=")[2]], check=True)
+    subprocess.run([sys.executable, __file__, "child", "--password", sys.argv[1].partition("=")[2]], check=True)
 """
 
 

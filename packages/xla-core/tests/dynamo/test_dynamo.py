@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import forked_python
 import pytest
 import torch
 import torch.nn.functional as F
@@ -577,9 +576,8 @@ assert list(_expected) == ["torch._inductor.compile_fx"]
 
 
 @pytest.mark.parametrize(("first", "second", "late"), [("torch_xla", "sys", True), ("torch._dynamo", "torch_xla", False)])
-def test_whichever_is_imported_first(first: str, second: str, late: bool) -> None:
-    code = CHECK.format(first=first, second=second, late=late)
-    forked_python.run([sys.executable, "-c", code], check=True, timeout=300)
+def test_whichever_is_imported_first(first: str, second: str, late: bool, interpreter: Callable[..., str]) -> None:
+    interpreter(CHECK.format(first=first, second=second, late=late))
 
 
 def test_graphs_take_over_inputs_that_are_given_away() -> None:

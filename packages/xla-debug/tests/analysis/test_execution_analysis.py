@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -55,7 +56,8 @@ def blocks(text: str) -> list[tuple[str, list[str]]]:
 def trained(script: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """The program above, and the file with all that was explained."""
     path = tmp_path_factory.mktemp("explained") / "explained"
-    return script(TRAINING, PT_XLA_DEBUG="1", PT_XLA_DEBUG_FILE=str(path)), path
+    # A new interpreter: all frames are shown.
+    return script(TRAINING, subprocess.run, PT_XLA_DEBUG="1", PT_XLA_DEBUG_FILE=str(path)), path
 
 
 def frames_of(ended: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import forked_python
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
@@ -212,7 +212,7 @@ def test_commands_start_without_torch(name: str) -> None:
         f"try: group(['{name}', '--help'])\n"
         "finally: print({'torch', 'jax', 'numpy'} & set(sys.modules))"
     )
-    done = forked_python.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"Usage: -c {name}" in done.stdout and done.stdout.endswith("set()\n")
 
 
