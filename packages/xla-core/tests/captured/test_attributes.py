@@ -9,7 +9,8 @@ import functools
 import os
 import random
 import types
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -433,6 +434,47 @@ def test_a_number_anywhere_in_objects_of_any_kind(kinds: list[str], first: float
         elif kinds[depth - 1] != "instance":  # which has got an attribute
             assert state.changed() is None
             assert state.unchanged()
+
+
+class Lazy(OrderedDict[str, float]):
+    """Shows what is elsewhere, as mappings do that import what is asked for."""
+
+    def __init__(self, factors: dict[str, float]) -> None:
+        self.factors = factors
+
+    def __getitem__(self, key: str) -> float:
+        return self.factors[key]
+
+    def __len__(self) -> int:
+        return len(self.factors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.factors)
+
+    def items(self) -> Any:
+        raise AssertionError("nobody has asked for that")
+
+
+class Shown(list[float]):
+    """Has other items than it shows."""
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([0.0, 0.0, 0.0])
+
+
+def test_containers_that_show_something_else_than_they_hold() -> None:
+    lazy, shown, x = Lazy({"a": 2.0, "b": 3.0}), Shown([5.0]), torch.ones(2).to("xla")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * lazy["a"] + shown[0]
+
+    captured = torch_xla.compile(step, capture=True)
+    for _ in range(4):
+        assert captured(x).tolist() == [7.0, 7.0]
+    lazy.factors["a"] = 4.0
+    assert [captured(x).tolist() for _ in range(3)] == [[9.0, 9.0]] * 3
+    shown[0] = 6.0
+    assert [captured(x).tolist() for _ in range(3)] == [[10.0, 10.0]] * 3
 
 
 def test_what_objects_of_any_kind_hold_is_what_the_device_computes_with() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 import types
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import is_
@@ -19,6 +19,7 @@ ABSENT = object()
 """Held by a place where nothing is."""
 
 _Items = list[Any] | set[Any] | deque[Any]
+_BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
 
 
 @dataclass(slots=True)
@@ -44,22 +45,25 @@ class PythonState:
     held: list[Any] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     _columns: tuple[Any, ...] = ()
+    _keyed: list[Collection[Any]] = field(default_factory=list)
+    _lists: list[Collection[Any]] = field(default_factory=list)
 
     def hold(self) -> None:
         """Keep what the containers hold now."""
+        self._keyed, self._lists = list(map(own_items, self.keyed)), list(map(own_items, self.lists))
         self._columns = (*_transposed(self.places), *_transposed(self.class_places))
         self.held = self.now()
-        self.sizes = list(map(len, (*self.keyed, *self.dicts, *self.lists)))
+        self.sizes = list(map(len, (*self._keyed, *map(dict.values, self.dicts), *self._lists)))
 
     def now(self) -> list[Any]:
         """What the containers hold now."""
         dicts, keys, classes, names = self._columns
         return [
-            *map(len, self.keyed),
-            *map(len, self.lists),
-            *chain.from_iterable(self.keyed),
+            *map(len, self._keyed),
+            *map(len, self._lists),
+            *chain.from_iterable(self._keyed),
             *chain.from_iterable(map(dict.values, self.dicts)),
-            *chain.from_iterable(self.lists),
+            *chain.from_iterable(self._lists),
             *map(len, self.counted),
             *map(dict.get, dicts, keys, repeat(ABSENT)),
             *map(types.MappingProxyType.get, classes, names, repeat(ABSENT)),
@@ -93,13 +97,13 @@ class PythonState:
         """Containers in the order of `now`, with how much of `held` is theirs, and what they hold now."""
         sizes = iter(self.sizes)
         for container in (*self.keyed, *self.lists):
-            yield container, 1, [len(container)]
+            yield container, 1, [len(own_items(container))]
         for keys in self.keyed:
-            yield keys, next(sizes), list(keys)
+            yield keys, next(sizes), list(own_items(keys))
         for values in self.dicts:
-            yield values, next(sizes), list(values.values())
+            yield values, next(sizes), list(dict.values(values))
         for items in self.lists:
-            yield items, next(sizes), list(items)
+            yield items, next(sizes), list(own_items(items))
         for attributes in self.counted:
             yield attributes, 1, [len(attributes)]
         for place in (*self.places, *self.class_places):
@@ -108,6 +112,31 @@ class PythonState:
             yield member, 1, [slot(*member)]
         for cell in self.cells:
             yield cell, 1, [contents(cell)]
+
+
+class _OwnItems:
+    """What a container of a derived class holds, whatever that class says: one that imports what is asked for, say."""
+
+    __slots__ = ("_base", "_container")
+
+    def __init__(self, container: Any, base: Any) -> None:
+        self._container, self._base = container, base
+
+    def __len__(self) -> int:
+        return int(self._base.__len__(self._container))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._base.__iter__(self._container))
+
+    def __contains__(self, item: object) -> bool:
+        return bool(self._base.__contains__(self._container, item))
+
+
+def own_items(container: Any) -> Collection[Any]:
+    """The keys of a dict, or the items of a list, set or deque, as the class of Python has them."""
+    base, kind = next(each for each in _BASES if isinstance(container, each)), type(container)
+    plain = kind.__iter__ is base.__iter__ and kind.__len__ is base.__len__
+    return container if plain else _OwnItems(container, base)
 
 
 def _transposed(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:

@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from xla_core.captured.lookups import lookups
-from xla_core.captured.python_state import ABSENT, PLAIN, PythonState, slot
+from xla_core.captured.python_state import ABSENT, PLAIN, PythonState, own_items, slot
 from xla_core.runtime.source_location import is_users
 
 _MOST = 10_000  # what holds more is data, not state
@@ -111,23 +111,24 @@ class _Search:
                 self._attributes(owner, name)
 
     def _dict(self, found: dict[Any, Any], name: str, keyed: bool = True) -> None:
-        if len(found) > _MOST:
+        if dict.__len__(found) > _MOST:
             return
         self._seen[id(found)] = found
         self.state.dicts.append(found)
         if keyed:
             self.state.keyed.append(found)
         self.state.names[id(found)] = name
-        for key, value in found.items():
+        for key, value in dict.items(found):
             self.visit(value, f"{name}[{key!r}]" if isinstance(key, (str, int)) else name)
 
     def _list(self, found: Any, name: str) -> None:
-        if len(found) > _MOST:
+        items = own_items(found)
+        if len(items) > _MOST:
             return
         self.state.lists.append(found)
         self.state.names[id(found)] = name
-        for place, value in enumerate(found):
-            self.visit(value, f"{name}[{place}]")
+        for index, value in enumerate(items):
+            self.visit(value, f"{name}[{index}]")
 
     def _place(self, holder: dict[Any, Any], key: Any, name: str) -> None:
         place = (holder, key)
