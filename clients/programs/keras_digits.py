@@ -31,7 +31,8 @@ def model() -> keras.Model:
 def exported(network: keras.Model, images: np.ndarray, expected: np.ndarray, folder: str) -> float:
     """How far the outputs of the exported model are from those expected."""
     network.export(folder, input_signature=[keras.layers.InputSpec(shape=images.shape, dtype="float32")], verbose=False)
-    return float(np.abs(tensorflow.saved_model.load(folder).serve(images).numpy() - expected).max())
+    loaded = tensorflow.saved_model.load(folder)  # its functions do not keep its variables
+    return float(np.abs(loaded.serve(images).numpy() - expected).max())
 
 
 def main() -> None:

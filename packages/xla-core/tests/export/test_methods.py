@@ -141,3 +141,32 @@ def test_what_cannot_be_methods_of_one_module() -> None:
     with pytest.raises(ValueError, match="override_tracing_arguments"):
         export({"one": program, "two": program}, options)
     export({"one": program}, options)
+
+
+class Past(nn.Module):
+    """Reads its weight past the module, as keras does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([2.0, 3.0]))
+        self.variables = {"weight": self.weight.data}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.variables["weight"]
+
+
+@pytest.mark.parametrize("dims", [None, ({0: torch.export.Dim("rows", min=1)},)], ids=["fixed", "open"])
+def test_a_weight_that_is_also_a_constant_goes_by_the_name_that_the_graph_uses(dims: Any) -> None:
+    module, x = Past(), torch.ones(3, 2)
+    exported = torch.export.export(module, (x,), dynamic_shapes=dims)
+    used = [
+        str(spec.target)
+        for spec, node in zip(exported.graph_signature.input_specs, exported.graph.find_nodes(op="placeholder"), strict=True)
+        if node.users and spec.kind.name != "USER_INPUT"
+    ]
+    assert used and used != ["weight"]
+    program = stablehlo.exported_program_to_stablehlo(exported)
+    (function,) = program.bundle.stablehlo_funcs
+    named = {each.name for each in function.meta.input_locations if each.type_ is stablehlo.VariableType.PARAMETER}
+    assert "weight" not in named and named == set(program.bundle.state_dict)
+    assert program(x).tolist() == (x * module.weight).tolist()

@@ -193,6 +193,7 @@ def _result_spec(exported: ExportedProgram) -> str | None:
 
 def _method(program: ExportedProgram, options: StableHLOExportOptions, state: State) -> Traced | OpenMethod:
     refuse_data_dependent(program)
+    state.name_constants(program)
     if open_symbols(program):
         arguments, spec = tree_flatten(_examples(program, options))
         return open_method(program, arguments, pytree_text.dumps(spec, "an argument"), _result_spec(program), state)

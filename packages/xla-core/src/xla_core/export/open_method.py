@@ -23,7 +23,7 @@ from xla_core.runtime.client import current_recorder, jax_device
 from xla_core.runtime.transfer import to_numpy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OpenInput:
     """A tensor that a graph takes. kept: an argument or a weight; other ones are constants until a method writes to them."""
 
@@ -50,7 +50,9 @@ class OpenMethod:
 
     def variables(self, written: set[str]) -> list[OpenInput]:
         """The inputs that are no constants. written: what any method changes of the state."""
-        return [each for each in self.inputs if isinstance(each, OpenInput) and (each.kept or each.location.name in written)]
+        tensors = [each for each in self.inputs if isinstance(each, OpenInput)]
+        kept = [each.location for each in tensors if each.kept or each.location.name in written]
+        return [each for each in tensors if each.location in kept]
 
 
 def open_method(exported: ExportedProgram, arguments: Sequence[Any], input_spec: str, output_spec: str | None, state: State) -> OpenMethod:
@@ -84,10 +86,10 @@ def _add_argument(method: OpenMethod, position: int, item: Any) -> None:
 def _add_state(method: OpenMethod, spec: InputSpec, state: State) -> None:
     if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
         raise UnsupportedOperationError(f"{spec.kind.name} inputs cannot be exported: pass tensors and numbers only")
-    target = str(spec.target)
-    tensor = tensor_named(method.program, target)
-    name = state.name_of(target, tensor, shared=spec.kind is not InputKind.CONSTANT_TENSOR)
-    method.inputs.append(OpenInput(InputLocation.parameter(name), tensor, kept=target in method.program.state_dict))
+    target, name = str(spec.target), state.name_of_input(method.program, spec)
+    method.inputs.append(
+        OpenInput(InputLocation.parameter(name), tensor_named(method.program, target), target in method.program.state_dict)
+    )
 
 
 def _sort_results(method: OpenMethod, state: State) -> None:

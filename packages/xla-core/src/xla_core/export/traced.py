@@ -54,6 +54,23 @@ class State:
             self.tensors[self.names[key]] = tensor
         return self.names[key]
 
+    def name_of_input(self, exported: ExportedProgram, spec: InputSpec) -> str:
+        """`name_of` a weight, buffer or constant that a program takes."""
+        target = str(spec.target)
+        return self.name_of(target, tensor_named(exported, target), shared=spec.kind is not InputKind.CONSTANT_TENSOR)
+
+    def name_constants(self, exported: ExportedProgram) -> None:
+        """Keep a weight that the graph of a program uses as a constant only under the name of the constant.
+
+        Keras reads its variables past the module, so that each is an unused weight and a constant, and it looks for the constants.
+        """
+        nodes = exported.graph_module.graph.find_nodes(op="placeholder")
+        used = [spec for spec, node in zip(exported.graph_signature.input_specs, nodes, strict=True) if node.users]
+        weights = {_key(tensor_named(exported, str(spec.target))) for spec in used if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)}
+        for spec in used:
+            if spec.kind is InputKind.CONSTANT_TENSOR and _key(tensor_named(exported, str(spec.target))) not in weights:
+                self.name_of_input(exported, spec)
+
     def arrays(self, kept: Iterable[str], written: set[str]) -> dict[str, StateArray]:
         """Their values; of those that are written to, copies."""
         for name in written:
@@ -110,7 +127,7 @@ class Traced:
         """A weight, buffer or constant on the device; one that has two names once."""
         target = str(spec.target)
         tensor = tensor_named(exported, target)
-        location = InputLocation.parameter(self.state.name_of(target, tensor, shared=spec.kind is not InputKind.CONSTANT_TENSOR))
+        location = InputLocation.parameter(self.state.name_of_input(exported, spec))
         for known in self.inputs:
             if known.location == location:
                 return known.tensor
