@@ -41,12 +41,12 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_process_ends_quietly(run: Run, ending: str) -> None:
-    assert run(ENDINGS[ending], stderr=True) == ""
+def test_the_process_ends_quietly(interpreter: Run, ending: str) -> None:
+    assert interpreter(ENDINGS[ending], stderr=True) == ""
 
 
-def test_after_an_exception_only_its_traceback_is_shown(run: Run) -> None:
-    text = run(
+def test_after_an_exception_only_its_traceback_is_shown(interpreter: Run) -> None:
+    text = interpreter(
         """
         import torch, torch_xla
         x = torch.ones(3, device="xla") + 1
@@ -112,25 +112,25 @@ STATUS = {"pass": 0, "raise KeyError('of the user')": 1, "sys.exit(3)": 3}
 
 
 @pytest.mark.parametrize("ending", STATUS)
-def test_daemon_threads_that_compute_do_not_change_the_exit_status(run: Run, ending: str) -> None:
+def test_daemon_threads_that_compute_do_not_change_the_exit_status(interpreter: Run, ending: str) -> None:
     kinds = "record, read, sync, compile, autograd, upload, stubborn"
-    text = run(THREADS.format(kinds=kinds, times=1, delay=0, ending=ending), stderr=True, code_wanted=STATUS[ending])
+    text = interpreter(THREADS.format(kinds=kinds, times=1, delay=0, ending=ending), stderr=True, code_wanted=STATUS[ending])
     assert text == "" or (ending.startswith("raise") and text.rstrip().endswith("KeyError: 'of the user'"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ending", STATUS)
 @pytest.mark.parametrize("kind", ["record", "read", "sync", "compile", "autograd", "upload"])
-def test_three_threads_of_a_kind_at_twenty_moments(run: Run, kind: str, ending: str) -> None:
+def test_three_threads_of_a_kind_at_twenty_moments(interpreter: Run, kind: str, ending: str) -> None:
     for moment in range(20):
         program = THREADS.format(kinds=kind, times=3, delay=moment / 100, ending=ending)
-        text = run(program, stderr=True, code_wanted=STATUS[ending])
+        text = interpreter(program, stderr=True, code_wanted=STATUS[ending])
         assert text == "" or (ending.startswith("raise") and text.rstrip().endswith("KeyError: 'of the user'"))
 
 
-def test_threads_that_wait_are_not_waited_for(run: Run) -> None:
+def test_threads_that_wait_are_not_waited_for(interpreter: Run) -> None:
     """And go on: what they are asked for while the process ends is done."""
-    out = run(
+    out = interpreter(
         """
         import atexit, queue, threading
         asked, done = queue.Queue(), queue.Queue()
