@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import types
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import is_
@@ -45,8 +45,8 @@ class PythonState:
     held: list[Any] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     _columns: tuple[Any, ...] = ()
-    _keyed: list[Collection[Any]] = field(default_factory=list)
-    _lists: list[Collection[Any]] = field(default_factory=list)
+    _keyed: list[_Container] = field(default_factory=list)
+    _lists: list[_Container] = field(default_factory=list)
 
     def hold(self) -> None:
         """Keep what the containers hold now."""
@@ -128,11 +128,11 @@ class _OwnItems:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._base.__iter__(self._container))
 
-    def __contains__(self, item: object) -> bool:
-        return bool(self._base.__contains__(self._container, item))
+
+_Container = dict[Any, Any] | _Items | _OwnItems
 
 
-def own_items(container: Any) -> Collection[Any]:
+def own_items(container: Any) -> _Container:
     """The keys of a dict, or the items of a list, set or deque, as the class of Python has them."""
     base, kind = next(each for each in _BASES if isinstance(container, each)), type(container)
     plain = kind.__iter__ is base.__iter__ and kind.__len__ is base.__len__
