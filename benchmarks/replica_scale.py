@@ -51,8 +51,8 @@ def compile_for_all(found: Row, count: int) -> None:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from xla_core.abi.operators import REPLICA_AXIS
-    from xla_core.compile import build
-    from xla_core.compile.compiler import jitted
+    from xla_core.engine.compile import build
+    from xla_core.engine.compile.compiler import jitted
 
     everyone = NamedSharding(Mesh(np.array(jax.devices()[:count]), (REPLICA_AXIS,)), PartitionSpec())
 

@@ -68,6 +68,7 @@ def walk(case: str, function: Callable[[], object]) -> Walk:
 def record_and_run() -> Iterator[Walk]:
     """`torch.add`, `.item()` and `sync()`, each as in a steady loop; a sync that compiles; a captured call."""
     import torch
+
     import torch_xla
 
     x, y = torch.ones(4, 4, device="xla"), torch.ones(4, 4, device="xla")
@@ -105,6 +106,7 @@ def record_and_run() -> Iterator[Walk]:
 def torch_compile() -> Iterator[Walk]:
     """A cached call of a function compiled by `torch.compile(backend="openxla")`."""
     import torch
+
     import torch_xla  # noqa: F401 - makes the device known
 
     compiled = torch.compile(lambda x: torch.sin(x) + x, backend="openxla")
@@ -117,6 +119,7 @@ def torch_compile() -> Iterator[Walk]:
 def export_step() -> Iterator[Walk]:
     """`export_step` of a captured function that ran before."""
     import torch
+
     import torch_xla
 
     weight = torch.ones(4, 4, device="xla")
@@ -131,6 +134,7 @@ def export_step() -> Iterator[Walk]:
 def save_and_load() -> Iterator[Walk]:
     """`xla_serialization.save` and `load` of two tensors."""
     import torch
+
     import torch_xla  # noqa: F401 - makes the device known
     import xla_serialization
 
@@ -144,6 +148,7 @@ def save_and_load() -> Iterator[Walk]:
 def mark_sharding() -> Iterator[Walk]:
     """`xs.mark_sharding` of a matrix over eight devices."""
     import torch
+
     import torch_xla.distributed.spmd as xs
     import torch_xla.runtime as xr
 
@@ -157,6 +162,7 @@ def mark_sharding() -> Iterator[Walk]:
 def all_reduce() -> Iterator[Walk]:
     """`xm.all_reduce` of one of two replicas, recorded again."""
     import torch
+
     import torch_xla
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr

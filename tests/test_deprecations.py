@@ -17,8 +17,8 @@ import deprecations
 ROOT = deprecations.ROOT
 # Files that may say so in other ways, and why.
 OTHERS = {
-    "xla_core/compat/deprecation.py": "what Deprecation is made of, and functions for the users' own old names",
-    "xla_core/frontend/data_dependent.py": "torch's own deprecation of masks of dtype uint8, which goes when torch's goes",
+    "xla_core/base/deprecation.py": "what Deprecation is made of, and functions for the users' own old names",
+    "xla_core/engine/tensor/data_dependent.py": "torch's own deprecation of masks of dtype uint8, which goes when torch's goes",
 }
 
 

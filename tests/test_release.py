@@ -333,7 +333,7 @@ def test_all_packages_are_released_in_order_and_again(whole: Path) -> None:
         assert (done := run(whole, name, str(family[name].version(whole)))).returncode == 0, done.stderr
     assert len(git(whole, "tag", "--list").split()) == 6 and len(list((whole / "dist").iterdir())) == 12
     (whole / "packages/xla-core/changes/sums.fix.md").write_text("Sums.\n", encoding="utf-8")
-    replace(whole / "packages/xla-core/src/xla_core/runtime/abi_version.py", r"ABI_VERSION = \(", "ABI_VERSION = (1 + ")
+    replace(whole / "packages/xla-core/src/xla_core/engine/runtime/abi_version.py", r"ABI_VERSION = \(", "ABI_VERSION = (1 + ")
     lock = json.loads((whole / release.LOCK).read_text(encoding="utf-8"))
     lock["version"][0] += 1
     (whole / release.LOCK).write_text(json.dumps(lock, indent=2) + "\n", encoding="utf-8")

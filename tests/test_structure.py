@@ -17,7 +17,7 @@ SOURCES = sorted(file for package in PACKAGES for file in package.glob("src/**/*
 
 FILE_LINES, FUNCTION_LINES = 400, 60
 # Where more lines make the better code: path below packages/ (with `::function` for one function), and why.
-LARGER: dict[str, str] = {"xla-core/src/xla_core/_compat.py": "one place for all private names"}
+LARGER: dict[str, str] = {"xla-core/src/xla_core/base/private_torch.py": "one place for all private names of torch"}
 
 PRIVATE = re.compile(r"^(jax\._(?!_)|jaxlib\.|torch\.(\w+\.)*_(?!foreach_|_version__))")
 
@@ -64,11 +64,11 @@ def test_private_names_are_seen(source: str) -> None:
     assert private_names(source)
 
 
-def test_private_names_stay_in_one_module_of_each_package() -> None:
+def test_private_names_stay_in_their_modules() -> None:
     strays = {
         file.relative_to(ROOT).as_posix(): names
         for file in SOURCES
-        if file.name != "_compat.py" and (names := private_names(file.read_text(encoding="utf-8")))
+        if file.name not in ("_compat.py", "private_torch.py", "private_jax.py") and (names := private_names(file.read_text(encoding="utf-8")))
     }
     assert strays == {}
 

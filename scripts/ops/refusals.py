@@ -24,7 +24,7 @@ import torch_xla
 from checks import short
 from entries import Suite, database, name_of
 from mutations import Case, Change, cases
-from xla_core import errors
+from xla_core.base import errors
 
 
 class Verdict(Enum):

@@ -3,6 +3,6 @@
 PyTorch/XLA's own wheel had a file of that name, which pip removes with it, whoever wrote it last.
 """
 
-from xla_core.installation import check
+from xla_core.base.installation import check
 
 check()

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import torch_xla
-from xla_core import metrics
 from xla_core.abi.operators import OpSpec, register_op
+from xla_core.base import metrics
+from xla_core.engine.runtime.executor import wait_all
 from xla_core.ops.table import TABLE, absent_operations
-from xla_core.runtime.executor import wait_all
 
 Run = Callable[..., str]
 LIMIT_S = 300

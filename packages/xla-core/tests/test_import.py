@@ -28,7 +28,7 @@ SIDE_EFFECTS = """
     hooks, path_hooks = list(sys.meta_path), list(sys.path_hooks)
     x64, seed = jax.config.jax_enable_x64, torch.initial_seed()
     import torch_xla
-    from xla_core.runtime import client
+    from xla_core.engine.runtime import client
     assert not client.started()
     assert dict(os.environ) == environment and torch._dynamo.config.get_config_copy() == dynamo
     assert root.handlers == handlers and root.level == level and not logging.getLogger("torch_xla").handlers
@@ -57,7 +57,7 @@ def test_device_type_is_cheap_and_tpu_is_absent(run: Run) -> None:
     code = """
         import torch_xla.runtime as xr
         from torch_xla._internal import tpu
-        from xla_core.runtime import client
+        from xla_core.engine.runtime import client
         print(xr.device_type(), client.started(), tpu.num_available_devices(), tpu.get_tpu_env())
     """
     assert run(code, PJRT_DEVICE="CUDA_2").split() == ["CUDA", "False", "0", "{}"]

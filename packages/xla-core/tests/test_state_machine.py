@@ -18,10 +18,10 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from xla_core import config
 from xla_core.activation import activate
-from xla_core.runtime.client import current_recorder
-from xla_core.runtime.sync import retire, step
+from xla_core.base import config
+from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.sync import retire, step
 
 activate()
 # Said once in a process, so by whichever side comes first.

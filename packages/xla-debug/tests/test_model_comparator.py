@@ -223,7 +223,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, made: str) -> None:
 KILLED = """
 import os, signal, sys
 import torch
-from xla_core import files
+from xla_core.base import files
 from xla_debug import model_comparator
 
 def die(*_):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from xla_core.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_step_
 from xla_core.api.device_plugins import PjRtPlugin
 from xla_core.api.device_plugins import register_pjrt_plugin as _register_pjrt_plugin
 from xla_core.api.lookup import attribute as _attribute
-from xla_core.builder.nodes import XlaBuilder, XlaComputation, XlaOp
-from xla_core.builder.running import (
+from xla_core.features.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_step_
+from xla_core.features.export.custom_call import _xla_custom_call, _xla_register_custom_call_target, _xla_tpu_custom_call
+from xla_core.features.export.markers import _xla_mark_tensor
+from xla_core.features.export.torch_export.dynamic_reshape import _xla_mark_dynamic
+from xla_core.features.export.torch_export.dynamic_reshape import dynamic_expand as _xla_dynamic_expand
+from xla_core.features.export.torch_export.dynamic_reshape import dynamic_view as _xla_dynamic_view
+from xla_core.features.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
+from xla_core.legacy.builder.nodes import XlaBuilder, XlaComputation, XlaOp
+from xla_core.legacy.builder.running import (
     _is_placecholder,
     _xla_computation_text,
     _xla_create_placeholder_tensor,
@@ -23,15 +29,7 @@ from xla_core.builder.running import (
     _xla_op_tensor_shape,
     _xla_user_computation,
 )
-from xla_core.export.custom_call import _xla_custom_call, _xla_register_custom_call_target, _xla_tpu_custom_call
-from xla_core.export.dynamic_reshape import _xla_mark_dynamic
-from xla_core.export.dynamic_reshape import dynamic_expand as _xla_dynamic_expand
-from xla_core.export.dynamic_reshape import dynamic_view as _xla_dynamic_view
-from xla_core.export.markers import _xla_mark_tensor
-from xla_core.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
-from xla_core.ops.precision import get as _xla_get_mat_mul_precision
-from xla_core.ops.precision import set as _xla_set_mat_mul_precision
-from xla_core.xlac.cached_graphs import (
+from xla_core.legacy.xlac.cached_graphs import (
     _get_base_seed_as_tensor,
     _get_seed_info_id,
     _get_tensors_xla_device_data_node,
@@ -40,7 +38,7 @@ from xla_core.xlac.cached_graphs import (
     _xla_get_num_cached_compilation_graph,
     _xla_warm_up_cache,
 )
-from xla_core.xlac.devices import (
+from xla_core.legacy.xlac.devices import (
     _init_computation_client,
     _init_xla_lazy_backend,
     _prepare_to_exit,
@@ -73,20 +71,20 @@ from xla_core.xlac.devices import (
     _xla_set_default_device,
     _xla_set_replication_devices,
 )
-from xla_core.xlac.donation import (
+from xla_core.legacy.xlac.donation import (
     _get_buffer_donation,
     _set_buffer_donation,
     _xla_get_enable_alias_with_buffer_donor_config,
     _xla_set_enable_alias_with_buffer_donor_config,
 )
-from xla_core.xlac.dynamic_shapes import (
+from xla_core.legacy.xlac.dynamic_shapes import (
     _dynamic_shape_detector_end_session,
     _dynamic_shape_detector_get_max_different_graphs,
     _dynamic_shape_detector_remove_session,
     _dynamic_shape_detector_set_max_different_graphs,
     _dynamic_shape_detector_start_session,
 )
-from xla_core.xlac.metrics import (
+from xla_core.legacy.xlac.metrics import (
     _clear_xla_counters,
     _clear_xla_metrics,
     _get_executed_fallback_ops,
@@ -96,17 +94,14 @@ from xla_core.xlac.metrics import (
     _xla_metric_data,
     _xla_metric_names,
 )
-from xla_core.xlac.preemption import (
+from xla_core.legacy.xlac.preemption import (
     _activate_preemption_sync_manager,
     _deactivate_preemption_sync_manager,
     _ensure_xla_coordinator_initialized,
     _sync_point_reached,
 )
-from xla_core.xlac.stablehlo import (
-    _get_stablehlo,
-    _run_stablehlo,
-)
-from xla_core.xlac.switches import (
+from xla_core.legacy.xlac.stablehlo import _get_stablehlo, _run_stablehlo
+from xla_core.legacy.xlac.switches import (
     _get_allow_execution,
     _get_current_graph_name,
     _get_git_revs,
@@ -123,7 +118,7 @@ from xla_core.xlac.switches import (
     _set_xla_enable_device_data_cache,
     _set_xla_handle_special_scalars,
 )
-from xla_core.xlac.tensors import (
+from xla_core.legacy.xlac.tensors import (
     IrValue,
     _check_device_tensor_need_materialization,
     _check_tensor_need_materialization,
@@ -147,7 +142,7 @@ from xla_core.xlac.tensors import (
     _xla_tensors_from_aten,
     _xla_wait_device_ops,
 )
-from xla_core.xlac.text import (
+from xla_core.legacy.xlac.text import (
     _get_graph_hash,
     _get_tensors_handle,
     _get_xla_tensor_debug_info,
@@ -159,6 +154,8 @@ from xla_core.xlac.text import (
     _set_xla_custom_op_name_prefix,
     _xla_tensors_report,
 )
+from xla_core.ops.precision import get as _xla_get_mat_mul_precision
+from xla_core.ops.precision import set as _xla_set_mat_mul_precision
 
 __all__ = [
     "_xla_custom_call",

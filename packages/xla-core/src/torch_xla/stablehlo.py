@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from xla_core.export.bundle import StableHLOGraphModule
-from xla_core.export.exporter import (
+from xla_core.features.export.steps.step_export import export_step
+from xla_core.features.export.steps.step_load import ExportedStep, load_step
+from xla_core.features.export.torch_export.bundle import StableHLOGraphModule
+from xla_core.features.export.torch_export.exporter import (
     StableHLOExportOptions,
     XLAExportInterpreter,
     exported_program_to_stablehlo,
@@ -11,7 +13,7 @@ from xla_core.export.exporter import (
     save_as_stablehlo,
     save_torch_model_as_stablehlo,
 )
-from xla_core.export.meta import (
+from xla_core.features.export.torch_export.meta import (
     InputLocation,
     StableHLOFunctionMeta,
     StableHLOJSONSerializer,
@@ -19,9 +21,7 @@ from xla_core.export.meta import (
     VariableType,
     stablehlo_obj_hook,
 )
-from xla_core.export.model_bundle import StableHLOFunc, StableHLOModelBundle
-from xla_core.export.step_export import export_step
-from xla_core.export.step_load import ExportedStep, load_step
+from xla_core.features.export.torch_export.model_bundle import StableHLOFunc, StableHLOModelBundle
 
 __all__ = [
     "ExportedStep",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from xla_core._compat import free_jax_garbage_in_c
 from xla_core.api import device_plugins
-from xla_core.control_flow import higher_order
-from xla_core.dynamo import backend
-from xla_core.frontend import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
+from xla_core.base.private_jax import free_jax_garbage_in_c
+from xla_core.engine.runtime import ending
+from xla_core.engine.tensor import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
+from xla_core.features.control_flow import higher_order
+from xla_core.features.dynamo import backend
 from xla_core.ops import families
-from xla_core.runtime import ending
 
 
 @cache

@@ -7,7 +7,7 @@ import threading
 import torch
 
 from torch_xla.experimental.callback import on_ready_callback, on_ready_event
-from xla_core import metrics
+from xla_core.base import metrics
 
 
 def test_pending_work_is_launched_and_the_event_set() -> None:

@@ -12,10 +12,10 @@ import torch_xla
 import torch_xla._XLAC as xlac
 import torch_xla.runtime as xr
 from torch_xla.experimental import plugins
-from xla_core import _compat, config
 from xla_core.api import device_plugins
-from xla_core.config import override
-from xla_core.runtime import client
+from xla_core.base import config, private_jax
+from xla_core.base.config import override
+from xla_core.engine.runtime import client
 
 
 class Npu(plugins.DevicePlugin):
@@ -48,7 +48,7 @@ def test_a_registered_plugin_is_what_the_variable_chooses(monkeypatch: pytest.Mo
     monkeypatch.setattr(client, "device_kind", lambda: "NPU")
     assert plugins.default() is plugin
     given: list[Any] = []
-    monkeypatch.setattr(_compat, "register_jax_plugin", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(private_jax, "register_jax_plugin", lambda *arguments: given.append(arguments))
     device_plugins._start()
     device_plugins._start()  # jax is told once
     assert given == [("npu", "/nowhere/npu.so", {"rank": 1})] and plugin.configured == ["alone", "alone"]

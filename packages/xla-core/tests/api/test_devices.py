@@ -12,7 +12,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 from torch_xla._internal.utils import parse_xla_device
 from xla_core.api import devices
-from xla_core.compat import deprecation
+from xla_core.base import deprecation
 
 Run = Callable[..., str]
 

@@ -11,9 +11,8 @@ import torch
 import torch_xla
 import torch_xla.experimental as experimental
 from torch_xla.experimental import eager
-from xla_core import metrics
-from xla_core.compat import deprecation
-from xla_core.runtime.executor import wait_all
+from xla_core.base import deprecation, metrics
+from xla_core.engine.runtime.executor import wait_all
 
 Run = Callable[..., str]
 
@@ -97,8 +96,8 @@ def test_eager_training_gives_the_lazy_result() -> None:
 def test_eager_mode_starts_no_client(run: Run) -> None:
     code = """
         import torch, torch_xla.experimental as experimental
-        from xla_core import metrics
-        from xla_core.runtime import client
+        from xla_core.base import metrics
+        from xla_core.engine.runtime import client
         experimental.eager_mode(True)
         print(client.started())
         tensor = torch.ones(2).to("xla") * 2
@@ -110,7 +109,7 @@ def test_eager_mode_starts_no_client(run: Run) -> None:
 def test_eager_debug_variable(run: Run) -> None:
     code = """
         import torch, torch_xla.experimental as experimental
-        from xla_core import metrics
+        from xla_core.base import metrics
         tensor = torch.ones(2).to("xla") * 2
         print(experimental.is_eager_mode(), metrics.counter("ExecuteComputation"))
     """

@@ -12,8 +12,8 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from xla_core import metrics
-from xla_core.frontend.tensor import XLATensor
+from xla_core.base import metrics
+from xla_core.engine.tensor.tensor import XLATensor
 
 
 def executions() -> int:

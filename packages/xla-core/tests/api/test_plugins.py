@@ -13,10 +13,10 @@ import torch
 import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_core import installation, metrics
 from xla_core.api import lookup
 from xla_core.api.plugins import implementations, refuse_import
-from xla_core.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
+from xla_core.base import installation, metrics
+from xla_core.base.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
 
 Run = Callable[..., str]
 

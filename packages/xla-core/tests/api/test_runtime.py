@@ -13,8 +13,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.api import replicas
-from xla_core.runtime import client
-from xla_core.runtime.topology import Topology, set_topology
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.topology import Topology, set_topology
 
 Run = Callable[..., str]
 
@@ -42,7 +42,7 @@ def test_default_is_chosen_and_an_unused_accelerator_is_logged(gpu: bool, tmp_pa
         import os, sys
         from pathlib import Path
         import torch_xla.runtime as xr
-        from xla_core.runtime import client
+        from xla_core.engine.runtime import client
         client._default_kind.__defaults__ = (Path({str(tmp_path)!r}),)
         assert "PJRT_DEVICE" not in os.environ
         print(xr.device_type(), os.environ["PJRT_DEVICE"], file=sys.stderr)

@@ -10,10 +10,10 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.experimental as experimental
-from xla_core import metrics
-from xla_core.errors import GraphBreakError, TooManyGraphsError
-from xla_core.runtime.executor import wait_all
-from xla_core.runtime.source_location import region_name
+from xla_core.base import metrics
+from xla_core.base.errors import GraphBreakError, TooManyGraphsError
+from xla_core.engine.runtime.executor import wait_all
+from xla_core.engine.runtime.source_location import region_name
 
 Run = Callable[..., str]
 
@@ -67,7 +67,7 @@ def test_step_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[
 
 def test_sync_wait_replaces_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[object] = []
-    monkeypatch.setattr("xla_core.runtime.executor.wait", waited.append)
+    monkeypatch.setattr("xla_core.engine.runtime.executor.wait", waited.append)
     torch_xla.sync()
     assert not waited
     monkeypatch.setenv("XLA_SYNC_WAIT", "1")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from xla_core.compile import options
+from xla_core.engine.compile import options
 
 # What an operator means does not depend on how its machine code is optimized. All other tests, and `hatch run ops`, compile as users do.
 _QUICK = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": "False"}

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import torch_xla
-from xla_core.ir.graph import inputs_of
-from xla_core.runtime.client import current_recorder
+from xla_core.engine.graph.graph import inputs_of
+from xla_core.engine.runtime.client import current_recorder
 
 DIMS = st.integers(-2, 1)
 NUMBERS = st.sampled_from([0, 1, 2, -1, True, False, 0.0, -0.0, 1.0, 0.5, -1.5, float("inf"), float("nan")])

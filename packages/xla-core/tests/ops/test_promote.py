@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from xla_core.dtypes import torch_dtype
+from xla_core.base.dtypes import torch_dtype
 from xla_core.ops import promote
 from xla_core.testing.lowering import to_array, to_tensor
 

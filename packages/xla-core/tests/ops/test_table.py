@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xla_core._compat import torch_version
-from xla_core.errors import RegistrationError
+from xla_core.base.errors import RegistrationError
+from xla_core.base.private_torch import torch_version
 from xla_core.ops import families, table
 
 Version = tuple[int, int]

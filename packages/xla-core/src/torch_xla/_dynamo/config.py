@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from xla_core.dynamo import config
+from xla_core.features.dynamo import config
 
 sys.modules[__name__] = config

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.dynamo.extraction import _dynamo_backend, dynamo_backend
+from xla_core.features.dynamo.extraction import _dynamo_backend, dynamo_backend
 
 __all__ = ["_dynamo_backend", "dynamo_backend"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_xla.amp import syncfree
-from xla_core.amp.autocast import autocast
-from xla_core.amp.grad_scaler import GradScaler
+from xla_core.features.amp.autocast import autocast
+from xla_core.features.amp.grad_scaler import GradScaler
 
 __all__ = ["GradScaler", "autocast", "syncfree"]

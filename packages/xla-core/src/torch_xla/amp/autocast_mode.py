@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.amp.autocast import (
-    autocast,
-)
+from xla_core.features.amp.autocast import autocast
 
 __all__ = [
     "autocast",

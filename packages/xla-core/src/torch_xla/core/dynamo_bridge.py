@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from xla_core.dynamo.bridge import (
+from xla_core.features.dynamo.bridge import (
     UnsupportedNodesCollector,
     dynamo_debug,
     extract_compiled_graph,
     partition_fx_graph_for_cpu_fallback,
-    ptxla_debug,
 )
-from xla_core.dynamo.extraction import (
-    extract_compiled_graph_helper,
-    extract_graph_helper,
-    extract_internal,
-)
-from xla_core.dynamo.helpers import (
+from xla_core.features.dynamo.extraction import extract_compiled_graph_helper, extract_graph_helper, extract_internal
+from xla_core.features.dynamo.helpers import (
     Deduper,
     GraphInputMatcher,
     InputCollector,
@@ -24,6 +19,9 @@ from xla_core.dynamo.helpers import (
     get_fallback_ops,
     is_xla_tensor,
 )
+from xla_core.legacy.utils import check_env_flag
+
+ptxla_debug = check_env_flag("PT_XLA_DEBUG")
 
 __all__ = [
     "Deduper",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from xla_core.builder.callables import CompiledCallableWithCache, FlattenedInputFunc, JaxCallable, JaxFlattenedInputFunc, XlaCallable
-from xla_core.builder.op import Op, create_computation, mkleaf, mkop, mkparam
-from xla_core.builder.running import (
+from xla_core.engine.tensor.jax_call import call_jax
+from xla_core.engine.tensor.jax_call import traced_functions as _jax_to_xla_computation_cache_elements
+from xla_core.legacy.builder.callables import CompiledCallableWithCache, FlattenedInputFunc, JaxCallable, JaxFlattenedInputFunc, XlaCallable
+from xla_core.legacy.builder.op import Op, create_computation, mkleaf, mkop, mkparam
+from xla_core.legacy.builder.running import (
     computation_from_module_proto,
     create_builder,
     create_placeholder_tensor,
@@ -13,9 +15,7 @@ from xla_core.builder.running import (
     tensor_shape,
     xla_computation_as_func,
 )
-from xla_core.builder.shapes import Shape, Type
-from xla_core.frontend.jax_call import call_jax
-from xla_core.frontend.jax_call import traced_functions as _jax_to_xla_computation_cache_elements
+from xla_core.legacy.builder.shapes import Shape, Type
 
 __all__ = [
     "CompiledCallableWithCache",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.compat.env_vars import (
+from xla_core.base.env_vars import (
     ACCELERATOR_TYPE,
     ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB,
     CLOUD_TPU_TASK_ID,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from xla_core.api.arena import ToXlaTensorArena
 from xla_core.api.conversion import maybe_convert_to_cpu as _maybe_convert_to_cpu
 from xla_core.api.conversion import send_cpu_data_to_device
 from xla_core.api.devices import (
@@ -44,10 +45,9 @@ from xla_core.api.step import mark_step
 from xla_core.api.step_closures import DeviceContext, add_step_closure
 from xla_core.api.step_closures import device_context as _get_device_context
 from xla_core.api.step_closures import run_step_closures as _run_step_closures
-from xla_core.compat.arena import ToXlaTensorArena
-from xla_core.compat.rate_tracker import RateTracker
-from xla_core.compat.view_sharing import check_view_sharing
-from xla_core.export.stablehlo import get_stablehlo, get_stablehlo_bytecode
+from xla_core.features.export.stablehlo import get_stablehlo, get_stablehlo_bytecode
+from xla_core.legacy.rate_tracker import RateTracker
+from xla_core.legacy.view_sharing import check_view_sharing
 
 __all__ = [
     "DeviceContext",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.builder.registry import Op, register
+from xla_core.legacy.builder.registry import Op, register
 
 __all__ = ["Op", "register"]

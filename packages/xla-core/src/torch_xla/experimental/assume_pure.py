@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.control_flow.pure import PureModule, assume_pure, assume_pure_torch, j2t_autograd
+from xla_core.features.control_flow.pure import PureModule, assume_pure, assume_pure_torch, j2t_autograd
 
 __all__ = ["PureModule", "assume_pure", "assume_pure_torch", "j2t_autograd"]

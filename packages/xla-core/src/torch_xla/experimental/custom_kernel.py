@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.flash_attention import (
+from xla_core.features.kernels.flash_attention import (
     FlashAttention,
     fa_custom_backward_fake,
     fa_custom_forward_fake,
@@ -13,16 +13,8 @@ from xla_core.kernels.flash_attention import (
     non_xla_attetion,
     safe_empty_like,
 )
-from xla_core.kernels.grouped import (
-    GMM,
-    gmm,
-    gmm_backward,
-    gmm_non_xla,
-    gmm_xla,
-    repeat_with_fixed_output_size,
-    tgmm,
-)
-from xla_core.kernels.paged_attention import (
+from xla_core.features.kernels.grouped import GMM, gmm, gmm_backward, gmm_non_xla, gmm_xla, repeat_with_fixed_output_size, tgmm
+from xla_core.features.kernels.paged_attention import (
     multi_queries_paged_attention,
     multi_queries_paged_attention_non_xla,
     multi_queries_paged_attention_xla,
@@ -34,7 +26,7 @@ from xla_core.kernels.paged_attention import (
     ragged_paged_attention_non_xla,
     ragged_paged_attention_xla,
 )
-from xla_core.kernels.pallas import (
+from xla_core.features.kernels.pallas import (
     convert_torch_dtype_to_jax,
     jax_import_guard,
     make_kernel_from_pallas,
@@ -42,14 +34,8 @@ from xla_core.kernels.pallas import (
     trace_pallas,
     trace_pallas_arg_to_payload,
 )
-from xla_core.kernels.quantized_matmul import (
-    quantized_matmul_int8,
-    quantized_matmul_int8_non_xla,
-    quantized_matmul_int8_xla,
-)
-from xla_core.kernels.scores import (
-    DEFAULT_MASK_VALUE,
-)
+from xla_core.features.kernels.quantized_matmul import quantized_matmul_int8, quantized_matmul_int8_non_xla, quantized_matmul_int8_xla
+from xla_core.features.kernels.scores import DEFAULT_MASK_VALUE
 
 __all__ = [
     "DEFAULT_MASK_VALUE",

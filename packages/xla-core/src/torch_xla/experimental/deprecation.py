@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.compat.deprecation import deprecated, mark_deprecated, register_deprecated
+from xla_core.base.deprecation import deprecated, mark_deprecated, register_deprecated
 
 __all__ = [
     "deprecated",

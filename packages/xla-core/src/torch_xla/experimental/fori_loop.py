@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.control_flow.loops import fori_loop, while_loop
+from xla_core.features.control_flow.loops import fori_loop, while_loop
 
 __all__ = ["fori_loop", "while_loop"]

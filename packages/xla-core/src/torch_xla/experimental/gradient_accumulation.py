@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.control_flow.accumulation import gradient_accumulation
+from xla_core.features.control_flow.accumulation import gradient_accumulation
 
 __all__ = ["gradient_accumulation"]

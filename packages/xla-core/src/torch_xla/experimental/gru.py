@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.gru import (
-    GRU,
-)
+from xla_core.features.kernels.gru import GRU
 
 __all__ = [
     "GRU",

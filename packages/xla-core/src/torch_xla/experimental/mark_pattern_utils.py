@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.export.markers import StableHLOCompositeBuilder
+from xla_core.features.export.markers import StableHLOCompositeBuilder
 
 __all__ = ["StableHLOCompositeBuilder"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.compat.pytreeify import (
-    pytreeify,
-)
+from xla_core.legacy.pytreeify import pytreeify
 
 __all__ = [
     "pytreeify",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.quantized import (
+from xla_core.features.kernels.quantized import (
     xla_dequantize_per_channel,
     xla_dequantize_per_tensor,
     xla_quantize_per_channel,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.control_flow.scan import scan
-from xla_core.control_flow.turns import value_and_grad_partitioned
+from xla_core.features.control_flow.scan import scan
+from xla_core.features.control_flow.turns import value_and_grad_partitioned
 
 __all__ = ["scan", "value_and_grad_partitioned"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.control_flow.layers import scan_layers
+from xla_core.features.control_flow.layers import scan_layers
 
 __all__ = ["scan_layers"]

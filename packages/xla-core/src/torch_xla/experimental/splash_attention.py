@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.splash_attention import (
+from xla_core.features.kernels.splash_attention import (
     SplashAttention,
     SplashAttentionConfig,
     sa_custom_backward_fake,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.export.custom_call import (
+from xla_core.features.export.custom_call import (
     extract_custom_call_outputs_shape_dtype,
     place_to_device,
     place_to_host,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.export.markers import (
+from xla_core.features.export.markers import (
     BoundaryMetadata,
     BoundaryMetadataSerializer,
     deserialize_composite_attr,
@@ -10,7 +10,7 @@ from xla_core.export.markers import (
     mark_tensor_meta,
     serialize_composite_attr,
 )
-from xla_core.export.markers import mark_tensor as mark_tensor_xla
+from xla_core.features.export.markers import mark_tensor as mark_tensor_xla
 
 __all__ = [
     "BoundaryMetadata",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.export.markers import write_mlir_debuginfo, write_mlir_debuginfo_meta
-from xla_core.export.markers import write_mlir_debuginfo as write_mlir_debuginfo_tensor
+from xla_core.features.export.markers import write_mlir_debuginfo, write_mlir_debuginfo_meta
+from xla_core.features.export.markers import write_mlir_debuginfo as write_mlir_debuginfo_tensor
 
 __all__ = ["write_mlir_debuginfo", "write_mlir_debuginfo_meta", "write_mlir_debuginfo_tensor"]

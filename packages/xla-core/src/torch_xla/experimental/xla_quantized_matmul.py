@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.quantized_matmul import (
-    XlaQuantizedLinear,
-    quantized_matmul,
-    quantized_matmul_xla,
-)
+from xla_core.features.kernels.quantized_matmul import XlaQuantizedLinear, quantized_matmul, quantized_matmul_xla
 
 __all__ = [
     "XlaQuantizedLinear",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.xlac.donation import alias_with_buffer_donor_config
+from xla_core.legacy.xlac.donation import alias_with_buffer_donor_config
 
 __all__ = ["alias_with_buffer_donor_config"]

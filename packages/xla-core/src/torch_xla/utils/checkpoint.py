@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.compat.checkpoint import (
-    CheckpointFunction,
-    CheckpointStatus,
-    checkpoint,
-    chkpt_status,
-    get_device_states,
-    set_device_states,
-)
+from xla_core.legacy.checkpoint import CheckpointFunction, CheckpointStatus, checkpoint, chkpt_status, get_device_states, set_device_states
 
 __all__ = ["CheckpointFunction", "CheckpointStatus", "checkpoint", "chkpt_status", "get_device_states", "set_device_states"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.compat.checkpoint_tagger import CheckpointTagger
+from xla_core.legacy.checkpoint_tagger import CheckpointTagger
 
 __all__ = [
     "CheckpointTagger",

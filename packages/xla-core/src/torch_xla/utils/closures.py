@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.compat.closures import AsyncClosureHandler, ClosureHandler
+from xla_core.api.closures import AsyncClosureHandler, ClosureHandler
 
 __all__ = [
     "AsyncClosureHandler",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.compat.keyd_queue import KeydQueue, Queue, QueueBase
+from xla_core.legacy.keyd_queue import KeydQueue, Queue, QueueBase
 
 __all__ = [
     "KeydQueue",

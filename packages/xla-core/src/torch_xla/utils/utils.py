@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xla_core.compat.nesting import DataWrapper, for_each_instance, for_each_instance_rewrite
-from xla_core.compat.utils import (
+from xla_core.base.nesting import DataWrapper, for_each_instance, for_each_instance_rewrite
+from xla_core.legacy.utils import (
     Cleaner,
     FnDataGenerator,
     LazyProperty,

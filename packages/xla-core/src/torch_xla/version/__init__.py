@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from torch_xla import __version__
-from xla_core.xlac.switches import _get_git_revs
+from xla_core.legacy.xlac.switches import _get_git_revs
 
 __xla_gitrev__ = _get_git_revs()["xla"]
 __torch_gitrev__ = _get_git_revs()["torch"]

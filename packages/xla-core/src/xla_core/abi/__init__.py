@@ -45,7 +45,7 @@ from xla_core.abi import (
     views,
 )
 from xla_core.activation import activate
-from xla_core.runtime.abi_version import ABI_VERSION, require
+from xla_core.engine.runtime.abi_version import ABI_VERSION, require
 
 __all__ = [
     "ABI_VERSION",

@@ -23,12 +23,12 @@ the same calls with the same words, before any replica waits for another.
 
 from __future__ import annotations
 
+from xla_core.api.collective_arguments import check_groups, check_output, check_tensors, tensor_list
+from xla_core.api.reductions import ReduceOp, parse_reduce_op, parse_torch_reduce_op
 from xla_core.api.single_replica import fetch_gradients
 from xla_core.api.step_closures import device_context
-from xla_core.collective_arguments import check_groups, check_output, check_tensors, tensor_list
-from xla_core.metrics import ReplicaWaitEvent
-from xla_core.reductions import ReduceOp, parse_reduce_op, parse_torch_reduce_op
-from xla_core.runtime.timing import note_replica_wait
+from xla_core.base.metrics import ReplicaWaitEvent
+from xla_core.engine.runtime.timing import note_replica_wait
 
 __all__ = [
     "ReduceOp",

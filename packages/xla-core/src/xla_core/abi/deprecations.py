@@ -12,6 +12,6 @@ Guarantees: what a call of `warn` costs after the first is a look-up in a set.
 
 from __future__ import annotations
 
-from xla_core.compat.deprecation import Deprecation
+from xla_core.base.deprecation import Deprecation
 
 __all__ = ["Deprecation"]

@@ -33,19 +33,9 @@ purpose. Events are frozen.
 
 from __future__ import annotations
 
-from xla_core.metrics import (
-    Cause,
-    CompileEvent,
-    Direction,
-    ExecuteEvent,
-    FallbackEvent,
-    SyncEvent,
-    SyncKind,
-    TransferEvent,
-    subscribe,
-)
-from xla_core.runtime.failures import explain_failures
-from xla_core.runtime.source_location import exclude_frames, user_frames
+from xla_core.base.metrics import Cause, CompileEvent, Direction, ExecuteEvent, FallbackEvent, SyncEvent, SyncKind, TransferEvent, subscribe
+from xla_core.engine.runtime.failures import explain_failures
+from xla_core.engine.runtime.source_location import exclude_frames, user_frames
 
 __all__ = [
     "Cause",

@@ -25,6 +25,6 @@ is a day old. Where the file system has no locks, leftovers stay.
 
 from __future__ import annotations
 
-from xla_core.files import atomic_write, atomic_write_bytes, lock, name_errors, sync_file, sync_folder, unlock
+from xla_core.base.files import atomic_write, atomic_write_bytes, lock, name_errors, sync_file, sync_folder, unlock
 
 __all__ = ["atomic_write", "atomic_write_bytes", "lock", "name_errors", "sync_file", "sync_folder", "unlock"]

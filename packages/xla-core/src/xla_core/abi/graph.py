@@ -39,13 +39,13 @@ function around the executable.
 
 from __future__ import annotations
 
-from xla_core.compile.build import register_build_scope, register_wrapper
-from xla_core.compile.passes import register_pass
-from xla_core.frontend.dispatch import capture_lines
-from xla_core.frontend.graph_edit import insert_before, remove, replace
-from xla_core.frontend.interop import graph_of
-from xla_core.ir.graph import Graph, Operand, Operation
-from xla_core.ir.text import graph_text
+from xla_core.engine.compile.build import register_build_scope, register_wrapper
+from xla_core.engine.compile.passes import register_pass
+from xla_core.engine.graph.graph import Graph, Operand, Operation
+from xla_core.engine.graph.text import graph_text
+from xla_core.engine.tensor.dispatch import capture_lines
+from xla_core.engine.tensor.graph_edit import insert_before, remove, replace
+from xla_core.engine.tensor.interop import graph_of
 
 __all__ = [
     "Graph",

@@ -27,9 +27,9 @@ refuses an array that JAX is tracing.
 
 from __future__ import annotations
 
-from xla_core.control_flow.pure import j2t_autograd as to_torch
-from xla_core.frontend.jax_call import call_jax
-from xla_core.jax_functions.remat import checkpoint_name, remat
-from xla_core.jax_functions.to_jax import JaxModule, to_jax
+from xla_core.engine.tensor.jax_call import call_jax
+from xla_core.features.control_flow.pure import j2t_autograd as to_torch
+from xla_core.features.interop.remat import checkpoint_name, remat
+from xla_core.features.interop.to_jax import JaxModule, to_jax
 
 __all__ = ["JaxModule", "call_jax", "checkpoint_name", "remat", "to_jax", "to_torch"]

@@ -27,9 +27,9 @@ out when they are asked for. Sums are over all samples ever added, also of those
 
 from __future__ import annotations
 
-from xla_core.frontend.live_buffers import LiveBuffer, live_buffers
-from xla_core.metrics import MetricSnapshot, Snapshot, Unit, clear, counter, counter_add, metric, metric_add, snapshot
-from xla_core.runtime.source_location import scope
+from xla_core.base.metrics import MetricSnapshot, Snapshot, Unit, clear, counter, counter_add, metric, metric_add, snapshot
+from xla_core.engine.runtime.source_location import scope
+from xla_core.engine.tensor.live_buffers import LiveBuffer, live_buffers
 
 __all__ = [
     "LiveBuffer",

@@ -25,12 +25,12 @@ that asks first; a process that was forked from one with a running client gets a
 
 from __future__ import annotations
 
-from xla_core.compat.tpu import num_available_devices as tpu_device_count
-from xla_core.config import Setting, installed_settings
-from xla_core.errors import XlaError
-from xla_core.frontend.sharding import order_devices
-from xla_core.runtime.client import Client, before_start, client, started
-from xla_core.runtime.topology import Topology, set_topology, topology
+from xla_core.api.tpu.host import num_available_devices as tpu_device_count
+from xla_core.base.config import Setting, installed_settings
+from xla_core.base.errors import XlaError
+from xla_core.engine.runtime.client import Client, before_start, client, started
+from xla_core.engine.runtime.topology import Topology, set_topology, topology
+from xla_core.engine.tensor.sharding import order_devices
 
 __all__ = [
     "Client",

@@ -35,7 +35,8 @@ over another order of them than that of programs, ExecutionError is raised.
 
 from __future__ import annotations
 
-from xla_core.frontend.sharding import (
+from xla_core.engine.placement.sharding import Sharding
+from xla_core.engine.tensor.sharding import (
     DeviceShard,
     OwnedShard,
     device_shards,
@@ -48,7 +49,6 @@ from xla_core.frontend.sharding import (
     tensor_from_shards,
     upload_sharded,
 )
-from xla_core.ir.sharding import Sharding
 
 __all__ = [
     "DeviceShard",

@@ -37,11 +37,11 @@ their torch dtype in the tensor, and `tensor_from_buffer` checks that the two fi
 from __future__ import annotations
 
 from xla_core.api.conversion import maybe_convert_to_cpu as to_cpu
-from xla_core.export.stablehlo import get_hlo as hlo_text
-from xla_core.frontend.interop import alias_key, buffer_of, is_pending, materialize, sync, tensor_from_buffer, tensor_from_host
-from xla_core.frontend.plain import tensor_behind
-from xla_core.frontend.tensor import XLATensor
-from xla_core.ir.node_text import node_text
+from xla_core.engine.graph.node_text import node_text
+from xla_core.engine.tensor.interop import alias_key, buffer_of, is_pending, materialize, sync, tensor_from_buffer, tensor_from_host
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.features.export.stablehlo import get_hlo as hlo_text
 
 __all__ = [
     "XLATensor",

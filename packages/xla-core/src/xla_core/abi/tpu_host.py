@@ -15,7 +15,7 @@ not say, and only where TPU_SKIP_MDS_QUERY is not set; JAX sets it where there i
 
 from __future__ import annotations
 
-from xla_core.compat.tpu import num_visible_chips as chip_count
-from xla_core.compat.tpu_topology import configure_topology as configure_process
+from xla_core.api.tpu.host import num_visible_chips as chip_count
+from xla_core.api.tpu.topology import configure_topology as configure_process
 
 __all__ = ["chip_count", "configure_process"]

@@ -25,6 +25,6 @@ sharding, and for no others. Each device gets its shard only. The policy that wa
 
 from __future__ import annotations
 
-from xla_core.frontend.sharding import set_upload_policy
+from xla_core.engine.tensor.sharding import set_upload_policy
 
 __all__ = ["set_upload_policy"]

@@ -20,6 +20,6 @@ Guarantees: both look only; nothing is recorded but what reads the views later.
 
 from __future__ import annotations
 
-from xla_core.frontend.interop import storage_key, view_function
+from xla_core.engine.tensor.interop import storage_key, view_function
 
 __all__ = ["storage_key", "view_function"]

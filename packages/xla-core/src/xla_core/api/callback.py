@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from xla_core.api.conversion import plain
-from xla_core.frontend.values import value_of
-from xla_core.runtime.sync import compute
+from xla_core.engine.runtime.sync import compute
+from xla_core.engine.tensor.plain import unwrapped
+from xla_core.engine.tensor.values import value_of
 
 
 def on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
@@ -17,7 +17,7 @@ def on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> N
 
     If the computation fails, the callback is called as well: reading the tensor then raises.
     """
-    value = value_of(plain(tensor))
+    value = value_of(unwrapped(tensor))
     compute([value])
 
     def wait() -> None:

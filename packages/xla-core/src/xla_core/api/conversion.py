@@ -7,38 +7,19 @@ from typing import Any
 
 import torch
 
+from xla_core.api.arena import ToXlaTensorArena
 from xla_core.api.hardware import addressable_runtime_device_count
 from xla_core.api.user_modules import xr
-from xla_core.compat.arena import ToXlaTensorArena
-from xla_core.compat.nesting import Survey
-from xla_core.frontend.interop import alias_key, materialize
-from xla_core.frontend.plain import mixed, tensor_behind
-from xla_core.frontend.tensor import XLATensor
-from xla_core.frontend.values import cpu_copies
-
-
-def is_xla(value: Any) -> bool:
-    """Whether `value` is a tensor on an xla device, a parameter or a wrapper of one included."""
-    return isinstance(value, torch.Tensor) and value.device.type == "xla"
-
-
-def plain(tensor: torch.Tensor) -> XLATensor:
-    """The tensor itself, or the one that a wrapper (XLAShardedTensor) stands for.
-
-    Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for what is no tensor.
-    """
-    shown = getattr(tensor, "global_tensor", tensor)
-    inner = tensor_behind(shown)
-    if inner is not None:
-        return inner
-    if isinstance(shown, torch.Tensor) and not is_xla(shown):
-        raise mixed(shown)
-    raise TypeError(f"expected an xla tensor or a wrapper with `global_tensor`, got {type(tensor).__name__}")
+from xla_core.base.nesting import Survey
+from xla_core.engine.tensor.interop import alias_key, materialize
+from xla_core.engine.tensor.plain import is_xla, unwrapped
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.engine.tensor.values import cpu_copies
 
 
 def xla_tensors(nesting: Any) -> list[XLATensor]:
     """All xla tensors in a nesting."""
-    return [plain(tensor) for tensor in Survey(nesting, is_xla).leaves]
+    return [unwrapped(tensor) for tensor in Survey(nesting, is_xla).leaves]
 
 
 def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
@@ -54,7 +35,7 @@ def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 def _to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """CPU copies from one execution for each device."""
-    shown = [plain(tensor) for tensor in tensors]
+    shown = [unwrapped(tensor) for tensor in tensors]
     keys = [alias_key(one) for one in shown]
     distinct = dict(zip(keys, shown, strict=True))
     copies = dict(zip(distinct, cpu_copies(list(distinct.values())), strict=True))

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from xla_core import _compat, config
 from xla_core.api.replicas import place
-from xla_core.errors import ExecutionError, RegistrationError, UnknownDeviceError
-from xla_core.runtime import client
+from xla_core.base import config, private_jax
+from xla_core.base.errors import ExecutionError, RegistrationError, UnknownDeviceError
+from xla_core.engine.runtime import client
 
 GROUP = "torch_xla.plugins"
 # jax finds these by itself.
@@ -129,7 +129,7 @@ def _start() -> None:
     if kind in _OF_JAX or kind in _with_jax:
         return
     try:
-        _compat.register_jax_plugin(kind.lower(), plugin.library_path(), plugin.client_create_options())
+        private_jax.register_jax_plugin(kind.lower(), plugin.library_path(), plugin.client_create_options())
     except (RuntimeError, OSError, ValueError) as error:
         raise ExecutionError(f"the plugin of PJRT_DEVICE={kind} cannot be loaded from {plugin.library_path()}: {error}") from error
     _with_jax.add(kind)

@@ -12,11 +12,11 @@ from xla_core.api.hardware import global_runtime_device_attributes
 from xla_core.api.processes import process_index
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.user_modules import xr
-from xla_core.compat.deprecation import Deprecation
-from xla_core.dtypes import check_conversions
-from xla_core.errors import UnknownDeviceError
-from xla_core.runtime import client
-from xla_core.runtime.client import recorder_at, recorder_of
+from xla_core.base.deprecation import Deprecation
+from xla_core.base.dtypes import check_conversions
+from xla_core.base.errors import UnknownDeviceError
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.client import recorder_at, recorder_of
 
 _REAL = re.compile(r"([A-Z][A-Z0-9_]*):(\d+)")
 _XLA = re.compile(r"xla:(\d+)")

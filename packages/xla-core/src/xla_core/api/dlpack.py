@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import torch
 
-from xla_core.api.conversion import plain
-from xla_core.dtypes import torch_dtype
-from xla_core.frontend.interop import buffer_of, tensor_from_buffer
-from xla_core.runtime import client
-from xla_core.runtime.transfer import put
+from xla_core.base.dtypes import torch_dtype
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.transfer import put
+from xla_core.engine.tensor.interop import buffer_of, tensor_from_buffer
+from xla_core.engine.tensor.plain import unwrapped
 
 
 def to_dlpack(tensor: torch.Tensor) -> Any:
@@ -21,7 +21,7 @@ def to_dlpack(tensor: torch.Tensor) -> Any:
     """
     if tensor.device.type != "xla":
         raise TypeError(f"to_dlpack takes an xla tensor, got one on {tensor.device}; use torch.utils.dlpack for it")
-    return buffer_of(plain(tensor)).__dlpack__()
+    return buffer_of(unwrapped(tensor)).__dlpack__()
 
 
 def from_dlpack(ext_tensor: Any) -> torch.Tensor:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from xla_core import metrics
-from xla_core.metrics import CompileEvent, Event, ExecuteEvent, Unit
-from xla_core.runtime import client
+from xla_core.base import metrics
+from xla_core.base.metrics import CompileEvent, Event, ExecuteEvent, Unit
+from xla_core.engine.runtime import client
 
 
 class _Measuring:

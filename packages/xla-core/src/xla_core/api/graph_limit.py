@@ -8,10 +8,10 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from xla_core.errors import TooManyGraphsError
-from xla_core.ir.graph import Graph
-from xla_core.ir.text import graph_text
-from xla_core.runtime.executor import watch_graphs
+from xla_core.base.errors import TooManyGraphsError
+from xla_core.engine.graph.graph import Graph
+from xla_core.engine.graph.text import graph_text
+from xla_core.engine.runtime.executor import watch_graphs
 
 _SHOWN = 20  # lines of a difference
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from xla_core import config
 from xla_core.api.replicas import place
 from xla_core.api.user_modules import xr
-from xla_core.runtime import client
+from xla_core.base import config
+from xla_core.engine.runtime import client
 
 
 def device_type() -> str | None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from jax import lax
 
-from xla_core.frontend.dispatch import register_op
-from xla_core.frontend.plain import tensor_behind
-from xla_core.frontend.values import value_of
-from xla_core.frontend.writes import write
+from xla_core.engine.tensor.dispatch import register_op
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.values import value_of
+from xla_core.engine.tensor.writes import write
 from xla_core.ops.table import Context, OpSpec
 
 _LIBRARY: Any = torch.library.Library  # has no types

@@ -16,7 +16,7 @@ from xla_core.api.replication import world_size
 from xla_core.api.single_replica import COLLECTIVES, Collective, Serves
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.user_modules import xr
-from xla_core.installation import DEBUG, DISTRIBUTED, SPMD
+from xla_core.base.installation import DEBUG, DISTRIBUTED, SPMD
 
 _XLAC = "torch_xla._XLAC"
 _NAMES_OF_XLAC = {

@@ -6,8 +6,8 @@ from typing import TypedDict
 
 import torch
 
-from xla_core.runtime import client
-from xla_core.runtime.memory import memory_use
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.memory import memory_use
 
 
 class MemoryInfo(TypedDict):

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from xla_core.api.conversion import plain
 from xla_core.api.devices import local_index
+from xla_core.api.reductions import ReduceOp
 from xla_core.api.replication import global_ordinal, local_ordinal, world_size
 from xla_core.api.user_modules import xr
-from xla_core.compat.deprecation import Deprecation
-from xla_core.frontend.values import value_of
-from xla_core.reductions import ReduceOp
-from xla_core.runtime import client, executor
-from xla_core.runtime.sync import block
+from xla_core.base.deprecation import Deprecation
+from xla_core.engine.runtime import client, executor
+from xla_core.engine.runtime.sync import block
+from xla_core.engine.tensor.plain import unwrapped
+from xla_core.engine.tensor.values import value_of
 
 REDUCE_SUM = ReduceOp.SUM.value
 REDUCE_MUL = ReduceOp.MUL.value
@@ -78,7 +78,7 @@ def unlazy(tensors: Iterable[torch.Tensor]) -> None:
 
     All of one device come from one execution. Raises as reading the value does.
     """
-    block([value_of(plain(tensor)) for tensor in tensors])
+    block([value_of(unwrapped(tensor)) for tensor in tensors])
 
 
 def set_rng_state(seed: int, device: torch.device | str | None = None) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from xla_core import installation
-from xla_core._compat import before_device_meshes
-from xla_core.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
-from xla_core.installation import DEBUG, DISTRIBUTED, SERIALIZATION, SPMD
-from xla_core.runtime.client import before_start
+from xla_core.base import installation
+from xla_core.base.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
+from xla_core.base.installation import DEBUG, DISTRIBUTED, SERIALIZATION, SPMD
+from xla_core.base.private_torch import before_device_meshes
+from xla_core.engine.runtime.client import before_start
 
 GROUP = "xla_core.plugins"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from xla_core import config
 from xla_core.api import hardware
 from xla_core.api.replicas import place
-from xla_core.compat import tpu
+from xla_core.api.tpu import host as tpu
+from xla_core.base import config
 
 
 def local_process_count() -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xla_core.compile import disk
-from xla_core.compile.cache import programs
+from xla_core.engine.compile import disk
+from xla_core.engine.compile.cache import programs
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:

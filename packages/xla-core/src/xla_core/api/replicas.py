@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from xla_core import config
 from xla_core.api.plugins import implementations
-from xla_core.runtime.topology import Topology, topology
+from xla_core.base import config
+from xla_core.engine.runtime.topology import Topology, topology
 
 
 def place() -> Topology:

@@ -13,7 +13,7 @@ from xla_core.api.processes import local_process_count
 from xla_core.api.replicas import is_replica, joined, place
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.user_modules import xr
-from xla_core.runtime import client
+from xla_core.engine.runtime import client
 
 
 def addressable_device_count() -> int:

@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from xla_core import config
+from xla_core.api.collective_arguments import Groups, check_groups, check_output, check_tensors, tensor_list
 from xla_core.api.conversion import maybe_convert_to_cpu
 from xla_core.api.plugins import missing
+from xla_core.api.reductions import parse_reduce_op
 from xla_core.api.replication import addressable_device_count, global_device_count, global_ordinal
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.step import sync
 from xla_core.api.step_closures import device_context
 from xla_core.api.user_modules import xm, xr
-from xla_core.collective_arguments import Groups, check_groups, check_output, check_tensors, tensor_list
-from xla_core.installation import DISTRIBUTED, SERIALIZATION
-from xla_core.reductions import parse_reduce_op
+from xla_core.base import config
+from xla_core.base.installation import DISTRIBUTED, SERIALIZATION
 
 
 class Serves(enum.Enum):

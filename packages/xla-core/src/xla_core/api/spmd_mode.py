@@ -6,14 +6,14 @@ import gc
 import warnings
 from dataclasses import replace
 
-from xla_core import config
 from xla_core.api import plugins
-from xla_core.frontend import sharding
-from xla_core.frontend.tensor import XLATensor
-from xla_core.installation import SPMD
-from xla_core.ir.sharding import spans_devices
-from xla_core.runtime import client
-from xla_core.runtime.topology import set_topology, topology
+from xla_core.base import config
+from xla_core.base.installation import SPMD
+from xla_core.engine.placement.sharding import spans_devices
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.topology import set_topology, topology
+from xla_core.engine.tensor import sharding
+from xla_core.engine.tensor.tensor import XLATensor
 
 
 def is_spmd() -> bool:

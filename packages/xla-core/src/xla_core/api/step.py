@@ -13,13 +13,13 @@ import torch
 
 from xla_core.api import eager, plugins
 from xla_core.api.graph_limit import GraphLimit
-from xla_core.captured.function import CapturedFunction, Policy, remember
-from xla_core.compat.deprecation import Deprecation
-from xla_core.frontend.dispatch import captures_lines
-from xla_core.metrics import Cause
-from xla_core.runtime import client
-from xla_core.runtime.source_location import enter_region, leave_region, open_scopes
-from xla_core.runtime.sync import forbid_reads, user_step
+from xla_core.base.deprecation import Deprecation
+from xla_core.base.metrics import Cause
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.source_location import enter_region, leave_region, open_scopes
+from xla_core.engine.runtime.sync import forbid_reads, user_step
+from xla_core.engine.tensor.dispatch import captures_lines
+from xla_core.features.captured.function import CapturedFunction, Policy, remember
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from xla_core.api.closures import AsyncClosureHandler, ClosureHandler
 from xla_core.api.conversion import xla_tensors
-from xla_core.compat.closures import AsyncClosureHandler, ClosureHandler
-from xla_core.frontend.tensor import XLATensor
-from xla_core.frontend.values import value_of
-from xla_core.runtime.client import recorder_of
-from xla_core.runtime.recorder import Recorder
-from xla_core.runtime.sync import after_step, before_step
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime.client import recorder_of
+from xla_core.engine.runtime.sync import after_step, before_step
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.engine.tensor.values import value_of
+from xla_core.engine.tracing.tokens import token_here
 
 
 @dataclass(slots=True, eq=False)
@@ -36,24 +37,6 @@ class _Queued:
             value_of(tensor)  # a view keeps the value it was last read as
 
 
-StandIn = Callable[[Any], Any]
-
-
-class _Apart(threading.local):
-    """This thread's recording apart from that of its devices, if there is one: how it stands for a tensor which is not an argument."""
-
-    stand_in: StandIn | None = None
-
-
-_apart = _Apart()
-
-
-def stand_in_by(stand_in: StandIn | None) -> StandIn | None:
-    """Let what this thread now records use `stand_in(token)` for a device's token (None: the token); gives the previous one."""
-    previous, _apart.stand_in = _apart.stand_in, stand_in
-    return previous
-
-
 class DeviceContext:
     """State of one device that lives as long as the process; users may add attributes."""
 
@@ -71,7 +54,7 @@ class DeviceContext:
 
         It stays one tensor, which setting it writes to: so a program that is recorded apart can take it and give it back.
         """
-        return self._token if self._token is None or _apart.stand_in is None else _apart.stand_in(self._token)
+        return token_here(self._token)
 
     @all_reduce_token.setter
     def all_reduce_token(self, token: Any) -> None:

@@ -12,7 +12,7 @@ from xla_core.api.devices import xla_real_device
 from xla_core.api.model import is_master_ordinal
 from xla_core.api.replication import global_ordinal
 from xla_core.api.user_modules import xm, xr
-from xla_core.metrics import snapshot
+from xla_core.base.metrics import snapshot
 
 
 def now(format: str = "%H:%M:%S") -> str:

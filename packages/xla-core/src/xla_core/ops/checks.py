@@ -1,7 +1,7 @@
 """Checks of what only data shows to be wrong, such as an index out of range: done by the program, raised when its results are read.
 
-A lowering calls `context.check` with what it tests; the program returns one error word beside its results (compile/emit.py), which the
-runtime looks at when a value is read or at a later sync (runtime/faults.py).
+A lowering calls `context.check` with what it tests; the program returns one error word beside its results (engine/compile/emit.py), which
+the runtime looks at when a value is read or at a later sync (engine/runtime/faults.py).
 """
 
 from __future__ import annotations

@@ -7,11 +7,8 @@ import pkgutil
 
 import xla_core.ops
 
-_NOT_FAMILIES = {"families", "table", "views"}
-
 
 def load() -> None:
     """Register all rows; raises RegistrationError for a duplicate or a name that torch does not know."""
-    for module in pkgutil.iter_modules(xla_core.ops.__path__):
-        if module.name not in _NOT_FAMILIES:
-            importlib.import_module(f"xla_core.ops.{module.name}")
+    for module in pkgutil.walk_packages(xla_core.ops.__path__, "xla_core.ops."):
+        importlib.import_module(module.name)

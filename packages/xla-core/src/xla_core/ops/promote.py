@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from xla_core.dtypes import natural_dtype, torch_dtype
+from xla_core.base.dtypes import natural_dtype, torch_dtype
 from xla_core.ops.axes import is_open
 from xla_core.ops.table import scalar
 

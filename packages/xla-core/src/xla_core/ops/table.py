@@ -1,7 +1,7 @@
 """The op table: one row per functional aten overload, with its lowering to `jax.lax` and the facts the recorder needs.
 
 An author writes the functional form only (`aten.add.Tensor`); in-place, `out=` and view forms follow from the aten schema
-(`frontend/schema.py`). Duplicates raise when the family is imported. Names that this torch does not have, because it is too old or
+(`engine/tensor/schema.py`). Duplicates raise when the family is imported. Names that this torch does not have, because it is too old or
 because a newer one took them away, are left out; `absent_operations` lists them, and a test knows for which torch each is right.
 """
 
@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import torch
 
-from xla_core._compat import OpOverload
-from xla_core.errors import RegistrationError
+from xla_core.base.errors import RegistrationError
+from xla_core.base.private_torch import OpOverload
 from xla_core.ops.checks import Check, Fault, made
 
 Lowering = Callable[..., Any]

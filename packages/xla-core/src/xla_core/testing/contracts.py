@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 
-from xla_core import metrics
-from xla_core._compat import OpOverload, tree_leaves, tree_map
-from xla_core.compile.passes import register_pass
-from xla_core.frontend.interop import graph_of, is_pending, sync
-from xla_core.frontend.schema import full_name
-from xla_core.ir.graph import Graph
-from xla_core.ir.text import graph_text
+from xla_core.base import metrics
+from xla_core.base.private_torch import OpOverload, tree_leaves, tree_map
+from xla_core.engine.compile.passes import register_pass
+from xla_core.engine.graph.graph import Graph
+from xla_core.engine.graph.text import graph_text
+from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.executor import wait_all
+from xla_core.engine.runtime.sync import retire
+from xla_core.engine.tensor.interop import graph_of, is_pending, sync
+from xla_core.engine.tensor.schema import full_name
 from xla_core.ops.table import TABLE
-from xla_core.runtime.client import current_recorder
-from xla_core.runtime.executor import wait_all
-from xla_core.runtime.sync import retire
 from xla_core.testing.lowering import lower_once
 
 Sample = tuple[tuple[Any, ...], dict[str, Any]]

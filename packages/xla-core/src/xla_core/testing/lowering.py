@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xla_core._compat import OpOverload, tree_flatten, tree_map
-from xla_core.compile.compiler import across_replicas
-from xla_core.compile.options import compiler_options
-from xla_core.dtypes import natural_dtype
-from xla_core.ir.manual import REPLICA_AXIS
+from xla_core.base.dtypes import natural_dtype
+from xla_core.base.private_torch import OpOverload, tree_flatten, tree_map
+from xla_core.engine.compile.compiler import across_replicas
+from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.placement.manual import REPLICA_AXIS
 from xla_core.ops.table import TABLE, Context
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format")

@@ -40,7 +40,14 @@ _TORCH, _JAX = (f"{Path(module.__file__ or '').parent}/" for module in (torch, j
 # Events time exactly what runs in these.
 _TIMED = tuple(
     _CORE + part
-    for part in ("runtime/sync.py", "runtime/executor.py", "runtime/timing.py", "runtime/transfer.py", "compile/", "frontend/fallback.py")
+    for part in (
+        "engine/runtime/sync.py",
+        "engine/runtime/executor.py",
+        "engine/runtime/timing.py",
+        "engine/runtime/transfer.py",
+        "engine/compile/",
+        "engine/tensor/fallback.py",
+    )
 )
 _LOADERS = (f"{_TORCH}utils/data/", "/xla_distributed/loader.py")
 _RECORDING = (_CORE, _TORCH, _JAX)

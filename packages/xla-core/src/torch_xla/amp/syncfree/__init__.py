@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xla_core.amp.syncfree import SGD, Adam, AdamW
+from xla_core.features.amp.syncfree import SGD, Adam, AdamW
 
 __all__ = ["SGD", "Adam", "AdamW"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.amp.steps import (
-    adam_step,
-    sgd_step,
-)
+from xla_core.features.amp.steps import adam_step, sgd_step
 
 __all__ = [
     "adam_step",

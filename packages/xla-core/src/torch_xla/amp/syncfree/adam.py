@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.amp.syncfree import (
-    Adam,
-)
+from xla_core.features.amp.syncfree import Adam
 
 __all__ = [
     "Adam",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.amp.syncfree import (
-    AdamW,
-)
+from xla_core.features.amp.syncfree import AdamW
 
 __all__ = [
     "AdamW",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.amp.syncfree import (
-    SGD,
-)
+from xla_core.features.amp.syncfree import SGD
 
 __all__ = [
     "SGD",

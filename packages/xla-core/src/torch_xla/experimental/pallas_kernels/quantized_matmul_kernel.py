@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.jax_functions import (
+from xla_core.features.kernels.jax_functions import (
     TUNED_BLOCK_SIZES,
     get_tpu_version,
     get_tuned_block_sizes,

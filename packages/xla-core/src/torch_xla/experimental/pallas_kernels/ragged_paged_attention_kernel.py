@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from xla_core.kernels.jax_functions import (
-    MIN_BLOCK_SIZE,
-    check_kernel_input,
-    ragged_paged_attention,
-)
-from xla_core.kernels.scores import (
-    DEFAULT_MASK_VALUE,
-)
+from xla_core.features.kernels.jax_functions import MIN_BLOCK_SIZE, check_kernel_input, ragged_paged_attention
+from xla_core.features.kernels.scores import DEFAULT_MASK_VALUE
 
 __all__ = [
     "DEFAULT_MASK_VALUE",

@@ -1,0 +1,1 @@
+"""Hosts of TPUs: their chips, their slices, and how processes share them."""

@@ -1,0 +1,200 @@
+"""Every environment variable that the core reads: one typed row each, parsed whenever it is asked for.
+
+Nothing else in the core may touch `os.environ`. A value that does not parse raises and says what is allowed; an empty
+text counts as unset. The documentation page of variables is generated from `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from xla_core.base import installation
+
+T = TypeVar("T")
+
+
+class FallbackPolicy(enum.Enum):
+    """The policy for operations without an XLA lowering."""
+
+    ALLOW = "allow"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """One variable. `parse` raises ValueError for a bad text; `allowed` completes the sentence "must be ..."."""
+
+    name: str
+    default: T
+    doc: str
+    parse: Callable[[str], T]
+    allowed: str
+
+    def get(self) -> T:
+        """The value now. Raises: ValueError naming variable, text and what is allowed."""
+        text = os.environ.get(self.name)
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise ValueError(f"environment variable {self.name} is {text!r}, must be {self.allowed}") from None
+
+    def is_set(self) -> bool:
+        """Whether the environment gives a value, so that the default does not apply."""
+        return bool(os.environ.get(self.name))
+
+    def set(self, value: T | None) -> None:
+        """Write `value` to the environment, also for child processes; None removes the variable."""
+        if value is None:
+            os.environ.pop(self.name, None)
+            return
+        text = _text(value)
+        if self.parse(text) != value:
+            raise ValueError(f"environment variable {self.name} cannot be set to {value!r}, must be {self.allowed}")
+        os.environ[self.name] = text
+
+
+def _text(value: object) -> str:
+    """The environment's spelling of a parsed value."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return str(value.value) if isinstance(value, enum.Enum) else str(value)
+
+
+@contextmanager
+def override(setting: Setting[T], value: T | None) -> Iterator[None]:
+    """Give `setting` another value inside the block (None: unset), for the whole process."""
+    before = os.environ.get(setting.name)
+    setting.set(value)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(setting.name, None)
+        else:
+            os.environ[setting.name] = before
+
+
+def _parse_bool(text: str) -> bool:
+    known = {"true": True, "false": False}.get(text.strip().lower())
+    if known is None:
+        number = int(text)
+        if number < 0:
+            raise ValueError(text)
+        known = number > 0
+    return known
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < minimum:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+def _parse_fraction(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(text)
+    return number
+
+
+def _flag(name: str, default: bool, doc: str) -> Setting[bool]:
+    return Setting(name, default, doc, _parse_bool, "0, 1, true or false")
+
+
+def _int(name: str, default: int, doc: str, minimum: int = 0) -> Setting[int]:
+    return Setting(name, default, doc, _at_least(minimum), f"an integer of at least {minimum}")
+
+
+def _optional_int(name: str, doc: str, minimum: int = 0) -> Setting[int | None]:
+    return Setting(name, None, doc, _at_least(minimum), f"an integer of at least {minimum}")
+
+
+def _optional_str(name: str, doc: str) -> Setting[str | None]:
+    return Setting(name, None, doc, str, "a text")
+
+
+# Behaviour of tensors and steps.
+ALWAYS_ALLREDUCE = _flag("XLA_ALWAYS_ALLREDUCE", False, "`all_reduce` issues a collective even for one replica.")
+RATE_TRACKER_SMOOTHING = Setting(
+    "RATE_TRACKER_SMOOTHING", 0.4, "Share of the previous rate in `RateTracker.rate()`.", _parse_fraction, "a number from 0 to 1"
+)
+EMIT_STEPLOG = _flag("XLA_EMIT_STEPLOG", False, "Each step sync writes one line to stderr.")
+SYNC_WAIT: Setting[bool | None] = Setting(
+    "XLA_SYNC_WAIT", None, "When set, replaces the `wait` argument of step syncs.", _parse_bool, "0, 1, true or false"
+)
+USE_SPMD = _flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones.")
+AUTO_SPMD = _flag("XLA_AUTO_SPMD", False, "SPMD mode: uploaded tensors are sharded over all devices by a policy, see docs/spmd.md.")
+USE_BF16 = _flag(
+    "XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16. Fixed with the first tensor."
+)
+DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32. Fixed with the first tensor.")
+USE_32BIT_LONG = _flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32. Fixed with the first tensor.")
+NO_SPECIAL_SCALARS = _flag(
+    "XLA_NO_SPECIAL_SCALARS", False, "Python numbers are inputs of a program from the start, not constants until they change."
+)
+FALLBACK = Setting(
+    "XLA_FALLBACK",
+    FallbackPolicy.ALLOW,
+    "Operations without lowering: `allow` runs them on the CPU, `error` raises FallbackError.",
+    FallbackPolicy,
+    "allow or error",
+)
+USE_EAGER_DEBUG_MODE = _flag("XLA_USE_EAGER_DEBUG_MODE", False, "Every operation runs as soon as it is recorded.")
+MAX_PENDING = _int(
+    "XLA_MAX_PENDING",
+    20000,
+    "Operations, with their inputs, that may be pending on a device; with more, a loop without `torch_xla.sync()` is run turn by turn, and "
+    "the same when a value is read by a program of 500. 0: no limit.",
+)
+MAX_ASYNC_QUEUE = _int("XLA_MAX_ASYNC_QUEUE", 100, "Step closures that may wait for the background thread.", minimum=1)
+CHECKS = _flag(
+    "XLA_CHECKS",
+    True,
+    "Programs test what only data shows to be wrong, such as an index out of range; torch's error is raised when a value is read or at a "
+    "later sync. Read when a program is compiled.",
+)
+
+# Hardware, processes and replicas.
+PJRT_DEVICE = _optional_str("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset.")
+PJRT_SELECT_DEFAULT_DEVICE = _flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset.")
+CPU_NUM_DEVICES = _int("CPU_NUM_DEVICES", 1, "Number of CPU devices.", minimum=1)
+PJRT_DYNAMIC_PLUGINS = _flag("PJRT_DYNAMIC_PLUGINS", False, "Register all installed plugins (`torch_xla.plugins`) when devices start.")
+PJRT_CPU_ASYNC_CLIENT = _flag("PJRT_CPU_ASYNC_CLIENT", True, "The CPU client runs programs in the background.")
+LOCAL_RANK = _optional_int("LOCAL_RANK", "Number of this process on its host, as torchrun sets it.")
+RANK = _optional_int("RANK", "Number of this process in the job, as torchrun sets it.")
+WORLD_SIZE = _optional_int("WORLD_SIZE", "Processes of the job, as torchrun sets it.", minimum=1)
+LOCAL_WORLD_SIZE = _optional_int("LOCAL_WORLD_SIZE", "Processes of the job on this host, as torchrun sets it.", minimum=1)
+MASTER_ADDR = _optional_str("MASTER_ADDR", "Address of the host where the processes of a job meet.")
+
+# Compiled programs.
+COMPILATION_CACHE_SIZE = _int("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
+PERSISTENT_CACHE_PATH = _optional_str("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
+PERSISTENT_CACHE_READ_ONLY = _flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
+
+# Debugging.
+HLO_DEBUG = _flag("XLA_HLO_DEBUG", False, "Source locations of the user's code in StableHLO.")
+IR_DEBUG = _flag("XLA_IR_DEBUG", False, "Every recorded operation keeps the user's line.")
+CORE_VERIFY = _int("XLA_CORE_VERIFY", 0, "From 1 on, graphs are verified between passes.")
+METRICS_SAMPLES = _int("XLA_METRICS_SAMPLES", 1024, "Samples that a metric keeps.", minimum=1)
+SAVE_HLO_FILE = _optional_str("XLA_SAVE_HLO_FILE", "File to which the HLO of a program that failed to compile is appended.")
+DUMP_HLO_GRAPH = _flag("XLA_DUMP_HLO_GRAPH", False, "Put the HLO of a program that failed to compile into the error message.")
+DYNAMO_DEBUG = _flag("XLA_DYNAMO_DEBUG", False, "Log what the `openxla` backend of `torch.compile` does.")
+
+
+SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))
+
+
+def installed_settings() -> dict[str, tuple[Setting[object], ...]]:
+    """The variables that each installed distribution reads, by its name: what its entry point of group `xla_core.settings` names."""
+    return {name: tuple(rows) for name, rows in installation.load("xla_core.settings")}

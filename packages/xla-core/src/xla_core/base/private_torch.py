@@ -1,0 +1,681 @@
+"""The private names of torch that the core cannot do without, each behind a name that says what it is for.
+
+A test imports every one, so that an upgrade that takes one away fails there first.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import _compile
+from torch._C._dynamo import eval_frame as _eval_frame
+from torch.nn.utils import stateless
+from torch.utils import _device, _python_dispatch, _pytree
+from torch.utils.backend_registration import rename_privateuse1_backend
+
+try:
+    from torch._C import _acc
+except ImportError as error:
+    raise ImportError(
+        f"xla-core needs torch 2.10 or newer (found {torch.__version__}): older ones cannot add a device from Python"
+    ) from error
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# (major, minor) of this torch, for the few places that have to know.
+torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+OpOverload: TypeAlias = torch._ops.OpOverload
+# An operator that takes functions or operators: `torch.ops.higher_order`.
+HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
+# Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
+TreeSpec: TypeAlias = _pytree.TreeSpec
+# Sees each operation below autograd; pushed while a body is recorded.
+DispatchMode: Any = _python_dispatch.TorchDispatchMode
+tree_flatten = _pytree.tree_flatten
+tree_leaves = _pytree.tree_leaves
+tree_map = _pytree.tree_map
+tree_unflatten = _pytree.tree_unflatten
+treespec_dumps = _pytree.treespec_dumps
+
+
+def treespec_children(spec: TreeSpec) -> list[TreeSpec]:
+    """What a nesting holds, by position. Older torch has it as an attribute only."""
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
+
+
+# A wrapper tensor without storage: (cls, size, strides, storage_offset, memory_format, dtype, layout, device).
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+# A context in which torch functions are their own again, whatever modes and subclasses are about.
+without_torch_function: Any = torch._C.DisableTorchFunction
+# Keeps torch functions from re-entering Python for our subclass.
+DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
+# What torch itself pickles tensors of storage-less devices with; allowed under weights_only.
+rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
+# And with what it pickles subclasses that have attributes; pickles name these functions.
+rebuild_subclass: Any = torch._tensor._rebuild_from_type_v2
+# The text of a CPU tensor as torch prints it.
+tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
+# The lazy conjugate and negative bits of a wrapper: torch resolves them before an operation reaches the subclass.
+set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
+set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
+# Whether a dispatch key has a kernel for an operation.
+has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+# The names of all operations, with their overloads.
+operation_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
+# False inside a backward pass for chosen inputs only, which reentrant checkpoints cannot serve.
+backward_is_whole: Callable[[], bool] = torch.autograd._is_checkpoint_valid
+
+
+_LAZY_BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
+
+
+def as_called_by_user() -> Any:
+    """A context in which conjugate and negative bits count again.
+
+    Inside `__torch_dispatch__` torch has resolved those of the arguments, and no longer looks at those of tensors that kernels make.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kernel that `func` has for a dispatch key, whatever its arguments would dispatch to."""
+    with as_called_by_user():
+        return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+
+
+def register_device(name: str, module: ModuleType) -> None:
+    """Make `name` the device behind torch's PrivateUse1 key, with `module` as `torch.<name>`."""
+    rename_privateuse1_backend(name)
+    torch._register_device_module(name, module)
+    _KEEP_ALIVE.extend([_Hooks(module), _Guard()])
+    _acc.register_python_privateuseone_hook(_KEEP_ALIVE[0])
+    _acc.register_python_privateuseone_device_guard(_KEEP_ALIVE[1])
+
+
+_KEEP_ALIVE: list[Any] = []
+
+
+def trace_as_plain(kind: type[torch.Tensor]) -> None:
+    """Let `make_fx`, and by it `torch.func.linearize`, take tensors of this type that are no inputs as constants, as it takes plain ones.
+
+    Of another subclass it traces what that does inside instead, and loses the result.
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, kind)  # type: ignore[assignment]
+
+
+class _Hooks(_acc.PrivateUse1Hooks):
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self._module = module
+
+    def is_available(self) -> bool:
+        return bool(self._module.is_available())
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        return True
+
+
+class _Lost(threading.local):
+    """The exception that was under way when torch called the device guard of this thread."""
+
+    error: BaseException | None = None
+
+
+_lost = _Lost()
+_ENDED = zip()  # an iterator that has nothing to give
+
+
+class _Guard(_acc.DeviceGuard):
+    def type_(self, kind: Any = torch._C._autograd.DeviceType.PrivateUse1, ended: Any = _ENDED, lost: Any = _lost) -> Any:
+        """The device type. Only locals are read: while an exception leaves torch's engine, its destructors call this.
+
+        An exception that is still set when a Python guard returns would abort the process, so it is taken away here, and given
+        back by `guarded_engine`. Each operation with a gradient calls this up to three times: a loop over an iterator that has ended
+        raises what is set, but for StopIteration, in less time than any call.
+        """
+        try:
+            for _ in ended:
+                pass
+        except BaseException as error:
+            lost.error = error
+        return kind
+
+
+def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> None:
+    """Mend what torch's engine lacks for a device made in Python, for backward passes from outputs that `is_ours` accepts.
+
+    They run in the calling thread (the engine has threads for one device only), and an exception inside them reaches the caller.
+    enter: called before every backward pass.
+    """
+    from torch.autograd import graph
+
+    run = graph._engine_run_backward
+
+    @functools.wraps(run)
+    def guarded_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        enter()
+        if not any(is_ours(output) for output in outputs):
+            return run(outputs, *args, **kwargs)
+        _lost.error = None
+        try:
+            with torch.autograd.set_multithreading_enabled(False):
+                return run(outputs, *args, **kwargs)
+        except SystemError as none_set:
+            error, _lost.error = _lost.error, None
+            if error is None:
+                if "without setting an exception" not in str(none_set):
+                    raise
+                error = StopIteration()  # what the guard's loop takes for its own end
+            raise error from None
+
+    never_trace(guarded_engine.__code__)  # type: ignore[attr-defined]
+    graph._engine_run_backward = guarded_engine  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = guarded_engine  # type: ignore[assignment,attr-defined]
+
+
+def redirect_moves(default: Callable[[], torch.device]) -> None:
+    """Let what copies data in C++ take our device without an index for `default()`: there, torch asks a Python guard for no index."""
+    kind = default().type
+
+    def indexed(device: Any) -> Any:
+        if isinstance(device, torch.device):
+            return default() if device.type == kind and device.index is None else device
+        return default() if type(device) is str and device == kind else device
+
+    def redirect(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def redirected(source: Any, *args: Any, **kwargs: Any) -> Any:
+            if "device" in kwargs:
+                kwargs = {**kwargs, "device": indexed(kwargs["device"])}
+            return function(source, *[indexed(arg) for arg in args], **kwargs)
+
+        return redirected
+
+    _device._device_constructors()  # what a default device is given to, remembered as it is before the next line
+    for place, name in ((torch.Tensor, "to"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray")):
+        setattr(place, name, redirect(getattr(place, name)))
+
+
+_HOST_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+# The C++ side of a tensor: set to that of another tensor, or read without autograd history.
+set_cpp_data: Callable[[torch.Tensor, torch.Tensor], None] = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+cpp_data: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+# The storage that C++ shares among tensors which share data.
+cpp_storage: Callable[[torch.Tensor], torch.UntypedStorage] = torch.Tensor.untyped_storage
+# Whether modules swap their parameters with moved ones, instead of giving them the data.
+swaps_parameters: Callable[[], bool] = torch.__future__.get_swap_module_params_on_conversion
+# What classes have whose operations are those of C++.
+NO_TORCH_DISPATCH: Any = torch.Tensor.__torch_dispatch__
+# Whether a tensor may get the data of another: what modules ask when they move their parameters.
+may_get_data: Callable[[torch.Tensor, torch.Tensor], bool] = torch._has_compatible_shallow_copy_type
+# A tensor of a subclass over the data of another, without its history and with it.
+# How many hold a tensor in C++: its Python object, the tensor whose gradient it is, graphs of autograd that saved it.
+count_holders: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
+make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
+as_subclass: Callable[..., Any] = torch.Tensor.as_subclass
+
+
+def make_bridge(kind: type, size: Any, strides: Any, offset: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """A wrapper whose data C++ also gives to tensors on the CPU: it has the CPU's key beside our own, which outranks it."""
+    made = make_wrapper(
+        kind, size, strides, offset, None, dtype, torch.strided, device, False, False, None, False, False, _HOST_KEY
+    )  # not pinned, no gradient, nothing of it asked of Python
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    return made
+
+
+def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]]) -> None:
+    """Put what each function makes of torch's own (`(owner, name)`) in its place. `torch.compile` does not look into it."""
+    for (owner, name), make in replacements.items():
+        made = make(getattr(owner, name))
+        if isinstance(made, FunctionType):
+            made.__name__ = name  # by which dynamo knows methods of tensors
+        setattr(owner, name, made)
+        for function in (made, getattr(made, "fget", None), getattr(made, "fset", None)):
+            if isinstance(function, FunctionType):
+                never_trace(function.__code__)
+
+
+CppGenerator: Any = torch._C.Generator
+CppStream: Any = torch.Stream
+CppEvent: Any = torch.Event
+
+
+def class_by_device(own: type, ours: Callable[..., Any], by_default: bool = False) -> type:
+    """A class that stands for torch's `own`: calls for our device make one of `ours`, all others one of torch's.
+
+    by_default: whether a call that names no device is for ours, as it is where torch means its accelerator.
+    """
+
+    class ByDevice(type(own)):  # type: ignore[misc]
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is not stand_in:
+                return super().__call__(*args, **kwargs)
+            device = kwargs.get("device", args[0] if args else None)
+            kind = None if device is None or isinstance(device, int) else torch.device(device).type
+            for_us = by_default if kind is None else kind == torch._C._get_privateuse1_backend_name()
+            return (ours if for_us else own)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, own) if cls is stand_in else super().__instancecheck__(instance)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, own) if cls is stand_in else super().__subclasscheck__(kind)
+
+    stand_in = ByDevice(own.__name__, (own,), {"__module__": "torch", "__doc__": own.__doc__})
+    return stand_in
+
+
+def pins_for_others(device: Any) -> torch.device | None:
+    """The device of torch's own for which memory of the host is pinned; None if that is ours or nobody's."""
+    kind = None if device is None else torch.device(device).type
+    return torch.device("cuda") if kind in (None, "cuda") and torch.cuda.is_available() else None
+
+
+def serve_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer what `torch.accelerator` asks C++, which has no way to ask a device that was added from Python."""
+    for name, function in functions.items():
+        private = f"_accelerator_{name}"
+        if hasattr(torch._C, private):
+            never_trace(getattr(function, "__func__", function).__code__)  # torch.compile asks for streams while it runs
+            setattr(torch._C, private, function)
+
+
+def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -> None:
+    """Call `opened` before forward-mode differentiation begins and `closed` after it has ended."""
+    from torch.autograd import forward_ad
+
+    enter, leave = forward_ad.enter_dual_level, forward_ad.exit_dual_level
+
+    @functools.wraps(enter)
+    def enter_dual_level() -> int:
+        if forward_ad._current_level < 0:
+            opened()
+        return int(enter())  # type: ignore[no-untyped-call]
+
+    @functools.wraps(leave)
+    def exit_dual_level(*, level: int | None = None) -> None:
+        leave(level=level)  # type: ignore[no-untyped-call]
+        if forward_ad._current_level < 0:
+            closed()
+
+    forward_ad.enter_dual_level = enter_dual_level
+    forward_ad.exit_dual_level = exit_dual_level
+
+
+def excluding_key(key: str) -> Any:
+    """A context manager inside which the dispatcher of this thread passes over a dispatch key."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+
+
+def foreach_types() -> tuple[list[Any], ...]:
+    """The lists of exact tensor types for which torch chooses list operations by itself: its optimizers', and its utilities'."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    return (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def complete_momenta_of_sgd(
+    complete: Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor | None], bool], bool],
+) -> None:
+    """Call `complete(parameters, gradients, momenta, dampened)` before each update of SGD with momentum.
+
+    It may fill in momenta that do not exist yet. It gives whether all of them are new: then nothing is dampened, as torch dampens no
+    first step.
+    """
+    from torch.optim import sgd
+
+    def completing(update: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(update)
+        def updated(
+            params: list[torch.Tensor],
+            grads: list[torch.Tensor],
+            momenta: list[torch.Tensor | None],
+            *,
+            momentum: float,
+            dampening: float,
+            **options: Any,
+        ) -> None:
+            if momentum != 0 and complete(params, grads, momenta, dampening != 0):
+                dampening = 0.0 if isinstance(dampening, float) else 0
+            update(params, grads, momenta, momentum=momentum, dampening=dampening, **options)
+
+        return updated
+
+    for name in ("_single_tensor_sgd", "_multi_tensor_sgd", "_fused_sgd"):
+        setattr(sgd, name, completing(getattr(sgd, name)))
+
+
+def radam_in_lists(applies: Callable[[torch.Tensor], bool]) -> None:
+    """Let RAdam's loop over parameters that all satisfy `applies` be its list form: the loop branches in Python at its sixth step."""
+    from torch.optim import radam
+
+    loop = radam._single_tensor_radam
+
+    @functools.wraps(loop)
+    def loop_or_lists(params: list[torch.Tensor], *state: Any, differentiable: bool, **options: Any) -> None:
+        lists = bool(params) and not differentiable and all(map(applies, params))
+        step = radam._multi_tensor_radam if lists else loop
+        step(params, *state, differentiable=differentiable, **options)
+
+    radam._single_tensor_radam = loop_or_lists
+
+
+def adam_by(update: Callable[..., bool]) -> None:
+    """Let `update` take the updates of Adam and AdamW over, of lists and of one parameter after the other, which compute the same.
+
+    Where it gives False, or a mode watches, torch does it.
+    """
+    from torch.optim import adam
+
+    def taken_over(usual: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(usual)
+        def update_or_usual(*state: Any, **options: Any) -> None:
+            if torch.compiler.is_compiling() or _watched() or not update(*state, **options):
+                usual(*state, **options)
+
+        return update_or_usual
+
+    adam._multi_tensor_adam = taken_over(adam._multi_tensor_adam)
+    adam._single_tensor_adam = taken_over(adam._single_tensor_adam)
+
+
+def _watched() -> bool:
+    """Whether this thread is in a mode that is told of each operation; that of the default device changes those only that make tensors."""
+    if has_dispatch_modes():
+        return True
+    modes = torch.overrides._get_current_function_mode_stack() if torch._C._len_torch_function_stack() else ()
+    return any(type(mode) is not _device.DeviceContext for mode in modes)
+
+
+# What stands in traced graphs for `with torch.autocast(...)`.
+enter_autocast: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
+exit_autocast: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
+# The module of the functions that begin and end a transform of torch.func in traced graphs.
+FUNCTION_TRANSFORMS_IN = "torch._C._functorch"
+
+
+def never_trace(code: CodeType) -> None:
+    """Keep `torch.compile` from tracing frames of `code`, and all that they call."""
+    skip = _eval_frame._FrameAction.SKIP
+    _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
+
+
+def infer_before_dynamo() -> Callable[[], None]:
+    """Have torch's descriptions of operations run as long as dynamo is not imported; returns what ends this, to be called when it is.
+
+    Many import it at their first call, to ask that it does not trace them: more than half a second, in a process that traces nothing.
+    """
+    asking: CodeType = _compile._disable_dynamo(lambda: None).__code__
+    asked: set[FunctionType] = set()
+    for table in torch._decomp.global_decomposition_table.values():
+        for described in table.values():
+            function: Any = described
+            while isinstance(function, FunctionType):  # each of those that it wraps
+                cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+                wrapped = cells["fn"].cell_contents if "fn" in cells else None
+                if function.__code__ is asking and wrapped is not None:
+                    asked.add(wrapped)
+                function = wrapped
+    for each in asked:
+        vars(each)["__dynamo_disable"] = each  # where torch looks for what dynamo made of it
+
+    def end() -> None:
+        for each in asked:
+            vars(each).pop("__dynamo_disable", None)
+
+    return end
+
+
+def between_graphs(function: _Function) -> _Function:
+    """`function`, which `torch.compile` calls between its graphs and never traces; with fullgraph=True that is its error."""
+    never_trace(function.__code__)
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="it calls JAX, or moves data between tensors")
+    return function
+
+
+# What torch.compile is told of the dimensions of a tensor, on the tensor itself.
+_MARKS = tuple(f"_dynamo_{kind}_indices" for kind in ("dynamic", "static", "strict_unbacked", "unbacked", "weak_dynamic"))
+
+
+def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]) -> None:
+    """Let `torch.compile` treat instances of `kind` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
+
+    fixed: whether the shape of an instance must not become a variable of the traced graph.
+    """
+    make = builder.VariableBuilder
+
+    def wrap_tensor(variables: Any, tensor: Any) -> Any:
+        if not fixed(tensor):
+            return make.wrap_tensor(variables, tensor)
+        attributes = tensor.__dict__
+        marks = {name: attributes.pop(name) for name in _MARKS if name in attributes}
+        tensor._dynamo_static_indices = set(range(tensor.dim()))  # as mark_static does, which refuses while tracing
+        try:
+            return make.wrap_tensor(variables, tensor)
+        finally:
+            del tensor._dynamo_static_indices
+            attributes.update(marks)
+
+    for trace_numpy in (False, True):
+        make._type_dispatch_impl(trace_numpy)[kind] = wrap_tensor
+    subclass_of = builder.infer_subclass_type
+
+    def infer_subclass_type(value: Any) -> Any:
+        return None if type(value) is kind else subclass_of(value)
+
+    builder.infer_subclass_type = infer_subclass_type
+
+
+def trace_constants_on_the_host(kind: type) -> None:
+    """While torch traces with fake tensors, `torch.tensor(data, device=ours)` first makes a CPU constant that the tracers know.
+
+    They ask whether our device is there only for this; saying no also keeps them from starting it. What they compute of such a constant
+    on the device, of class `kind`, is no constant: they would compute further with it below Python.
+    """
+    from torch._subclasses import fake_tensor
+
+    vars(fake_tensor)["_is_privateuse1_backend_available"] = lambda: False
+    own = fake_tensor.FakeTensorMode.may_turn_const
+    fake_tensor.FakeTensorMode.may_turn_const = lambda mode, tensor: type(tensor) is not kind and own(mode, tensor)  # type: ignore[assignment,method-assign]
+
+
+def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as torch's ahead-of-time autograd calls compiled graphs: with one list of all arguments."""
+    from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+
+    made: Callable[..., Any] = make_boxed_func(function)
+    return made
+
+
+def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """The backend of `torch.compile` that gives `compiler` graphs of aten operations, forward and backward ones."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    backend: Callable[..., Any] = aot_autograd(fw_compiler=compiler)
+    return backend
+
+
+INDUCTOR_STARTS_IN = "torch._inductor.compile_fx"
+
+
+def before_device_meshes(wanted: str, ready: Callable[[], object]) -> None:
+    """Call `ready` whenever somebody makes torch's DeviceMesh for this type of device, until another `__new__` takes this one's place."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def new(cls: type, device_type: str = "", *_: Any, **__: Any) -> Any:  # torch passes it by this name, too
+        if device_type == wanted:
+            ready()
+        make: Any = DeviceMesh.__new__
+        return object.__new__(cls) if make is new else make(cls, device_type)
+
+    DeviceMesh.__new__ = new  # type: ignore[method-assign]
+
+
+def check_before_inductor(module: Any, check: Callable[[Iterable[Any]], None]) -> None:
+    """Call `check` with the values of a graph, those with which torch traced it, before torch's own compiler takes it.
+
+    module: INDUCTOR_STARTS_IN.
+    """
+    own = module.compile_fx
+
+    @functools.wraps(own)
+    def compile_fx(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nodes = model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ()
+        check([*inputs, *[node.meta.get("example_value") for node in nodes]])
+        return own(model, inputs, *args, **kwargs)
+
+    module.compile_fx = compile_fx
+
+
+def constructor_mover(target: str) -> Any:
+    """Torch's pass that makes the tensors of a traced graph on devices of type `target` that were made on the CPU for operations there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch's own code there
+        from torch._inductor.fx_passes.post_grad import ConstructorMoverPass
+
+    return ConstructorMoverPass(target)
+
+
+def describing() -> bool:
+    """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
+    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
+        return True  # dynamo
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None  # ahead-of-time autograd
+
+
+def show_layouts_to_aliases(module: Any, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Let ahead-of-time autograd see `layout(result)`, with torch's own strides, where it makes an alias like a result of a compiled graph.
+
+    module: one of those in `ALIASES_MADE_IN`, after its import.
+    """
+    own = module.gen_alias_from_base
+    if getattr(own, "__wrapped__", None) is not None:  # another of these modules has brought it along
+        return
+
+    @functools.wraps(own)
+    def gen_alias_from_base(base: torch.Tensor, like: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return own(base, layout(like), *args, **kwargs)
+
+    module.gen_alias_from_base = gen_alias_from_base
+
+
+ALIASES_MADE_IN = ("torch._functorch._aot_autograd.functional_utils", "torch._functorch._aot_autograd.runtime_wrappers")
+
+
+# Whether this thread is in modes that see each operation.
+has_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
+@contextmanager
+def hidden_from_modes(*, all_of_them: bool = False) -> Iterator[None]:
+    """Without those dispatch modes that want to see nothing of what torch.compile has compiled, one of torch's own among them; or any."""
+    with ExitStack() as stack:
+        while (mode := _python_dispatch._get_current_dispatch_mode()) is not None and (all_of_them or mode.ignore_compile_internals()):
+            stack.enter_context(_python_dispatch._pop_mode_temporarily())
+        yield
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether something around, such as a checkpoint, takes what operations save for their gradients."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+# A context in which a module has other tensors in the place of its parameters and buffers.
+reparametrized: Any = stateless._reparametrize_module
+
+
+@contextmanager
+def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Differentiate by `tensors` without running their hooks."""
+    hooks = [(found, dict(found)) for tensor in tensors if (found := tensor._backward_hooks)]
+    for found, _ in hooks:
+        found.clear()
+    try:
+        yield
+    finally:
+        for found, before in hooks:
+            found.update(before)
+
+
+def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:
+    """Let torch's higher-order operator `name` call `function` for tensors of the device, class `kind` or not, gradients included.
+
+    serves: whether it does so for these arguments; the others, as when torch traces, go torch's own way.
+    """
+    operator = getattr(torch.ops.higher_order, name)
+    keys = torch._C.DispatchKey
+    own = operator.py_kernels[keys.Autograd]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if serves(*args, *kwargs.values()) else own(*args, **kwargs)
+
+    operator.py_impl(kind)(function)
+    operator.py_impl(keys.PrivateUse1)(function)
+    operator.py_impl(keys.AutogradPrivateUse1)(run)
+
+
+def run_higher_order_on(operator: Any, kind: type) -> None:
+    """Let a higher-order operator run on tensors of class `kind` as on those of the CPU, unless it has a rule for them."""
+    dense = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    if dense is not None and kind not in operator.python_key_table:
+        operator.py_impl(kind)(dense)
+
+
+def pass_autocast_in_higher_order() -> None:
+    """Let torch's higher-order operators run under autocast on the device, as under that of the CPU: what is in them sees to it."""
+    key: Any = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # those that are defined later
+    for known in torch._ops._higher_order_ops.values():
+        known.fallthrough(key)
+
+
+RANDOM_STATES_DEFINED_IN = "torch._prims.rng_prims"
+
+
+def serve_random_states(module: Any, kind: type, save: Callable[..., Any], repeat: Callable[..., Any]) -> None:
+    """Let the operators by which a compiled backward graph draws a forward graph's random numbers again run on the device.
+
+    module: RANDOM_STATES_DEFINED_IN. kind: the class of the device's tensors. save: `(op, *args, **kwargs) -> (state, result)`.
+    repeat: `(state, op, *args, **kwargs) -> result`.
+    """
+    keys = torch._C.DispatchKey
+    for served, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
+        served.py_impl(kind)(function)
+        served.py_impl(keys.PrivateUse1)(function)
+    of_others = module.run_and_save_rng_state.py_kernels[keys.BackendSelect]
+
+    def by_device(op: Any, *args: Any, **kwargs: Any) -> Any:  # no tensor among the arguments
+        ours = torch.device(kwargs.get("device") or "cpu").type == "xla"
+        return save(op, *args, **kwargs) if ours else of_others(op, *args, **kwargs)
+
+    module.run_and_save_rng_state.py_kernels[keys.BackendSelect] = by_device
+
+
+def is_transformed(tensor: Any) -> bool:
+    """Whether a transform of `torch.func` wraps a tensor: a batch of `vmap`, a tangent, a gradient."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def reads_data(function: Any) -> bool:
+    """Whether what a function mode sees is the `.data` of a tensor. Looked up late: xla tensors bring their own property."""
+    return bool(function == torch.Tensor.data.__get__)  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""The engine: lazy tensors, graphs, compiling and running them."""

@@ -1,0 +1,300 @@
+"""Compiled programs on disk, under our own graph key, so that a warm start neither traces nor compiles.
+
+The payload of an entry (`engine/compile/entry.py`) is what `jax.experimental.serialize_executable` makes of a program. That is a
+pickle of native code, so an entry is only as trustworthy as its file: folder and file must belong to this user and be writable
+by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another program or version) is ignored
+with one warning, and the program is compiled.
+
+The key holds the source of every lowering: this package's, and that of whoever registered the operations of the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import marshal
+import os
+import pickle
+import platform
+import secrets
+import stat
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.metadata import Distribution, entry_points
+from pathlib import Path
+from types import CellType, ModuleType
+from typing import Any
+
+import jax
+import torch
+from jax.experimental import serialize_executable
+
+import xla_core
+from xla_core._version import __version__
+from xla_core.base import config, metrics
+from xla_core.base.dtypes import conversions
+from xla_core.base.files import atomic_write, sync_file
+from xla_core.base.private_jax import jaxlib_version
+from xla_core.engine.compile.compiler import donated_arguments
+from xla_core.engine.compile.entry import Identity, UnusableError, pack, unpack
+from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.graph.graph import Graph, aval_at
+from xla_core.engine.placement.sharding import sharding_at, sharding_text
+
+_HERE = Path(xla_core.__file__ or "").parent
+
+
+@dataclass(slots=True)
+class DiskCache:
+    """A folder of compiled programs. `readonly`: look up, never write."""
+
+    path: Path
+    readonly: bool
+    warned: bool = field(default=False, init=False)
+
+    def load(self, wanted: Identity) -> bytes | None:
+        """The payload stored for `wanted`, or None; warns once if an entry is there but not usable."""
+        path = self._entry(wanted)
+        try:
+            self._check_folder()
+            return unpack(wanted, _content(path))
+        except FileNotFoundError:
+            return None
+        except (OSError, UnusableError) as error:
+            self.complain(f"{path} is not used and the program compiled again: {error}")
+            return None
+
+    def store(self, identity: Identity, payload: bytes) -> None:
+        """Write an entry whole or not at all; warns once if that is not possible."""
+        if self.readonly:
+            return
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_folder()
+            with atomic_write(self._entry(identity), mode=0o600) as temporary:
+                temporary.write_bytes(pack(identity, payload))
+                sync_file(temporary)  # not the folder: an entry whose name is lost in a crash is compiled again
+        except (OSError, UnusableError) as error:
+            self.complain(f"compiled programs are not kept in {self.path}: {error}")
+
+    def complain(self, what: str) -> None:
+        """Warn, once for this cache."""
+        if not self.warned:
+            self.warned = True
+            warnings.warn(f"compilation cache: {what}", RuntimeWarning, stacklevel=2)
+
+    def _entry(self, identity: Identity) -> Path:
+        return self.path / f"{identity.key}.xla"
+
+    def _check_folder(self) -> None:
+        _check_owner(self.path.stat(), "the folder")
+
+
+def _check_owner(status: os.stat_result, what: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise UnusableError(f"{what} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnusableError(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
+
+
+def _content(path: Path) -> bytes:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise UnusableError("it is not a regular file")
+        _check_owner(status, "it")
+        return file.read()
+
+
+_active: DiskCache | None = None
+
+
+def configure(path: str | os.PathLike[str], readonly: bool = False) -> DiskCache:
+    """Use the folder `path` from now on."""
+    global _active
+    _active = DiskCache(Path(path).expanduser().absolute(), readonly)
+    return _active
+
+
+def active() -> DiskCache | None:
+    """The cache in use: the configured one, else that of `XLA_PERSISTENT_CACHE_PATH`, else none."""
+    path = config.PERSISTENT_CACHE_PATH.get()
+    if _active is None and path is not None:
+        configure(path, config.PERSISTENT_CACHE_READ_ONLY.get())
+    return _active
+
+
+def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Callable[..., Any] | None:
+    """The program stored for `key` on this kind of device, ready to call; None if there is no usable one.
+
+    devices: those that run the program together, `device` among them.
+    """
+    disk = active()
+    if disk is None:
+        return None
+    payload = disk.load(_identity(key, graph, arguments, device, devices))
+    loaded = None
+    if payload is not None:
+        in_tree = jax.tree.structure((tuple(arguments), {}))
+        out_tree = jax.tree.structure((0,) * (len(graph.outs) + 1))
+        try:
+            loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, device.client, devices)
+        except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, EOFError, pickle.UnpicklingError) as error:
+            disk.complain(f"an entry could not be loaded and the program is compiled again: {error}")
+    metrics.counter_add("PersistentCacheMiss" if loaded is None else "PersistentCacheHit")
+    return loaded
+
+
+def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> None:
+    """Keep a program compiled for `arguments` under `key`, as `load` finds it, if there is a cache that may be written."""
+    disk = active()
+    if disk is None or disk.readonly:
+        return
+    try:
+        payload, _, _ = serialize_executable.serialize(compiled)
+    except (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, pickle.PicklingError) as error:
+        disk.complain(f"a program cannot be serialized on {device.platform} and is not kept: {error}")
+        return
+    disk.store(_identity(key, graph, arguments, device, devices), payload)
+
+
+def _identity(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Identity:
+    places = [device.id, *(other.id for other in devices), jax.process_count()]
+    environment = f"{_environment(device)}\n{sorted(compiler_options(device.platform).items())}"
+    name = hashlib.sha256(f"{key}\n{places}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
+    return Identity(name, _interface(graph, arguments), environment)
+
+
+def _interface(graph: Graph, arguments: list[Any]) -> str:
+    """A program's interface as its caller knows it: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
+    donated = frozenset(donated_arguments(graph))
+    taken = [
+        f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (number in donated)}"
+        for number, argument in enumerate(arguments)
+    ]
+    given = [f"{aval_at(graph.entries, slot)}@{sharding_at(graph.entries, slot)}" for slot in graph.outs]
+    return f"{', '.join(taken)} -> {', '.join(given)}"
+
+
+def _lowerings(graph: Graph) -> list[str]:
+    """Digests of the code outside this package that lowers operations of the graph."""
+    functions = {id(entry[0].lower): entry[0].lower for entry in graph.entries if type(entry) is tuple}.values()
+    return sorted({digest for function in functions if (digest := _code_digest(function))})
+
+
+def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
+    """Of the package whose function this is, or of the file where that is no package, and of the values that the function is bound to.
+
+    Empty for this package, whose digest is its own. inside: the ids of what is being looked at.
+    """
+    bound: list[Any] = []
+    while isinstance(function, partial):
+        bound += [function.args, function.keywords]
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that is called, or compiled: nothing to read
+        bound.append(function)
+        function = type(function).__call__
+        code = getattr(function, "__code__", None)
+    if code is None:
+        return _value_digest(bound, inside)
+    if code.co_filename.startswith(f"{_HERE}{os.sep}"):
+        return ""
+    bound += [getattr(function, "__self__", None), getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
+    bound += [_held(cell) for cell in getattr(function, "__closure__", None) or ()]
+    file = Path(code.co_filename)
+    if not file.is_file():  # typed in, or made by exec: what else was typed in and is used
+        bound += [(name, function.__globals__[name]) for name in code.co_names if name in function.__globals__]
+        return f"{hashlib.sha256(marshal.dumps(code)).hexdigest()}{_value_digest(bound, inside)}"
+    while (file.parent / "__init__.py").is_file():
+        file = file.parent
+    return f"{_tree_digest(file)}{_value_digest(bound, inside)}"
+
+
+class _Nothing:
+    """Stands for the value of a name that has none (yet)."""
+
+
+def _held(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _Nothing
+
+
+_OF_THIS_PROCESS = secrets.token_hex()
+
+
+def _value_digest(value: Any, inside: frozenset[int]) -> str:
+    """Equal in two processes only for equal values; of one that cannot be written down it is no other process's."""
+    if value is None or id(value) in inside:
+        return ""
+    inside = inside | {id(value)}
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_value_digest(item, inside) for item in value)}]"
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if not isinstance(value, type) and (isinstance(value, partial) or hasattr(inspect.unwrap(value), "__code__")):
+        return _code_digest(value, inside)
+    try:
+        return hashlib.sha256(pickle.dumps(value)).hexdigest()
+    except Exception:  # whatever a class of the user's raises
+        return _OF_THIS_PROCESS
+
+
+@cache
+def _environment(device: jax.Device) -> str:
+    """All but the program that its machine code depends on."""
+    parts = [
+        __version__,
+        _tree_digest(_HERE),
+        jax.__version__,
+        jaxlib_version,
+        *_native_libraries(),
+        torch.__version__,
+        device.platform,
+        device.device_kind,
+        device.client.platform_version,
+        str(device.client.device_count()),
+        os.environ.get("XLA_FLAGS", ""),
+        conversions(),
+        _processor(),
+    ]
+    return "\n".join(parts)
+
+
+@cache
+def _native_libraries() -> list[str]:
+    """Digests of the libraries that compile and run programs: builds of one version differ. Wheels record them; others are read."""
+    brought_by = {"jaxlib", "libtpu", *(entry.dist.name for entry in entry_points(group="jax_plugins") if entry.dist is not None)}
+    digests = []
+    for name in sorted(brought_by):
+        for file in next((found.files for found in Distribution.discover(name=name)), None) or ():
+            if file.suffix == ".so":
+                digests.append(f"{name} {file} {file.hash.value if file.hash else _tree_digest(Path(str(file.locate())))}")
+    return digests
+
+
+def _processor(described: Path = Path("/proc/cpuinfo")) -> str:
+    """Instruction sets of this processor: programs for the CPU are native code. described: where the kernel tells of it."""
+    try:
+        rows = described.read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    flags = next((row for row in rows if row.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()}"
+
+
+@cache
+def _tree_digest(top: Path) -> str:
+    """A digest of a file, or of the source in a folder: a changed lowering must not find programs of the old one."""
+    digest = hashlib.sha256()
+    for file in [top] if top.is_file() else sorted(top.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,80 @@
+"""Abstract values: a shape and a dtype, interned, so that equality is identity and hashing costs nothing."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from xla_core.base.dtypes import device_dtype
+
+_SMALL = 1 << 14  # bytes
+
+
+class Aval:
+    """Shape and torch dtype of one value, and the dtype that stands for it on the device.
+
+    manual: each of the devices behind `xla:0` has a value like this (engine/placement/manual.py). small: its memory is not worth
+    taking over.
+    Make them with `aval_of` only: two equal avals are the same object.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.manual = manual
+        self.physical: np.dtype = device_dtype(dtype)
+        self.small = self.nbytes < _SMALL
+        self.integral = not (dtype.is_floating_point or dtype.is_complex)
+        # Made at first use and kept here, where finding them costs nothing.
+        self.root: Any = None  # the view that is the whole of such a base
+        self.blank: Any = None  # the operation that makes one of these with any values
+
+    @cached_property
+    def meta(self) -> torch.Tensor:
+        """A contiguous meta tensor of this shape and dtype. Read it only: it is shared."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+    @cached_property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a result as a lowering sees them."""
+        return jax.ShapeDtypeStruct(self.shape, self.physical)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return math.prod(self.shape) * self.physical.itemsize
+
+    def __repr__(self) -> str:
+        name = _SHORT.get(self.dtype, str(self.dtype).removeprefix("torch."))
+        return f"{name}[{','.join(map(str, self.shape))}]{' on each device' if self.manual else ''}"
+
+
+_SHORT = {
+    torch.bool: "pred",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+_INTERNED: dict[tuple[tuple[int, ...], torch.dtype, bool], Aval] = {}
+
+
+def aval_of(shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> Aval:
+    """The one Aval of `shape` and `dtype`; raises UnsupportedDtypeError for a dtype that XLA does not have."""
+    key = (shape, dtype, manual)
+    found = _INTERNED.get(key)
+    if found is None:
+        found = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype, manual))
+    return found

@@ -1,0 +1,355 @@
+"""What is pending on a device: its values, the pending graph that they are on, and the recorder, which has one of these at a time.
+
+Entries (entries.py) stand on the pending graph in recording order. It knows the values it defines by weak reference only: what is dead
+at a sync is no output.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import weakref
+from typing import Any, Protocol
+
+import jax
+import torch
+
+from xla_core.base.errors import DonatedError, ExecutionError, XlaError
+from xla_core.engine.graph import rng
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.entries import INT_FIXED, Entry, ScalarInput
+from xla_core.engine.graph.loop import Loop
+from xla_core.engine.graph.signature import Signature, blank
+
+_ref = weakref.ref  # a global: recording looks it up for each value
+
+
+class Value:
+    """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
+
+    shared: somebody outside holds the buffer, so that it is never donated. lost: why there is neither; not set on others.
+    zeroed: of a blank that stands for zeros which were written, to which storage and in which step; not set on others.
+    """
+
+    # No __init__: recording makes one for each operation and sets the fields itself, which saves a call.
+    __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "pending_graph", "zeroed")
+
+    aval: Aval
+    recorder: Recorder
+    # No `__init__`: its call costs as much as two fields (engine/tensor/record.py has the figures).
+    pending_graph: PendingGraph | None
+    slot: int
+    buffer: jax.Array | None
+    shared: bool
+    lost: XlaError
+    zeroed: tuple[weakref.ref[Any], int]
+
+
+def lose(value: Value, reason: XlaError) -> None:
+    """Give up a pending value: whoever uses it gets `reason`."""
+    value.pending_graph = None
+    value.slot = -1
+    value.lost = reason
+
+
+def no_value_error(value: Value) -> XlaError:
+    """The error for using a value that has neither a buffer nor a place on the pending graph."""
+    if isinstance(value.recorder.pending_graph, ForkedPendingGraph):
+        return forked_error()
+    known: XlaError | None = getattr(value, "lost", None)
+    if isinstance(known, DonatedError):
+        return DonatedError(str(known))
+    text = f"{value.aval} on {value.recorder.device} has no value"
+    if known is None:
+        return ExecutionError(f"{text}: the execution that should have computed it failed")
+    return type(known)(f"{text}: {known}")
+
+
+def waits(value: Value) -> bool:
+    """Whether a value is still to be computed: pending, or blank. One that was lost is not."""
+    return value.buffer is None and (value.pending_graph is not None or value.slot == BLANK)
+
+
+def computed_buffer(value: Value) -> jax.Array:
+    """The buffer of a value that was asked for. Raises the error of the execution that should have made it."""
+    if value.buffer is None:
+        raise no_value_error(value)
+    return value.buffer
+
+
+# Counting is one call in C, which threads may make at the same time without a lock.
+buffers_made = itertools.count()
+
+
+def counted(counter: itertools.count[int]) -> int:
+    """The number of calls of `next` on a counter that started at 0, without calling it."""
+    return int(repr(counter)[6:-1])
+
+
+def buffer_value(recorder: Recorder, aval: Aval, buffer: jax.Array, shared: bool = False) -> Value:
+    """A value that is already on the device."""
+    value = Value()
+    value.aval = aval
+    value.recorder = recorder
+    value.pending_graph = None
+    value.slot = -1
+    value.buffer = buffer
+    value.shared = shared
+    next(buffers_made)
+    return value
+
+
+BLANK = -2  # slot of a value that has no values yet, or zeros: recorded when somebody uses it
+
+
+def blank_value(recorder: Recorder, aval: Aval) -> Value:
+    """A value with any content: nothing is recorded unless it is used before it is overwritten."""
+    value = Value()
+    value.aval = aval
+    value.recorder = recorder
+    value.pending_graph = None
+    value.slot = BLANK
+    value.buffer = None
+    value.shared = False
+    return value
+
+
+def _nobody() -> weakref.ref[Value]:
+    return weakref.ref(Value())
+
+
+# A reference that was never alive: whoever looks at a slot need not test for None first.
+NOBODY = _nobody()
+_FOREVER = Value()
+_FOREVER.pending_graph = None  # it is on no pending graph, whoever asks
+KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
+
+NO_LIMIT = sys.maxsize
+
+
+class PendingGraph:
+    """Entries by slot, weak references to the values defined there, and the data of leaves and scalar inputs.
+
+    limit: a recording that leaves more entries than that runs some (engine/runtime/pending_limit.py).
+    """
+
+    __slots__ = ("entries", "input_data", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs")
+
+    is_body = False  # of an operation that is recorded elsewhere
+
+    def __init__(self, limit: int = NO_LIMIT) -> None:
+        self.limit = limit
+        self.entries: list[Entry] = []
+        self.refs: list[weakref.ref[Value]] = []
+        self.input_data: dict[int, Any] = {}
+        self.reads: dict[tuple[int, Any], int] = {}
+        self.lines: dict[int, str] = {}
+        self.filled: list[tuple[weakref.ref[Any], int, Any]] = []  # storages made by filling: see engine/graph/state.py
+        self.partly_run = False  # reads have left operations that the step may not need
+        self.kept = 0  # entries left by the last compaction
+
+    def adopt(self, value: Value) -> int:
+        """The slot of `value` on this pending graph; a value from before enters as a leaf."""
+        if value.pending_graph is self:
+            return value.slot
+        buffer = value.buffer
+        if buffer is None:
+            if value.slot == BLANK:
+                return self._fill(value)
+            raise no_value_error(value)
+        # A leaf of an earlier pending graph still names that one, and enters this one anew.
+        entries = self.entries
+        slot = len(entries)
+        entries.append(value.aval)
+        self.refs.append(KEPT if value.shared else _ref(value))
+        self.input_data[slot] = buffer
+        value.pending_graph = self
+        value.slot = slot
+        return slot
+
+    def _fill(self, value: Value) -> int:
+        slot = self.append(blank(value.aval), [])
+        zeroed = getattr(value, "zeroed", None)
+        if zeroed is not None and zeroed[1] != value.recorder.steps:
+            # Zeros of an earlier step are on the device, as any state: if they are written to, a leaf (engine/graph/state.py).
+            self.filled.append((zeroed[0], slot, 0))
+        self.refs[slot] = weakref.ref(value)
+        value.slot = slot
+        value.pending_graph = self
+        return slot
+
+    def mend(self) -> None:
+        """Drop what a recording that was interrupted (Ctrl-C, no memory, too deep a recursion) left half done at the end."""
+        while self.entries and not self._ends_whole():
+            del self.entries[-1]
+            del self.refs[len(self.entries) :]
+        del self.refs[len(self.entries) :]
+
+    def _ends_whole(self) -> bool:
+        entries = self.entries
+        last = len(entries) - 1
+        if len(self.refs) <= last:
+            return False
+        if entries[last] is not None and type(entries[last]) is not tuple:
+            return last in self.input_data
+        first = last
+        while type(operation := entries[first]) is not tuple:
+            first -= 1
+        count = len(operation[0].outs)
+        return last - first == (0 if count == 1 else count)
+
+    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
+        """The slot of a new host number."""
+        slot = len(self.entries)
+        self.entries.append(kind)
+        self.refs.append(NOBODY)
+        self.input_data[slot] = number
+        return slot
+
+    def host_number(self, tensor: Any) -> Any:
+        """What stands for the number in a 0-d CPU tensor whose value is not known while recording; None: it is."""
+        return None
+
+    def append(self, signature: Signature, slots: list[int]) -> int:
+        """Record an operation whose results nobody holds yet; gives the slot of the first result."""
+        entries = self.entries
+        slot = len(entries)
+        # Before the references: by what is missing behind an entry, `mend` knows that it is half done.
+        entries.append((signature, *slots))
+        self.refs.append(NOBODY)
+        count = len(signature.outs)
+        if count == 1:
+            return slot
+        entries.extend([None] * count)
+        self.refs.extend([NOBODY] * count)
+        return slot + 1
+
+    def read(self, slot: int, spec: Any) -> int:
+        """The slot of view `spec` of the value at `slot`; recorded once per pending graph."""
+        if not spec.steps:
+            return slot
+        key = (slot, spec)
+        found = self.reads.get(key)
+        if found is None:
+            # Where slices begin are numbers of the program, not of the operation: one signature reads all of them.
+            found = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
+        return found
+
+    def write(self, slot: int, spec: Any, part: int) -> int:
+        """The slot of the value at `slot` after the value at `part` was written through view `spec`."""
+        return self.append(spec.write, [slot, part, *[self.add_scalar(INT_FIXED, offset) for offset in spec.write_offsets]])
+
+    def define(self, recorder: Recorder, slot: int, aval: Aval) -> Value:
+        """The value at `slot`, to be held by a storage."""
+        value = Value()
+        value.aval = aval
+        value.recorder = recorder
+        value.pending_graph = self
+        value.slot = slot
+        value.buffer = None
+        value.shared = False
+        self.refs[slot] = weakref.ref(value)
+        return value
+
+
+def forked_error() -> ExecutionError:
+    """The error for a process that was forked after its parent had used devices."""
+    return ExecutionError(
+        "this process was forked from one that uses xla devices, which only that one can use: start processes by spawn or forkserver "
+        "(multiprocessing.set_start_method('spawn'), xmp.spawn), before devices are used; workers of a DataLoader must work on CPU tensors"
+    )
+
+
+class ForkedPendingGraph(PendingGraph):
+    """Stands for the pending graphs of the parent in a forked process: nothing can be recorded."""
+
+    __slots__ = ()
+
+    def adopt(self, value: Value) -> int:
+        """Raises ExecutionError, as all that records."""
+        raise forked_error()
+
+    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
+        """Raises ExecutionError."""
+        raise forked_error()
+
+    def append(self, signature: Signature, slots: list[int]) -> int:
+        """Raises ExecutionError."""
+        raise forked_error()
+
+
+class Tape(Protocol):
+    """Sees the programs of a device run, while a step is captured. engine/runtime/executor.py calls it, and names its types."""
+
+    def running(self, graph: Any, inputs: Any) -> Any:
+        """The inputs with which `graph` is to run instead."""
+
+    def ran(self, graph: Any, inputs: Any, program: Any, results: list[jax.Array]) -> None:
+        """Takes note of a program that was launched."""
+
+    def moved(self) -> None:
+        """Takes note that the random state was set, or a step has ended."""
+
+    def let_others_wait(self) -> None:
+        """Called in another thread that is about to use the device."""
+
+
+class Lock(Protocol):
+    """A lock that a thread may take again."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it; whether that could be done at once, if not `blocking`."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class Recorder:
+    """One device as recording sees it: its lock, its pending graph and its random state.
+
+    limit: of its next pending graphs. loop: the one without syncs that it is in, as far as that was noticed.
+    seed: the random state, which advances on the host (rng.py), so that reading it runs nothing. tape: sees the programs that run while a
+    step is captured. steps: syncs so far.
+    """
+
+    __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "pending_graph", "seed", "steps", "tape")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.device = torch.device("xla", index)
+        self.lock: Lock = threading.RLock()
+        self.pending_graph = PendingGraph()
+        self.seed = rng.initial_seed()
+        self.eager = False  # each operation runs as soon as it is recorded
+        self.limit = NO_LIMIT
+        self.loop: Loop | None = None
+        self.tape: Tape | None = None
+        self.steps = 0
+
+    def set_seed(self, seed: int) -> None:
+        """Set the random state. Raises ValueError for what is no non-negative 64-bit integer."""
+        self.seed = rng.checked(seed)
+        if self.tape is not None:
+            self.tape.moved()
+
+    def draw(self) -> int:
+        """The seed of one random operation; the state moves on."""
+        seed = self.seed
+        self.seed = rng.moved_on(seed)
+        return seed
+
+    def allow(self, limit: int) -> None:
+        """Let so many entries be on its pending graphs, from the present one on."""
+        self.limit = self.pending_graph.limit = limit
+
+    def end_step(self) -> None:
+        """Count a step, and move the random state past it."""
+        self.steps += 1
+        self.seed = rng.past_step(self.seed)
+        if self.tape is not None:
+            self.tape.moved()

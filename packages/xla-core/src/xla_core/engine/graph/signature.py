@@ -1,0 +1,140 @@
+"""An operation at one set of argument shapes, dtypes and constants: everything about it that is known once and for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from xla_core.engine.graph.aval import Aval
+from xla_core.ops.checks import Check
+from xla_core.ops.table import Context
+
+
+class Placeholder:
+    """The place of a tensor or of a scalar input in a signature's arguments."""
+
+    def __repr__(self) -> str:
+        return "%"
+
+
+PLACEHOLDER = Placeholder()
+
+
+class Signature:
+    """An operation at one set of argument shapes and constants, and how to lower it.
+
+    name: the overload as the user's code called it (`aten.add_.Tensor`).
+    args, kwargs: the arguments with PLACEHOLDER wherever an operand goes, in operand order.
+    inferred: what the lowering must return; outs: what the slots hold (an in-place result takes the dtype it is written to).
+    line: the user's `file:line` that recorded this signature first.
+    pack: makes what the caller gets from the values of the results; None if that is one bare tensor.
+    has_side_effects: must not run twice.
+    target: the row of the op table that lowers it (`aten::add.Tensor`); empty for operations that have none.
+    scheduled: its numbers may be others in each step: an optimizer's.
+    has_bodies: it evaluates recorded functions, perhaps in a loop.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "args",
+        "has_bodies",
+        "has_side_effects",
+        "kwargs",
+        "line",
+        "lower",
+        "name",
+        "outs",
+        "pack",
+        "inferred",
+        "random",
+        "scheduled",
+        "target",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        lower: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inferred: tuple[Aval | None, ...],
+        outs: tuple[Aval | None, ...] | None = None,
+        random: bool = False,
+        line: str | None = None,
+        pack: Callable[[list[Any]], Any] | None = None,
+        has_side_effects: bool = False,
+        target: str = "",
+        scheduled: bool = False,
+        has_bodies: bool = False,
+    ) -> None:
+        self.name = name
+        self.lower = lower
+        self.args = args
+        self.kwargs = kwargs
+        self.inferred = inferred
+        self.outs = inferred if outs is None else outs
+        self.random = random
+        self.line = line
+        self.pack = pack
+        self.has_side_effects = has_side_effects
+        self.target = target
+        self.scheduled = scheduled
+        self.has_bodies = has_bodies
+
+    def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
+        """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data."""
+        # Recording puts it last, behind all operands that arguments have.
+        seed = operands.pop() if self.random else None
+        rest = iter(operands)
+        args = [fill(arg, rest) for arg in self.args]
+        kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
+        context = Context(tuple(None if aval is None else aval.struct for aval in self.inferred), seed, checks)
+        result = self.lower(context, *args, **kwargs)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    def text(self) -> str:
+        """The same text in every process for the same operation (part of the on-disk key)."""
+        inner = [repr(arg) for arg in self.args] + [f"{name}={arg!r}" for name, arg in self.kwargs.items()]
+        return f"{self.name}({', '.join(inner)})->{','.join(map(repr, self.inferred))};{','.join(map(repr, self.outs))}"
+
+    def __repr__(self) -> str:
+        return f"Signature({self.text()})"
+
+
+def blank(aval: Aval) -> Signature:
+    """The operation behind `torch.empty`: zeros, so that programs are reproducible."""
+    # One for each aval: programs compare operations by identity.
+    if aval.blank is None:
+        aval.blank = Signature("xla.empty", lambda context: jax.lax.full(context.shape, 0, context.dtype), (), {}, (aval,))
+    signature: Signature = aval.blank
+    return signature
+
+
+def fill(arg: Any, operands: Iterator[Any]) -> Any:
+    """`arg` with every PLACEHOLDER replaced by the next operand."""
+    if arg is PLACEHOLDER:
+        return next(operands)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)([fill(item, operands) for item in arg])
+    return arg
+
+
+def check_results(signature: Signature, results: list[Any]) -> str | None:
+    """Check a lowering's results against what was inferred: the difference in words, or None."""
+    if len(results) != len(signature.inferred):
+        return f"gave {len(results)} results where {len(signature.inferred)} were inferred"
+    for number, (result, aval) in enumerate(zip(results, signature.inferred, strict=True)):
+        if (result is None) != (aval is None):
+            return f"result {number} is {'missing' if result is None else 'unexpected'}"
+        if aval is not None and (result.shape != aval.shape or result.dtype != aval.physical):
+            return f"result {number} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})"
+    return None
+
+
+def cast(result: jax.Array | None, aval: Aval | None) -> jax.Array | None:
+    """A result in the dtype its slot holds."""
+    if result is None or aval is None or result.dtype == aval.physical:
+        return result
+    return jax.lax.convert_element_type(result, aval.physical)

@@ -1,0 +1,147 @@
+"""State that a step creates and keeps: let its first step be the same program as all later ones.
+
+An optimizer's first step makes its moments with `zeros_like` and updates them in place; later steps find them on the device.
+As recorded, these are two programs. Here a filled tensor that was overwritten in place and outlives the step becomes a leaf,
+placed where a later step would have placed it, so that one program serves all steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence, Set
+from typing import Any, Protocol
+
+from xla_core.base.errors import InternalError
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.entries import Entry
+from xla_core.engine.graph.graph import aval_at, renamed_lines, result_slots
+from xla_core.engine.graph.pending_graph import PendingGraph, Value
+
+Fill = Callable[[Any, Aval, Any], Any]
+
+
+class Holder(Protocol):
+    """A storage: something whose current value changes."""
+
+    value: Value
+
+
+def note_filled(pending_graph: PendingGraph, holder: Holder, number: Any) -> None:
+    """Remember that `holder` was just made by filling with one number."""
+    pending_graph.filled.append((weakref.ref(holder), holder.value.slot, number))
+
+
+def promote_state(pending_graph: PendingGraph, fill: Fill) -> None:
+    """Turn filled tensors that became state into leaves; `fill(holder, aval, number)` makes their buffers."""
+    # State is what was written to since it was filled, is held, and was not computed by a read.
+    promoted: dict[int, tuple[Holder, Any]] = {}
+    for reference, slot, number in pending_graph.filled:
+        holder: Holder | None = reference()
+        if (
+            holder is not None
+            and holder.value.pending_graph is pending_graph
+            and holder.value.slot != slot
+            and slot not in pending_graph.input_data
+        ):
+            promoted[slot] = holder, number
+    pending_graph.filled.clear()
+    if promoted:
+        _rebuild(pending_graph, {slot: fill(holder, _aval(pending_graph, slot), number) for slot, (holder, number) in promoted.items()})
+
+
+def _aval(pending_graph: PendingGraph, slot: int) -> Aval:
+    aval = aval_at(pending_graph.entries, slot)
+    if aval is None:
+        raise InternalError(f"slot {slot} was noted as a filled tensor and holds {pending_graph.entries[slot]}")
+    return aval
+
+
+def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
+    """Record the pending graph again as if `buffers`' slots had been on the device all the time.
+
+    Recording brings leaves, scalar inputs and reads of views onto the pending graph right before the first operation that uses them, in
+    the order of its operands; so does this. What was there earlier, because its value was read or is the value of a tensor, stays there.
+    """
+    old_entries, old_refs = pending_graph.entries, pending_graph.refs
+    old_input_data = {**pending_graph.input_data, **buffers}
+    for slot, buffer in buffers.items():
+        # What was filled may be held itself, beside what it became.
+        value: Value | None = old_refs[slot]()
+        if value is not None:
+            value.buffer = buffer
+    reads = set(pending_graph.reads.values())
+    used = {operand for entry in old_entries if type(entry) is tuple for operand in entry[1:]}
+    # Several results stay behind their operation, also those that a read has made leaves.
+    operations = [slot for slot, entry in enumerate(old_entries) if type(entry) is tuple]
+    beside = {result for slot in operations for result in result_slots(old_entries, slot) if result != slot}
+    brought = _brought(old_entries, operations, reads | (old_input_data.keys() - beside))
+    entries: list[Entry] = []
+    refs: list[weakref.ref[Value]] = []
+    input_data: dict[int, Any] = {}
+    renamed: dict[int, int] = {}
+
+    def place(old: int) -> None:
+        entry = _aval(pending_graph, old) if old in buffers else old_entries[old]
+        if type(entry) is tuple:
+            for operand in entry[1:]:
+                if operand not in renamed:
+                    place(operand)
+            entry = (entry[0], *[renamed[operand] for operand in entry[1:]])
+        new = renamed[old] = len(entries)
+        value: Value | None = old_refs[old]()
+        if value is not None and value.pending_graph is pending_graph and value.slot == old:
+            value.slot = new
+        if old in old_input_data:
+            input_data[new] = old_input_data[old]
+        entries.append(entry)
+        refs.append(old_refs[old])
+
+    for old in range(len(old_entries)):
+        # These come with their first user. A read that nothing uses has none: it stays where it is.
+        waits = old in buffers or old in brought or (old in old_input_data and old not in beside and old not in used)
+        if old not in renamed and not waits:
+            place(old)
+    for old in old_input_data.keys() - renamed.keys():
+        unused: Value | None = old_refs[old]()
+        if unused is not None and unused.pending_graph is pending_graph:
+            unused.pending_graph = None
+    pending_graph.reads = {(renamed[base], spec): renamed[slot] for (base, spec), slot in pending_graph.reads.items() if slot in renamed}
+    pending_graph.lines = renamed_lines(pending_graph, renamed)
+    pending_graph.entries, pending_graph.refs, pending_graph.input_data = entries, refs, input_data
+
+
+def _brought(entries: Sequence[Entry], operations: Sequence[int], may: Set[int]) -> set[int]:
+    """Those of the slots `may` that came with the first operation that uses them: right before it, in the order of its operands."""
+    first_user: dict[int, int] = {}
+    for slot in operations:
+        for operand in _operands(entries[slot]):
+            first_user.setdefault(operand, slot)
+    found: set[int] = set()
+    for slot in operations:
+        first = slot
+        while first - 1 in may and first <= first_user.get(first - 1, -1) <= slot:
+            first -= 1
+        places = _order(entries, slot, first)
+        begin = slot
+        while begin > first and places.get(begin - 1, slot) < places.get(begin, slot):
+            begin -= 1
+        found.update(range(begin, slot))
+    return found
+
+
+def _operands(entry: Entry) -> tuple[int, ...]:
+    return entry[1:] if type(entry) is tuple else ()
+
+
+def _order(entries: Sequence[Entry], slot: int, first: int) -> dict[int, int]:
+    """The slots from `first` on, by place in the order in which recording would bring them for the operation at `slot`, all of them."""
+    places: dict[int, int] = {}
+
+    def bring(user: int) -> None:
+        for operand in _operands(entries[user]):
+            if operand >= first and operand not in places:
+                bring(operand)
+                places[operand] = len(places)
+
+    bring(slot)
+    return places

@@ -1,0 +1,391 @@
+"""The PJRT client behind the `xla` device: started at first use, one per process."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from xla_core.base import config, metrics
+from xla_core.base.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
+from xla_core.base.private_jax import import_dialects, leave_runtime_to_parent
+from xla_core.engine.graph import rng
+from xla_core.engine.graph.pending_graph import NO_LIMIT, ForkedPendingGraph, Lock, Recorder, forked_error
+from xla_core.engine.placement.manual import REPLICA_AXIS
+from xla_core.engine.placement.sharding import replicated_over, spans_devices
+from xla_core.engine.runtime.topology import topology
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The devices that this process addresses, and one recorder for each.
+
+    kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
+    default_shardings: of buffers, for each device: on it alone; among replicas in several processes, as this process's shard of a
+        "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives); in SPMD mode,
+        where `xla:0` stands for all devices of the job, replicated over them unless a sharding was set for the data.
+    """
+
+    kind: str
+    devices: tuple[jax.Device, ...]
+    recorders: tuple[Recorder, ...]
+    default_shardings: tuple[jax.sharding.Sharding, ...]
+
+
+_lock = threading.Lock()
+_client: Client | None = None
+_forked = False  # from a process whose client runs
+_admit: Callable[[], Client] | None = None  # once only one thread may use the client
+_eager: bool | None = None
+
+
+def started() -> bool:
+    """Whether the client runs."""
+    return _client is not None or _admit is not None
+
+
+def client() -> Client:
+    """The process's client; starts it if needed.
+
+    Raises UnknownDeviceError if `PJRT_DEVICE` names no hardware of jaxlib, ExecutionError in a child of `os.fork` whose parent has one.
+    """
+    global _client
+    # Read once: at the end of the process another thread sets it to None, between a test and a return.
+    found = _client
+    if found is None:
+        if _forked:
+            raise forked_error()
+        if _admit is not None:
+            return _admit()
+        with _lock:
+            if _client is None:
+                _client = _start()
+            found = _client
+    return found
+
+
+def _leave_to_parent() -> None:
+    """In a child of `os.fork`: the threads that would run programs are the parent's, and a lock may be held for ever."""
+    global _client, _lock, _forked
+    _lock = threading.Lock()
+    if _client is not None:
+        for recorder in _client.recorders:
+            recorder.lock = threading.RLock()
+            # Tensors from before the fork get here without asking for the client.
+            recorder.pending_graph = ForkedPendingGraph()
+        _client, _forked = None, True
+    # The user's own JAX code, and a job that was joined just now, have threads without a client of ours.
+    leave_runtime_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class _GuardedLock:
+    """The lock of a recorder, behind a guard that is called first."""
+
+    def __init__(self, lock: Lock, guard: Callable[[], Any]) -> None:
+        self._lock = lock
+        self._guard = guard
+        self.release = lock.release
+
+    def acquire(self, blocking: bool = True) -> bool:
+        # Before the lock is taken: a thread that ends or waits here must hold nothing that others need.
+        self._guard()
+        return self._lock.acquire(blocking)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: Any) -> None:
+        self.release()
+
+
+def keep_to_this_thread() -> None:
+    """Let no other thread use devices any more: SystemExit ends each at its next use; one that goes on all the same waits for ever."""
+    global _client, _admit
+    with _lock:
+        running, only, refused = _client, threading.get_ident(), set[int]()
+        if running is None:
+            return
+        never = threading.Lock()
+        never.acquire()
+
+        def admit() -> Client:
+            thread = threading.get_ident()
+            if thread != only:
+                if thread in refused:
+                    never.acquire()
+                refused.add(thread)
+                raise SystemExit
+            return running
+
+        for recorder in running.recorders:
+            recorder.lock = _GuardedLock(recorder.lock, admit)
+        # Without a client, the short way through `client()` leads to the guard.
+        _client, _admit = None, admit
+
+
+def check_thread() -> None:
+    """Ends the calling thread if it may not use devices any more."""
+    if _admit is not None:
+        _admit()
+
+
+def eager() -> bool:
+    """Whether operations run as they are recorded."""
+    return config.USE_EAGER_DEBUG_MODE.get() if _eager is None else _eager
+
+
+def set_eager(on: bool) -> None:
+    """Run operations as they are recorded, or record them only; on all devices, started or not."""
+    global _eager
+    with _lock:
+        # Under the lock, as a start is: a client that starts meanwhile reads the setting after this, or is there to be told.
+        _eager = on
+        for recorder in () if _client is None else _client.recorders:
+            _set_mode(recorder, on)
+
+
+def _set_mode(recorder: Recorder, eager: bool) -> None:
+    recorder.eager = eager
+    recorder.loop = None
+    recorder.allow(0 if eager else config.MAX_PENDING.get() or NO_LIMIT)
+
+
+def set_seed_everywhere(seed: int) -> None:
+    """Set the random state of all devices, also of those that are not started yet. Negative seeds wrap as in torch."""
+    rng.set_initial_seed(seed)
+    for recorder in client().recorders if started() else ():
+        recorder.seed = rng.initial_seed()
+
+
+_before_start: list[Callable[[], None]] = []
+
+
+def before_start(hook: Callable[[], None]) -> Callable[[], None]:
+    """Call `hook` before this process's client starts, to connect it to others; returns a function that ends it.
+
+    The hook must not use devices. Its errors reach whoever used the device first; the next use tries again.
+    """
+    _before_start.append(hook)
+    return lambda: _before_start.remove(hook)
+
+
+def device_kind() -> str | None:
+    """The hardware kind that is or would be used, without starting the client; None where choosing is switched off."""
+    if _client is not None:
+        return _client.kind
+    chosen = config.PJRT_DEVICE.get()
+    if chosen is None:
+        if not config.PJRT_SELECT_DEFAULT_DEVICE.get():
+            return None
+        chosen, unused = _default_kind()
+        if unused is not None:
+            _logger.warning("PJRT_DEVICE is not set: using %s, although %s", chosen, unused)
+        config.PJRT_DEVICE.set(chosen)
+    return chosen.split("_")[0].upper()
+
+
+def _default_kind(devices: Path = Path("/dev")) -> tuple[str, str | None]:
+    """The kind to use where the user names none, and which accelerator that leaves unused. devices: where the kernel lists them."""
+    chips = any(devices.glob("accel[0-9]*"))
+    if (chips or any(devices.glob("vfio/[0-9]*"))) and importlib.util.find_spec("libtpu") is not None:
+        return "TPU", None
+    if chips:
+        return "CPU", "there seems to be a TPU: pip install 'xla-core[tpu]'"
+    if any(devices.glob("nvidia[0-9]*")):
+        return "CPU", "there is an NVIDIA GPU: pip install 'xla-core[cuda]' and set PJRT_DEVICE=CUDA"
+    return "CPU", None
+
+
+def _start() -> Client:
+    kind = device_kind()
+    if kind is None:
+        raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
+    platform = {"GPU": "gpu", "CUDA": "cuda", "ROCM": "rocm"}.get(kind, kind.lower())
+    # Before jax has backends: after that, no job can be joined, and the number of CPU devices is fixed.
+    for hook in _before_start:  # a hook may bring further ones
+        hook()
+    if kind == "CPU":
+        _request_cpu_devices(config.CPU_NUM_DEVICES.get())
+        if not config.PJRT_CPU_ASYNC_CLIENT.get():
+            jax.config.update("jax_cpu_enable_async_dispatch", False)
+    try:
+        devices = tuple(jax.local_devices(backend=platform))
+    except RuntimeError as error:
+        raise UnknownDeviceError(
+            f"PJRT_DEVICE={kind}: jaxlib has no such devices here ({error}). Install the matching plugin or use CPU"
+        ) from error
+    if kind == "CPU":
+        # The user's own JAX code may have asked for more.
+        devices = devices[: config.CPU_NUM_DEVICES.get()]
+    import_dialects()
+    recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
+    for recorder in recorders:
+        _set_mode(recorder, eager())
+    return Client(kind, devices, recorders, _default_shardings(devices, platform))
+
+
+def _default_shardings(devices: tuple[jax.Device, ...], platform: str) -> tuple[jax.sharding.Sharding, ...]:
+    place = topology()
+    if config.USE_SPMD.get():
+        metrics.counter_add("VirtualDeviceUsage")
+        return (replicated_over(_devices_of_job(devices)),)
+    if not place.replicas or place.process_count == 1:
+        return tuple(SingleDeviceSharding(device) for device in devices)
+    known = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
+    if len(known) != place.process_count * len(devices):
+        raise ExecutionError(
+            f"{place.process_count} replicas see {len(known)} devices together, this one {len(devices)}: give each process equally many"
+        )
+    # Device k of this process shares its mesh with device k of each other process, not with its neighbours here.
+    columns = np.array(known).reshape(place.process_count, len(devices)).T
+    return tuple(NamedSharding(Mesh(column, (REPLICA_AXIS,)), PartitionSpec()) for column in columns)
+
+
+def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
+    """All devices of the job, those of each process together."""
+    if topology().process_count == 1:
+        return np.array(local)
+    return np.array(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
+
+
+def enter_spmd(order: Sequence[int] | None = None) -> jax.sharding.Sharding:
+    """Enter SPMD mode while the client runs; gives the default sharding from now on. order: of the devices (None: as they are)."""
+    global _client
+    with _lock:
+        running = _client
+        if running is None:
+            raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
+        if not spans_devices(running.default_shardings[0]):
+            metrics.counter_add("VirtualDeviceUsage")
+        devices = _devices_of_job(running.devices)
+        found = replicated_over(devices if order is None else devices[list(order)])
+        # The recorder stays the same object, with what is pending: values refer to theirs.
+        _client = replace(running, recorders=running.recorders[:1], default_shardings=(found,))
+    return found
+
+
+def _request_cpu_devices(count: int) -> None:
+    if count == 1:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        present = len(jax.local_devices(backend="cpu"))
+        if present < count:
+            raise ExecutionError(
+                f"CPU_NUM_DEVICES={count}, but this process already runs jax with {present} CPU devices: "
+                "use the xla device before other JAX code, or give jax the same number of devices"
+            ) from None
+
+
+def physical_device_count() -> int:
+    """The number of devices of this process, also in SPMD mode. Where the client does not run, it is started to know, but on the CPU."""
+    if _client is None and device_kind() == "CPU":
+        return config.CPU_NUM_DEVICES.get()
+    return len(client().devices)
+
+
+def device_count() -> int:
+    """The number of devices that this process addresses: in SPMD mode one. Starts the client as `physical_device_count` does."""
+    return 1 if config.USE_SPMD.get() else physical_device_count()
+
+
+def mend() -> None:
+    """Drop from the pending graphs what a recording that was interrupted left half done. Starts no client."""
+    for recorder in () if _client is None else _client.recorders:
+        with recorder.lock:
+            recorder.pending_graph.mend()
+
+
+def recorder_at(index: int) -> Recorder:
+    """The recorder of device `xla:index`; raises DeviceIndexError past the last device."""
+    recorders = client().recorders
+    if not 0 <= index < len(recorders):
+        raise DeviceIndexError(
+            f"xla:{index} does not exist: this process addresses {len(recorders)} device(s), xla:0 to xla:{len(recorders) - 1}"
+        )
+    return recorders[index]
+
+
+class _Current(threading.local):
+    """The default device of each thread."""
+
+    index = 0
+
+
+_current = _Current()
+
+
+def current_index() -> int:
+    """Index of this thread's default device."""
+    return _current.index
+
+
+_when_default_moves: list[Callable[[], None]] = []
+
+
+def when_default_moves(action: Callable[[], None]) -> None:
+    """Call `action` once, when a thread first takes another default device than `xla:0`."""
+    _when_default_moves.append(action)
+
+
+def set_current_index(index: int) -> None:
+    """Make `xla:index` this thread's default device; raises DeviceIndexError past the last."""
+    if index == _current.index:
+        return
+    _current.index = recorder_at(index).index
+    while index and _when_default_moves:
+        _when_default_moves.pop()()
+
+
+def current_recorder() -> Recorder:
+    """The recorder of this thread's default device."""
+    return recorder_at(_current.index)
+
+
+def recorder_of(device: torch.device | str | int | None) -> Recorder:
+    """The recorder behind `xla`, `xla:1`, a torch.device, an index, or (None) the default device.
+
+    Raises UnknownDeviceError for a device that is not `xla` or does not exist, DeviceIndexError for such an integer.
+    """
+    if device is None:
+        return current_recorder()
+    if isinstance(device, int):
+        return recorder_at(device)
+    try:
+        parsed = torch.device(device)
+    except RuntimeError as error:
+        raise UnknownDeviceError(f"{device!r} is no device: {error}") from None
+    if parsed.type != "xla":
+        raise UnknownDeviceError(f"{device} is no xla device; use 'xla' or 'xla:<index>'")
+    if parsed.index is None:
+        return current_recorder()
+    try:
+        return recorder_at(parsed.index)
+    except DeviceIndexError as error:
+        raise UnknownDeviceError(str(error)) from None
+
+
+def jax_device(recorder: Recorder) -> jax.Device:
+    """The jax device that `recorder` records for."""
+    return client().devices[recorder.index]
+
+
+def default_sharding(recorder: Recorder) -> jax.sharding.Sharding:
+    """The default sharding of buffers of `recorder`'s device."""
+    return client().default_shardings[recorder.index]

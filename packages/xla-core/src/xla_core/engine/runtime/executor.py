@@ -1,0 +1,168 @@
+"""Run graphs: find their programs or have them built, call them without waiting, wait for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+
+from xla_core.base import metrics
+from xla_core.base.errors import ExecutionError, XlaError
+from xla_core.base.metrics import Cause, ExecuteEvent
+from xla_core.engine.compile.build import Request, Target, build, count_operations
+from xla_core.engine.compile.cache import Program, programs
+from xla_core.engine.compile.emit import arrays_of
+from xla_core.engine.compile.passes import pass_keys, passed
+from xla_core.engine.graph.graph import Graph, Inputs
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.placement.sharding import spans_devices
+from xla_core.engine.runtime import faults
+from xla_core.engine.runtime.client import client, default_sharding, jax_device
+from xla_core.engine.runtime.failures import reason
+from xla_core.engine.runtime.interrupts import uninterrupted
+from xla_core.engine.runtime.source_location import asking_name, region_name
+from xla_core.engine.runtime.timing import Launched, measure
+from xla_core.ops import precision
+
+# What is called with each program that is about to run.
+GraphWatcher = Callable[[Graph], None]
+_watchers: list[GraphWatcher] = []
+
+
+def watch_graphs(watcher: GraphWatcher) -> Callable[[], None]:
+    """Call `watcher(graph)` before each execution, in the thread that asks for it; returns a function that ends it."""
+    _watchers.append(watcher)
+    return lambda: _watchers.remove(watcher)
+
+
+_last_token: dict[int, jax.Array] = {}
+
+# The programs of one graph, by all else that their keys have, as long as the cache in memory has them.
+ProgramsOfGraph = WeakValueDictionary[Any, Program]
+
+
+def execute(
+    recorder: Recorder,
+    graph: Graph,
+    inputs: Inputs,
+    keep: Callable[[list[jax.Array]], None],
+    cause: Cause | None = None,
+    line: str | None = None,
+    known: ProgramsOfGraph | None = None,
+) -> None:
+    """Run `graph`, and give `keep` its results, perhaps still being computed, before Ctrl-C may end anything. line: of the user's,
+    that asked for them. known: kept by who runs the same graph again.
+
+    Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
+    """
+    for watcher in tuple(_watchers):
+        watcher(graph)
+    if recorder.tape is not None:
+        inputs = recorder.tape.running(graph, inputs)
+    program = program_of(recorder, graph, inputs, known)
+    results = launch(recorder, program, graph, inputs, keep, cause, line)
+    if recorder.tape is not None:
+        recorder.tape.ran(graph, inputs, program, results)
+
+
+def program_of(recorder: Recorder, graph: Graph, inputs: Inputs, known: ProgramsOfGraph | None = None) -> Program:
+    """The program of a graph on a device, which need not be compiled yet. known: those of this graph, found without its long key."""
+    # Beside the graph, what lowerings and passes read: an executable is for one device and one precision.
+    settings: tuple[Any, ...] = (recorder.index, precision.get(), *pass_keys())
+    if spans_devices(default_sharding(recorder)):
+        settings = (*settings, *[buffer.sharding for buffer in inputs.buffers])
+    if known is None:
+        return programs().program((graph.key, *settings), inputs)
+    program = known.get(settings)
+    if program is None:
+        program = known[settings] = programs().program((graph.key, *settings), inputs)
+    else:
+        programs().used(program)
+    return program
+
+
+def launch(
+    recorder: Recorder,
+    program: Program,
+    graph: Graph,
+    inputs: Inputs,
+    keep: Callable[[list[jax.Array]], None],
+    cause: Cause | None = None,
+    line: str | None = None,
+) -> list[jax.Array]:
+    """Run the program of `graph`, compiled first if need be; its results, which `keep` has been given. Raises as `execute`."""
+    spans = spans_devices(default_sharding(recorder))
+    # Locked up to the end of the call: the numbers of another thread may turn constants of this program into inputs.
+    # 64 bits for the call, too: jax.jit tells apart what it compiled with and without.
+    with program.lock, jax.enable_x64(True):
+        executable = program.executable if program.matches(inputs) else None
+        if executable is None:
+            programs().learn(program, graph)
+            changed = passed(graph)
+            program.changed = None if changed is graph else changed
+        # A pass keeps leaves and results in their order (engine/compile/passes.py): inputs and values fit either graph.
+        graph = program.changed or graph
+        floats, ints = program.numbers(inputs)
+        arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
+        if executable is None:
+            target = Target(str(recorder.device), jax_device(recorder), default_sharding(recorder))
+            executable = build(target, graph, inputs, program, arguments, Request(region_name(), cause, line), asking_name())
+        else:
+            metrics.counter_add("CachedCompile")
+        begin = time.perf_counter_ns()
+        # Donated inputs are gone with the call: what takes their place must be stored before Ctrl-C may end anything.
+        with uninterrupted():
+            results: list[jax.Array]
+            *results, token = _call(recorder, graph, executable, arguments)
+            keep(results)
+    # An error word is a vector, a bare token a scalar.
+    if token.ndim:
+        faults.expect(recorder, token, graph)
+    _measure(recorder, program, token, begin, spans, cause, line)
+    return results
+
+
+def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
+    try:
+        return executable(*arguments)
+    except (XlaError, RecursionError):  # the latter is a RuntimeError, but not the program's fault
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ExecutionError(f"a program of {count_operations(graph)} operations failed on {recorder.device}: {reason(error)}") from error
+
+
+def _measure(
+    recorder: Recorder, program: Program, token: jax.Array, begin: int, spans: bool, cause: Cause | None, line: str | None
+) -> None:
+    metrics.counter_add("ExecuteReplicated" if spans else "ExecuteComputation")
+    _last_token[recorder.index] = token
+    event = Request(region_name(), cause, line).fields(program) if metrics.has_subscribers(ExecuteEvent) else {}
+    called = time.perf_counter_ns() - begin
+    metric = "ExecuteReplicatedTime" if spans else "ExecuteTime"
+    measure(Launched(recorder.index, token, begin, time.time() - called * 1e-9, metric, event), called)
+
+
+def last_launched(recorder: Recorder) -> jax.Array | None:
+    """A result of the last program that was launched on the device: ready when that program and all before it have run."""
+    return _last_token.get(recorder.index)
+
+
+def wait(recorder: Recorder) -> None:
+    """Block until all that was launched on the device has finished; raises ExecutionError if the last of it failed."""
+    token = _last_token.get(recorder.index)
+    if token is None:
+        return
+    try:
+        token.block_until_ready()
+    except RuntimeError as error:
+        raise ExecutionError(f"an execution on {recorder.device} failed: {reason(error)}") from error
+    faults.look(recorder, wait=True)
+
+
+def wait_all() -> None:
+    """`wait` for every device of this process."""
+    for recorder in client().recorders:
+        wait(recorder)

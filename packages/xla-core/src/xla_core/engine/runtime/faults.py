@@ -1,0 +1,59 @@
+"""Look at the error words that programs return, and raise what they tell."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from xla_core.engine.graph.graph import Graph
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.ops.checks import Fault, error_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """The error word of a program that was launched."""
+
+    word: jax.Array
+    graph: Graph
+
+
+_unread: dict[int, deque[_Launched]] = {}  # by device
+
+
+def expect(recorder: Recorder, word: jax.Array, graph: Graph) -> None:
+    """Look at `word` later."""
+    _unread.setdefault(recorder.index, deque()).append(_Launched(word, graph))
+
+
+def look(recorder: Recorder, wait: bool) -> None:
+    """Raise what a program that has run found wrong with its data, as torch does on the CPU, with the user's line.
+
+    wait: for all programs that were launched; else those are passed over that still run.
+    """
+    unread = _unread.get(recorder.index)
+    while unread:
+        try:
+            launched = unread.popleft()
+        except IndexError:
+            return  # another thread looks at it
+        if not wait and not launched.word.is_ready():  # type: ignore[attr-defined]
+            unread.appendleft(launched)
+            return
+        try:
+            word = np.asarray(launched.word)
+        except RuntimeError:
+            continue  # the program failed: its results say so
+        if word[0]:
+            raise _error(launched.graph, [int(number) for number in word])
+
+
+def _error(graph: Graph, word: list[int]) -> Exception:
+    slot, fault, value, *numbers = word
+    name = graph.entries[slot - 1][0].name  # type: ignore[index]
+    line = graph.line(slot - 1)
+    where = f" ({name}, recorded at {line})" if line else f" ({name})"
+    return error_of(Fault(fault), value, (numbers[0], numbers[1]), where)

@@ -1,0 +1,67 @@
+"""Memory in use on a device, and the most that was in use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime import client
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes on one device: in use now, the most since the last reset (or start), and what there is."""
+
+    used: int
+    peak: int
+    limit: int
+
+
+@dataclass(slots=True)
+class _Peak:
+    """seen: the most that a call has seen since the reset. counted: what the hardware's own count was at the reset, which it keeps."""
+
+    seen: int = 0
+    counted: int = 0
+
+
+_peaks: dict[int, _Peak] = {}
+
+
+def memory_use(recorder: Recorder) -> MemoryUse:
+    """Used and total memory of a device. On the CPU: live buffers, and the physical memory as limit.
+
+    On hardware that does not count, the peak is the most that a call has seen.
+    """
+    used, counted, limit = _measured(recorder)
+    peak = _peaks.setdefault(recorder.index, _Peak())
+    peak.seen = max(peak.seen, used, counted if counted > peak.counted else 0)
+    return MemoryUse(used, peak.seen, limit)
+
+
+def reset_peak(recorder: Recorder) -> None:
+    """Count the peak from now on."""
+    used, counted, _ = _measured(recorder)
+    _peaks[recorder.index] = _Peak(used, counted)
+
+
+def _measured(recorder: Recorder) -> tuple[int, int, int]:
+    device = client.jax_device(recorder)
+    stats = device.memory_stats() or {}
+    used = int(stats.get("bytes_in_use", 0)) if stats else _live_bytes(device)
+    limit = int(stats.get("bytes_limit", 0)) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return used, int(stats.get("peak_bytes_in_use", 0)), limit
+
+
+def _live_bytes(device: jax.Device) -> int:
+    """Bytes of the buffers on a device that are not freed; those that share memory count each."""
+    live: Callable[[str], list[jax.Array]] = jax.live_arrays
+    total = 0
+    for array in live(device.platform):
+        if not array.is_deleted():
+            total += sum(shard.data.nbytes for shard in array.addressable_shards if shard.device == device)
+    return total

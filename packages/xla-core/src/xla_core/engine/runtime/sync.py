@@ -1,0 +1,399 @@
+"""Decide what must run, and when: step syncs run all that is live, value reads only what is asked for."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.base import config, metrics
+from xla_core.base.errors import ExecutionError, GraphBreakError, LoweringError, XlaError
+from xla_core.base.metrics import Cause, SyncEvent, SyncKind, Unit
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.graph import (
+    Graph,
+    ancestors,
+    dead_leaves,
+    dependants,
+    extract,
+    inputs_of,
+    live_slots,
+    live_values,
+    operation_at,
+    renamed_lines,
+    results_of_side_effects,
+    store_results,
+    wanted_outside,
+)
+from xla_core.engine.graph.pending_graph import BLANK, NOBODY, PendingGraph, Recorder, Value, buffers_made, lose, no_value_error
+from xla_core.engine.runtime import donation, executor, faults, turns
+from xla_core.engine.runtime.interrupts import uninterrupted
+from xla_core.engine.runtime.source_location import asking_line
+from xla_core.engine.runtime.transfer import download, download_number
+
+# A pending graph this long is checked for operations that nothing alive needs, and again when it has doubled.
+_COMPACT_FROM = 256
+
+
+class _Region(threading.local):
+    """A part of this thread's program in which no value may be read (`torch_xla.compile(full_graph=True)`)."""
+
+    forbidden: str | None = None
+
+
+_region = _Region()
+
+
+def forbid_reads(reason: str | None) -> str | None:
+    """Make value reads raise GraphBreakError with `reason` (None: allow them again); gives the previous reason."""
+    previous, _region.forbidden = _region.forbidden, reason
+    return previous
+
+
+def reads_forbidden() -> bool:
+    """Whether this thread is where no value may be read."""
+    return _region.forbidden is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgram:
+    """The work of a step sync: the graph and the values that take its results."""
+
+    graph: Graph
+    values: list[Value] = field(compare=False)
+
+
+def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgram | None:
+    """The program of everything live on `pending_graph`, which takes over marked buffers if told to; None if nothing is."""
+    # Held from here until they have their buffers.
+    values = live_values(pending_graph)
+    if not values:
+        return None
+    outs = tuple(value.slot for value in values)
+    dead = dead_leaves(pending_graph)
+    if donate and donation.any_marked():
+        dead = tuple(sorted({*dead, *donation.marked_leaves(pending_graph, list(pending_graph.input_data))}))
+    return StepProgram(Graph(tuple(pending_graph.entries), outs, dead, pending_graph.lines and dict(pending_graph.lines)), values)
+
+
+def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USER_SYNC) -> None:
+    """Run everything live on one device as one graph and start a new step. Does not wait unless told to.
+
+    What does not run stays pending, whatever is raised (Ctrl-C, no memory, a graph pass) and can run again. If one operation is at fault,
+    all that does not depend on it runs, what does is lost, and its error is raised.
+    """
+    line = asking_line()
+    if recorder.tape is not None:
+        recorder.tape.let_others_wait()
+    start, begin = time.time(), time.perf_counter_ns()
+    with recorder.lock:
+        metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
+        pending_graph = recorder.pending_graph
+        # Ctrl-C may have cut off a recording's own mending.
+        pending_graph.mend()
+        turns.leave(recorder)
+        # Raises before anything of this step runs: all of it stays pending.
+        faults.look(recorder, wait=False)
+        ran = bool(pending_graph.entries) and run_live(recorder, pending_graph, cause, line)
+        recorder.end_step()
+    metrics.counter_add("MarkStep")
+    launched = time.perf_counter_ns()
+    if wait:
+        # Without the lock: other threads go on recording.
+        executor.wait(recorder)
+    # On entering a region, a sync that finds nothing is no step of the user's.
+    if (ran or cause is not Cause.CLEAR_PENDING) and metrics.has_subscribers(SyncEvent):
+        now = time.perf_counter_ns()
+        _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
+
+
+# Far above what it costs to take a free lock.
+_CONTENDED_NS = 200_000
+
+
+def _measure_lock(begin: int) -> None:
+    """Note how long a read took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
+    waited = time.perf_counter_ns() - begin
+    if waited > _CONTENDED_NS:
+        metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
+
+
+def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | None, line: str | None) -> bool:
+    """Run everything live, and let go of the pending graph; whether there was anything. Raises what the first operation at fault raised."""
+    failed: XlaError | None = None
+    while True:
+        # Renumbers slots: entries, references and values must not disagree.
+        with uninterrupted():
+            turns.prepare(recorder, pending_graph)
+        program = step_program(pending_graph, recorder.tape is None)  # a captured call repeats it, with other buffers
+        if program is None:
+            retire(recorder)
+            break
+        try:
+            _run(recorder, pending_graph, program, cause, line)
+            break
+        except XlaError as error:
+            pending_graph.partly_run = True  # what is dead by then need not be run again
+            failed = failed or error
+            # Of a graph that a pass made, the slots are others: no operation here is known to be at fault.
+            if error.place is None or error.place[0] is not program.graph:
+                if isinstance(error, (LoweringError, ExecutionError)):
+                    _run_apart(recorder, program.values, cause, error)
+                raise failed from error.__cause__
+            _give_up(pending_graph, [error.place[1]], error)
+    if failed is not None:
+        raise failed
+    return program is not None
+
+
+def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, error: XlaError) -> None:
+    """Compute those of `values` that can be computed without the others, where the program of all failed with `error`.
+
+    What fails alone is lost, unless there was too little memory, of which there may be more later.
+    """
+    pending_graph = recorder.pending_graph
+    pending = [value for value in values if value.buffer is None and value.pending_graph is pending_graph]
+    if len(pending) < 2:
+        if pending and not _NO_MEMORY.search(str(error)):
+            _give_up(pending_graph, [operation_at(pending_graph.entries, pending[0].slot)], error)
+        return
+    half = len(pending) // 2
+    # What the first half runs may compute or lose values of the second.
+    for part in (pending[:half], pending[half:]):
+        try:
+            _compute_on(recorder, [value for value in part if value.buffer is None and value.pending_graph is pending_graph], cause)
+        except (LoweringError, ExecutionError) as failed:
+            _run_apart(recorder, part, cause, failed)
+
+
+_NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
+
+
+def _give_up(pending_graph: PendingGraph, slots: Iterable[int], reason: XlaError) -> list[Value]:
+    """Lose what depends on `slots`: using it raises `reason`. Gives the values that were held."""
+    bad = dependants(pending_graph, slots)
+    values = [value for slot in sorted(bad) if (value := pending_graph.refs[slot]()) is not None and slot not in pending_graph.input_data]
+    for value in values:
+        # No longer live: what runs next does without it.
+        pending_graph.refs[value.slot] = NOBODY
+        lose(value, reason)
+    return values
+
+
+def _announce(
+    recorder: Recorder, line: str | None, start_s: float, duration_ns: int, kind: SyncKind, cause: Cause | None, waited_ns: int = 0
+) -> None:
+    metrics.emit(
+        SyncEvent(
+            device=str(recorder.device), start_s=start_s, duration_ns=duration_ns, line=line, kind=kind, cause=cause, waited_ns=waited_ns
+        )
+    )
+
+
+def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, cause: Cause | None, line: str | None) -> None:
+    begin = time.perf_counter_ns()
+    inputs = inputs_of(pending_graph.entries, pending_graph.input_data)
+    unwrapped = time.perf_counter_ns() - begin
+
+    def keep(buffers: list[jax.Array]) -> None:
+        begin = time.perf_counter_ns()
+        for value, buffer in zip(program.values, buffers, strict=True):
+            value.buffer = buffer
+            value.pending_graph = None
+            next(buffers_made)
+        donation.settle()
+        # Here, where Ctrl-C waits: what has run must not be found pending.
+        retire(recorder)
+        wrapped = time.perf_counter_ns() - begin
+        metrics.metrics_add(("UnwrapXlaData", unwrapped, Unit.DURATION_NS), ("WrapXlaData", wrapped, Unit.DURATION_NS))
+
+    try:
+        executor.execute(recorder, program.graph, inputs, keep, cause, line)
+    except ExecutionError as error:
+        # A call that failed may have taken over donated inputs all the same.
+        taken = [
+            slot for slot, buffer in pending_graph.input_data.items() if type(pending_graph.entries[slot]) is Aval and buffer.is_deleted()
+        ]
+        if taken:
+            raise _lost(pending_graph, taken, error) from error
+        raise
+
+
+def _lost(pending_graph: PendingGraph, taken: list[int], error: ExecutionError) -> ExecutionError:
+    """The error of an execution that failed after it took over the buffers of leaves `taken`: names what cannot be computed any more."""
+    held = {
+        id(value): value for reference in pending_graph.refs if (value := reference()) is not None and value.pending_graph is pending_graph
+    }
+    # Before they are given up, which takes their slots.
+    made = {key: operation_at(pending_graph.entries, value.slot) for key, value in held.items()}
+    entries = pending_graph.entries
+    gone = Counter(f"{value.aval}{_made_at(entries[made[id(value)]])}" for value in _give_up(pending_graph, taken, error))
+    named = ", ".join(f"{count} of {text}" if count > 1 else text for text, count in gone.most_common(_NAMED))
+    return ExecutionError(f"{error}. It had taken over its inputs, so that these are lost: {named or 'none that is still held'}")
+
+
+_NAMED = 10
+
+
+def _made_at(entry: Any) -> str:
+    line = entry[0].line if type(entry) is tuple else None
+    return f" made at {line}" if line else ""
+
+
+def retire(recorder: Recorder) -> None:
+    """Empty the pending graph, so that it lets go of the buffers of leaves, which may outlive it, and start another one."""
+    old = recorder.pending_graph
+    recorder.pending_graph = PendingGraph(recorder.limit)
+    # Values that were leaves still refer to the old one: emptied, it keeps no buffer alive.
+    for entries in (old.entries, old.refs, old.input_data, old.reads, old.lines, old.filled):
+        entries.clear()
+
+
+def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
+    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised."""
+    by_recorder: dict[int, list[Value]] = {}
+    for value in values:
+        if value.buffer is None:
+            by_recorder.setdefault(value.recorder.index, []).append(value)
+    for group in by_recorder.values():
+        recorder = group[0].recorder
+        begin = time.perf_counter_ns()
+        with recorder.lock:
+            _measure_lock(begin)
+            # Asked again under the lock: another thread may have computed some.
+            _compute_on(recorder, [value for value in group if value.buffer is None], cause)
+
+
+def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
+    if not values:
+        return
+    if _region.forbidden is not None and cause is Cause.VALUE_READ:
+        raise GraphBreakError(_region.forbidden)
+    pending_graph = recorder.pending_graph
+    pending_graph.mend()
+    for value in values:
+        if value.slot == BLANK:
+            pending_graph.adopt(value)
+    lost = next((value for value in values if value.pending_graph is not pending_graph), None)
+    if lost is not None:
+        raise no_value_error(lost)
+    needed = ancestors(pending_graph, [value.slot for value in values])
+    entries, renamed, input_data = extract(pending_graph, needed)
+    # All of it that is held is a result, so that it runs once.
+    slots = [slot for slot in renamed if slot not in pending_graph.input_data and pending_graph.refs[slot]() is not None]
+    # Only where reads come again: it costs a walk over all that is pending.
+    also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
+    slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
+    # No leaves are dead here: what stays pending may read them, so nothing is donated that the user has not marked.
+    gives = donation.any_marked() and donation.enabled(recorder.index) and not recorder.eager and recorder.tape is None
+    dead = donation.spare_leaves(pending_graph, list(renamed), slots) if gives else ()
+    graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
+    if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
+        # If there are turns, they have run most of it, and what is left is a short program.
+        _compute_on(recorder, [value for value in values if value.buffer is None], cause)
+        return
+    executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
+    if dead:
+        donation.settle()
+    if live_slots(pending_graph):
+        pending_graph.partly_run = True
+        compact(pending_graph)
+    else:
+        retire(recorder)  # what is left would only make the next step another program
+
+
+def compact(pending_graph: PendingGraph) -> None:
+    """Drop what nothing alive needs, if the pending graph has grown enough since the last time to be worth the walk."""
+    if len(pending_graph.entries) >= max(_COMPACT_FROM, 2 * pending_graph.kept):
+        turns.drop_dead(pending_graph)
+        pending_graph.kept = len(pending_graph.entries)
+
+
+def read(value: Value) -> torch.Tensor:
+    """A CPU copy of `value`, computed first if it is pending."""
+    return read_many([value])[0]
+
+
+def read_number(value: Value) -> Any:
+    """The Python number of a value with one element, computed first if it is pending."""
+    return _read([value], (), download_number)[0]
+
+
+def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[torch.Tensor]:
+    """CPU copies of `values`; what is pending of them and of those `beside` is computed in one execution for each device."""
+    return _read(values, beside, download)
+
+
+def _read(values: Sequence[Value], beside: Sequence[Value], take: Callable[[Value], Any]) -> list[Any]:
+    line = asking_line()
+    start, begin = time.time(), time.perf_counter_ns()
+    pending = [value for value in (*values, *beside) if value.buffer is None]
+    if pending:
+        compute(pending)
+    taken = [take(value) for value in values]
+    # After the copies, which have waited for these programs: their error words are there.
+    for recorder in {value.recorder.index: value.recorder for value in values}.values():
+        faults.look(recorder, wait=True)
+    if pending and metrics.has_subscribers(SyncEvent):
+        _announce(pending[0].recorder, line, start, time.perf_counter_ns() - begin, SyncKind.READ, Cause.VALUE_READ)
+    return taken
+
+
+def block(values: Iterable[Value]) -> None:
+    """Compute `values` and wait for them."""
+    wanted = list(values)
+    compute(wanted)
+    for value in wanted:
+        if value.buffer is not None:
+            value.buffer.block_until_ready()
+
+
+StepHook = Callable[[Recorder], None]
+_before_step: list[StepHook] = []
+_after_step: list[StepHook] = []
+
+
+def before_step(hook: StepHook) -> Callable[[], None]:
+    """Call `hook(recorder)` before each user-visible step; returns a function that ends it."""
+    _before_step.append(hook)
+    return lambda: _before_step.remove(hook)
+
+
+def after_step(hook: StepHook) -> Callable[[], None]:
+    """Call `hook(recorder)` after each user-visible step; returns a function that ends it."""
+    _after_step.append(hook)
+    return lambda: _after_step.remove(hook)
+
+
+def user_step(recorder: Recorder, wait: bool, log: str, cause: Cause = Cause.USER_SYNC) -> None:
+    """A step sync as the user's API promises it: log line, run, then hooks (metrics file, step closures)."""
+    if config.EMIT_STEPLOG.get():
+        print(log, file=sys.stderr, flush=True)
+    for hook in tuple(_before_step):
+        hook(recorder)
+    forced = config.SYNC_WAIT.get()
+    step(recorder, wait if forced is None else forced, cause)
+    for hook in tuple(_after_step):
+        hook(recorder)
+
+
+def finish_step(recorder: Recorder, line: str | None, start_s: float, begin_ns: int) -> None:
+    """What follows the launch of a captured step, begun at `begin_ns`: the wait that `XLA_SYNC_WAIT` asks for, and hooks."""
+    metrics.counter_add("MarkStep")
+    launched = time.perf_counter_ns()
+    if config.SYNC_WAIT.get():
+        executor.wait(recorder)
+    if metrics.has_subscribers(SyncEvent):
+        now = time.perf_counter_ns()
+        _announce(recorder, line, start_s, now - begin_ns, SyncKind.STEP, Cause.CAPTURED, now - launched)
+    for hook in tuple(_after_step):
+        hook(recorder)

@@ -1,0 +1,240 @@
+"""Values between torch on the CPU and PJRT buffers. Both directions copy: neither side ever sees the other's later writes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import SingleDeviceSharding
+
+from xla_core.base import metrics
+from xla_core.base.dtypes import natural_dtype
+from xla_core.base.errors import ExecutionError
+from xla_core.base.metrics import Direction, TransferEvent, Unit
+from xla_core.base.private_jax import put_on_device
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
+from xla_core.engine.placement.sharding import spans_devices, stored_shape
+from xla_core.engine.runtime.client import client, default_sharding, jax_device
+from xla_core.engine.runtime.failures import reason
+from xla_core.engine.runtime.resharding import Holder, buffer_sharding, reshard
+from xla_core.engine.runtime.source_location import user_line
+
+# torch and NumPy share no name for these: they cross as integers of the same width.
+_CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+_CARRIED = {
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+}
+
+
+_MOST_DIMS = 64
+_KEPT_BYTES = 1 << 16
+"""What is smaller may stay on the host when it has been read."""
+_WORTH_ALIGNING = 1 << 18
+"""PJRT's CPU devices use memory in place that is aligned to 64 bytes, as torch's is, and copy other."""
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A NumPy array of a dense CPU tensor's values in its natural dtype; shares memory where it can."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.dtype in _CARRIED:
+        wide, _ = _CARRIERS[plain.element_size()]
+        carried: np.ndarray[Any, Any] = plain.view(wide).numpy()
+        return carried.view(natural_dtype(plain.dtype))
+    array: np.ndarray[Any, Any] = plain.numpy()
+    return array
+
+
+def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True) -> torch.Tensor:
+    """A CPU tensor of `dtype` with `array`'s values. copy: of its own; else the array is given away."""
+    natural = natural_dtype(dtype)
+    if array.dtype != natural:
+        array, copy = array.astype(natural), False
+    if dtype in _CARRIED:
+        wide, narrow = _CARRIERS[natural.itemsize]
+        return torch.from_numpy(np.array(array.view(narrow), copy=copy)).view(dtype)
+    return torch.from_numpy(np.array(array, copy=copy))
+
+
+def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Sharding | None = None, given: bool = False) -> Value:
+    """A copy of a CPU tensor on a device. sharding: as in `put`. given: the caller gives the tensor away, it may be used in place.
+
+    Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
+    """
+    if tensor.dim() > _MOST_DIMS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported, found {tensor.dim()}")
+    aval = aval_of(tuple(tensor.shape), tensor.dtype)
+    with transferring(recorder, Direction.TO_DEVICE, aval.nbytes) as transfer:
+        array = to_numpy(tensor).astype(aval.physical, copy=False) if given else copied(tensor, aval.physical)
+        buffer = transfer.buffer = put(array, recorder, sharding)
+    return buffer_value(recorder, aval, buffer)
+
+
+def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A CPU tensor's values in the dtype of a device, in memory that it may use in place."""
+    array = to_numpy(tensor)
+    nbytes = array.size * physical.itemsize
+    if nbytes < _WORTH_ALIGNING:
+        return array.astype(physical, copy=True)
+    found: np.ndarray[Any, Any] = torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy().view(physical).reshape(array.shape)
+    np.copyto(found, array, casting="unsafe")
+    return found
+
+
+def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+    """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place.
+
+    sharding: in SPMD mode, over the devices that `recorder`'s stands for; None for replicated. Dimensions that it does not divide evenly
+    are padded with zeros.
+    """
+    try:
+        with jax.enable_x64(True):
+            default = default_sharding(recorder)
+            if spans_devices(default):
+                wanted = sharding if sharding is not None and array.size else default  # programs divide nothing that is empty
+                return jax.make_array_from_callback(stored_shape(array.shape, wanted), wanted, lambda index: _shard_of(array, index))
+            if isinstance(default, SingleDeviceSharding) and isinstance(array, np.ndarray):
+                return put_on_device(array, default, jax_device(recorder))
+            return with_default_sharding(jax.device_put(array, jax_device(recorder)), recorder)
+    except RuntimeError as error:
+        raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
+
+
+def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:
+    """The elements of an array at a place in its buffer, with zeros for what is beyond its end."""
+    found = np.asarray(array[index])
+    missing = [(0, (one.stop or 0) - (one.start or 0) - got if one.stop else 0) for one, got in zip(index, found.shape, strict=True)]
+    return np.pad(found, missing) if any(end for _, end in missing) else found
+
+
+def with_default_sharding(buffer: jax.Array, recorder: Recorder) -> jax.Array:
+    """A buffer on a device with the sharding with which programs take and give it."""
+    default = default_sharding(recorder)
+    if isinstance(default, SingleDeviceSharding) or buffer.sharding == default:
+        return buffer
+    with jax.enable_x64(True):
+        shards = [jax.device_put(buffer, device) for device in client().devices] if spans_devices(default) else [buffer]
+        return jax.make_array_from_single_device_arrays(buffer.shape, default, shards)
+
+
+def local(buffer: jax.Array, recorder: Recorder) -> jax.Array:
+    """A buffer as others see it: of replicas, this process's shard, an array on one device."""
+    default = default_sharding(recorder)
+    return buffer if isinstance(default, SingleDeviceSharding) or spans_devices(default) else buffer.addressable_data(0)
+
+
+def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
+    """A buffer with `number` everywhere and the sharding of the holder's data, without compiling anything."""
+    return put(np.full(aval.shape, number, aval.physical), recorder, buffer_sharding(holder))
+
+
+def download(value: Value) -> torch.Tensor:
+    """A CPU copy of a value that has a buffer. Raises ExecutionError if what computed it failed."""
+    with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
+        array, ours = _on_host(value, transfer)
+        return to_torch(array, value.aval.dtype, copy=not ours)
+
+
+def download_number(value: Value) -> Any:
+    """The Python number that `.item()` of a value with one element and a buffer is. Raises as `download`."""
+    with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
+        return _on_host(value, transfer)[0].item()
+
+
+def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any], bool]:
+    """The elements of a value on the host, and whether they are the caller's own."""
+    buffer = value.buffer
+    if buffer is None:
+        raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
+    try:
+        transfer.wait(buffer)
+        if isinstance(default_sharding(value.recorder), SingleDeviceSharding):
+            return (np.asarray(buffer), False) if value.aval.nbytes < _KEPT_BYTES else fetched(buffer)
+        if value.aval.manual:
+            buffer = buffer.addressable_data(0)[0]  # of the first device here
+        whole = buffer.is_fully_addressable or buffer.is_fully_replicated
+        found, ours = fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder), value.aval))
+        if found.shape == value.aval.shape:
+            return found, ours
+        return found[tuple(slice(size) for size in value.aval.shape)].copy(), True
+    except RuntimeError as error:
+        raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
+
+
+def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:
+    """The elements of an array on the host, and whether they are the caller's own.
+
+    An array that jax had to copy to the host, it keeps there for the next time: of large ones another object is asked, which goes away. An
+    array also keeps the shards that it has given.
+    """
+    if buffer.nbytes < _KEPT_BYTES:
+        return np.asarray(buffer), False
+    if buffer.is_fully_replicated:
+        first = buffer if len(buffer.sharding.device_set) == 1 else buffer.addressable_data(0)
+        return np.asarray(jax.make_array_from_single_device_arrays(first.shape, first.sharding, [first])), False
+    whole = np.empty(buffer.shape, buffer.dtype)
+    for shard in buffer.addressable_shards:
+        whole[shard.index] = np.asarray(shard.data.addressable_data(0))
+    return whole, True
+
+
+class transferring:  # read as a word, as contextlib.suppress
+    """Counts and times a block as one transfer of `nbytes`, unless it raises.
+
+    watched: somebody wants to know how much of its time is the device's.
+    """
+
+    __slots__ = ("_begin", "_direction", "_nbytes", "_recorder", "_start", "buffer", "waited_ns", "watched")
+
+    def __init__(self, recorder: Recorder, direction: Direction, nbytes: int) -> None:
+        client()  # not in a process that was forked from that which holds the buffers
+        self._recorder = recorder
+        self._direction = direction
+        self._nbytes = nbytes
+        self.watched = metrics.has_subscribers(TransferEvent)
+        self.waited_ns = 0
+        self.buffer: jax.Array | None = None
+
+    def __enter__(self) -> transferring:
+        self._start, self._begin = time.time(), time.perf_counter_ns()
+        return self
+
+    def wait(self, buffer: jax.Array) -> None:
+        """Wait for `buffer`, apart from the transfer itself."""
+        self.buffer = buffer
+        if self.watched:
+            begin = time.perf_counter_ns()
+            buffer.block_until_ready()
+            self.waited_ns = time.perf_counter_ns() - begin
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
+        duration = time.perf_counter_ns() - self._begin
+        up = self._direction is Direction.TO_DEVICE
+        moved = ("OutboundData" if up else "InboundData", self._nbytes, Unit.BYTES)
+        if not up:
+            metrics.metrics_add(moved, ("TransferFromDeviceTime", duration, Unit.DURATION_NS))
+        else:
+            metrics.metrics_add(moved, ("TransferToDeviceTime", duration, Unit.DURATION_NS), ("TensorToData", duration, Unit.DURATION_NS))
+            metrics.counter_add("DeviceDataCacheMiss")  # nothing uploaded is kept for a second upload
+        if self.watched:
+            metrics.emit(
+                TransferEvent(
+                    device=str(self._recorder.device),
+                    start_s=self._start,
+                    duration_ns=duration,
+                    line=user_line(),
+                    direction=self._direction,
+                    nbytes=self._nbytes,
+                    waited_ns=self.waited_ns,
+                    buffer=self.buffer,
+                )
+            )

@@ -1,0 +1,147 @@
+"""`torch.autocast('xla')`: which operations run in a lower precision, which in f32, which in the widest of their inputs.
+
+The kernels sit on the autocast key, which torch skips while autocast is off: nothing of this is then in the way. Operations
+that are in no list run in the dtypes they are given.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from xla_core.base.private_torch import OpOverload, excluding_key, pass_autocast_in_higher_order
+from xla_core.engine.graph.pending_graph import Value
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.schema import Convention, calling
+from xla_core.ops.table import overloads_of
+
+_KEY = "AutocastPrivateUse1"
+Caster = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+
+LOWER = (
+    *("matmul", "mm", "mv", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear", "einsum"),
+    *("chain_matmul", "linalg_multi_dot", "linalg_vecdot", "scaled_dot_product_attention"),
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *("convolution", "_convolution", "conv_tbc", "relu", "prelu", "max_pool2d"),
+)
+FLOAT32 = (
+    *("batch_norm", "softmax", "log_softmax", "prod", "cdist", "trace"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy_loss", "ctc_loss"),
+    *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss"),
+    *("multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "poisson_nll_loss", "smooth_l1_loss"),
+    *("soft_margin_loss", "triplet_margin_loss"),
+    *("cholesky", "cholesky_inverse", "cholesky_solve", "linalg_cholesky", "linalg_cholesky_ex"),
+    *("inverse", "linalg_inv", "linalg_inv_ex", "qr", "linalg_qr", "geqrf", "svd", "linalg_svd", "linalg_svdvals"),
+    *("triangular_solve", "linalg_solve_triangular"),
+    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d"),
+)
+WIDEST = ("stack", "cat", "index_copy")
+
+
+class _Casts:
+    """Casts of weights, to be used again for as long as autograd (or the user) keeps them.
+
+    The reference is weak: a cast that nothing needs is no live value at the next sync. A weight that was written to since has
+    another value, so that its old cast is never used.
+    """
+
+    def __init__(self) -> None:
+        self._known: Any = WeakIdKeyDictionary()
+
+    def get(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`weight` in `dtype`."""
+        shown = tensor_behind(weight)
+        if shown is None or shown._view is not None:
+            return weight.to(dtype)
+        now = shown._storage.value
+        grad = torch.is_grad_enabled()
+        known: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
+        if known is not None and known[0] is now and known[1] is grad:
+            cast = known[2]()
+            if cast is not None and cast.dtype is dtype:
+                return cast
+        cast = weight.to(dtype)
+        self._known[weight] = (now, grad, weakref.ref(cast))
+        return cast
+
+
+_casts = _Casts()
+_Library: Any = torch.library.Library  # untyped in torch
+_libraries: list[torch.library.Library] = []
+
+
+def _eligible(item: Any) -> bool:
+    """Whether autocast may cast an argument: floating tensors on xla, but never f64."""
+    return isinstance(item, torch.Tensor) and item.device.type == "xla" and item.is_floating_point() and item.dtype is not torch.float64
+
+
+def _cast(item: Any, dtype: torch.dtype) -> Any:
+    if isinstance(item, (list, tuple)):
+        return type(item)([_cast(one, dtype) for one in item])
+    if not _eligible(item) or item.dtype is dtype:
+        return item
+    if item.is_leaf and item.requires_grad and item.dtype is torch.float32 and torch.is_autocast_cache_enabled():
+        return _casts.get(item, dtype)
+    return item.to(dtype)
+
+
+def _all_to(dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple([_cast(arg, dtype) for arg in args]), {name: _cast(arg, dtype) for name, arg in kwargs.items()}
+
+
+def lower(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in the dtype that autocast was given."""
+    return _all_to(torch.get_autocast_dtype("xla"), args, kwargs)
+
+
+def float32(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in f32."""
+    return _all_to(torch.float32, args, kwargs)
+
+
+def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in the widest of their floating dtypes."""
+    flat = [one for arg in (*args, *kwargs.values()) for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+    dtypes = [one.dtype for one in flat if _eligible(one)]
+    if len(set(dtypes)) < 2:
+        return args, kwargs
+    common = dtypes[0]
+    for dtype in dtypes[1:]:
+        common = torch.promote_types(common, dtype)
+    return _all_to(common, args, kwargs)
+
+
+def _kernel(func: OpOverload, caster: Caster) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with excluding_key(_KEY):
+            args, kwargs = caster(args, kwargs)
+            return func(*args, **kwargs)
+
+    return run
+
+
+def _overloads(name: str) -> list[OpOverload]:
+    """The overloads of an operation that make new tensors (names of dimensions aside, which xla tensors do not carry)."""
+    return [func for func in overloads_of(name) if calling(func).convention is Convention.FUNCTIONAL and not _named(func)]
+
+
+def _named(func: OpOverload) -> bool:
+    return "Dimname" in str(func._schema)
+
+
+def register() -> None:
+    """Give torch the autocast kernels of device `xla`, and bf16 as the dtype of an autocast that is given none."""
+    others = _Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, _KEY)
+    kernels = _Library("aten", "IMPL")
+    for names, caster in ((LOWER, lower), (FLOAT32, float32), (WIDEST, widest)):
+        for name in names:
+            for func in _overloads(name):
+                kernels.impl(func, _kernel(func, caster), _KEY)
+    _libraries.extend([others, kernels])
+    pass_autocast_in_higher_order()
+    torch.set_autocast_dtype("xla", torch.bfloat16)

@@ -1,0 +1,95 @@
+"""Device `xla` in torch: the renamed backend key, and kernels for calls that carry no xla tensor."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from xla_core.base import private_torch
+from xla_core.base.private_torch import OpOverload
+from xla_core.engine.runtime import client
+from xla_core.engine.tensor import accelerator, dispatch, generator, host_indices, pinned, streams
+from xla_core.engine.tensor.device_module import DeviceModule
+from xla_core.engine.tensor.schema import is_factory
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.ops.table import TABLE, overload_named
+
+# Reached with xla tensors although subclass dispatch is excluded (torch.tensor moves its data so).
+_WITHOUT_SUBCLASS = ("aten::_copy_from", "aten::_copy_from_and_resize")
+_libraries: list[torch.library.Library] = []
+
+
+def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls that reach the backend key itself: factories, and places where torch excludes subclass dispatch."""
+    try:
+        handler = func._xla_handler
+    except AttributeError:
+        handler = dispatch.handler_for(func)
+    try:
+        return handler(args, kwargs)
+    except BaseException as error:  # as in XLATensor.__torch_dispatch__
+        client.mend()
+        other = host_indices.other_arguments(func, args, kwargs, error)
+        if other is None:
+            raise
+    return _fallback(func, *other[0], **other[1])
+
+
+def direct(func: OpOverload) -> Any:
+    """A kernel for the backend key that serves `func` as subclass dispatch would."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return _fallback(func, *args, **kwargs)
+
+    return kernel
+
+
+_PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch runs such kernels rather than a fallback
+_RIGHT = ("aten::detach", "aten::alias")  # and does well: the result shares the storage object, where the data is found
+
+
+def _late(name: str) -> Any:
+    """`direct` for the overload of this name, looked up at its first call."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return _fallback(overload_named(name), *args, **kwargs)
+
+    return kernel
+
+
+@cache
+def serve_plain_tensors() -> None:
+    """Give operations a kernel for the backend key where torch would run its own, on memory of the host, for tensors of its own types."""
+    kernels: Any = torch.library.Library("aten", "IMPL")
+    for name in private_torch.operation_names():
+        if not name.startswith("aten::") or name in _RIGHT or private_torch.has_kernel(name, "PrivateUse1"):
+            continue
+        if any(private_torch.has_kernel(name, key) for key in _PREFERRED):
+            kernels.impl(name.removeprefix("aten::"), _late(name), "PrivateUse1")
+    _libraries.append(kernels)
+
+
+def _is_ours(output: Any) -> bool:
+    """Whether a backward pass from `output` is ours: also from what function transforms wrap."""
+    return isinstance(output, torch.Tensor) and output.device.type == "xla"
+
+
+def register() -> None:
+    """Add device `xla` to torch. Starts no client."""
+    module = DeviceModule("torch.xla")
+    private_torch.register_device("xla", module)
+    private_torch.trace_as_plain(XLATensor)
+    accelerator.register(module)
+    generator.register()
+    pinned.register()
+    streams.register()
+    client.when_default_moves(lambda: private_torch.redirect_moves(lambda: torch.device("xla", client.current_index())))
+    private_torch.guard_engine(_is_ours, client.check_thread)
+    boxed = torch.library.Library("_", "IMPL")
+    boxed.fallback(_fallback, "PrivateUse1")
+    kernels = torch.library.Library("aten", "IMPL")
+    for name in (*_WITHOUT_SUBCLASS, *(name for name in TABLE if is_factory(overload_named(name)))):
+        kernels.impl(name.removeprefix("aten::"), direct(overload_named(name)), "PrivateUse1")
+    _libraries.extend([boxed, kernels])

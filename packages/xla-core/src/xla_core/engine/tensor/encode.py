@@ -1,0 +1,284 @@
+"""From the arguments of a call to a signature's key and operand slots. This is the hottest code of recording."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter
+
+from xla_core.base import config
+from xla_core.base.errors import DeviceMismatchError
+from xla_core.base.private_torch import OpOverload
+from xla_core.engine.graph.aval import aval_of
+from xla_core.engine.graph.entries import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, ScalarInput, ScalarKind
+from xla_core.engine.graph.pending_graph import NOBODY, PendingGraph, Recorder
+from xla_core.engine.graph.signature import Signature
+from xla_core.engine.runtime.transfer import upload
+from xla_core.engine.tensor.generator import generator_for
+from xla_core.engine.tensor.plain import PLAIN, mixed, storage_of, tensor_behind
+from xla_core.engine.tensor.schema import calling, dotted_name
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.ops.table import OpSpec
+
+# Arguments that say where a result lives, not what it is.
+_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+_NO_CONSTANTS = config.NO_SPECIAL_SCALARS.get()
+_FLOAT = ScalarKind.FLOAT
+_INT = frozenset({int})
+
+
+class Call:
+    """An overload as recording knows it: its row, where its changing numbers are, its signatures, how often it ran.
+
+    scalars: positions and names of arguments whose value may change without another program.
+    eager_inputs: such numbers are inputs from the start (optimizers' hyperparameters), not at their second value.
+    otherwise: what serves calls that the row refuses.
+    """
+
+    __slots__ = (
+        "checked",
+        "count",
+        "eager_inputs",
+        "exponent",
+        "float_scalar",
+        "func",
+        "functional",
+        "mutated",
+        "fresh",
+        "name",
+        "otherwise",
+        "packed",
+        "scalars",
+        "signatures",
+        "spec",
+    )
+
+    def __init__(self, func: OpOverload, functional: OpOverload, spec: OpSpec, otherwise: Callable[..., Any]) -> None:
+        self.func = func
+        self.otherwise = otherwise
+        self.functional = functional
+        self.spec = spec
+        self.name = dotted_name(func)
+        self.signatures: dict[Any, Signature] = {}
+        self.count = 0
+        self.packed = 0  # calls whose results were made by `wrap`
+        arguments = func._schema.arguments
+        places = {number for number, argument in enumerate(arguments) if argument.name in spec.scalars}
+        self.scalars: frozenset[int | str] = frozenset(places | spec.scalars)
+        found = calling(func)
+        self.mutated = found.mutated
+        # Random fills check their numbers at each call; dropout does so in Python before it comes here.
+        self.checked = spec.random and bool(spec.scalars) and bool(found.mutated)
+        self.fresh = found.fresh
+        # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
+        self.exponent = "exponent" in spec.scalars
+        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(found.mutated) or "_foreach_" in func._schema.name))
+        self.float_scalar = FLOAT_INPUT if self.eager_inputs else FLOAT_FIXED
+
+    def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what torch raises for the numbers of this call: a known signature says nothing about their values."""
+        numbers = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+        stand_ins = [torch.empty(0, dtype=arg.dtype, device="cpu") if isinstance(arg, torch.Tensor) else arg for arg in args]
+        try:
+            self.func(*stand_ins, **numbers)
+        except NotImplementedError:  # a dtype that the CPU lacks
+            return
+
+
+_REMEMBERED = 8192
+
+
+_Found = TypeVar("_Found")
+
+
+def remember(known: dict[Any, Any], key: Any, found: _Found) -> _Found:
+    """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes).
+
+    Gives what is kept: if two threads work it out at once, one object for both, since programs compare by identity.
+    """
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    kept: _Found = known.setdefault(key, found)
+    return kept
+
+
+def two_devices(first: Recorder, second: Recorder) -> DeviceMismatchError:
+    """The error for operands on two xla devices."""
+    return DeviceMismatchError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {first.device} and {second.device}! "
+        "Move one of them first, with .to(device)"
+    )
+
+
+def recorder_among(args: Any) -> Recorder | None:
+    """The recorder of the first xla tensor in `args`, looking into lists."""
+    for arg in args:
+        kind = type(arg)
+        if kind is list or kind is tuple:
+            recorder = recorder_among(arg)
+            if recorder is not None:
+                return recorder
+        else:
+            found = tensor_behind(arg)
+            if found is not None:
+                return found._storage.value.recorder
+    return None
+
+
+class _Encoder:
+    """Turns arguments into key parts and operand slots (the general case; `encode` has the common ones inline)."""
+
+    __slots__ = ("call", "key", "recorder", "slots", "pending_graph")
+
+    def __init__(self, call: Call, recorder: Recorder, pending_graph: PendingGraph, key: list[Any], slots: list[Any]) -> None:
+        self.call = call
+        self.recorder = recorder
+        self.pending_graph = pending_graph
+        self.key = key
+        self.slots = slots
+
+    def add(self, arg: Any, dynamic: bool) -> None:
+        """One argument that is not an xla tensor, or a list."""
+        kind = type(arg)
+        key = self.key
+        if kind is int:
+            if dynamic and not self.call.exponent and -(1 << 63) <= arg < 1 << 63:
+                self.number(arg, INT_INPUT, INT_FIXED)
+            else:
+                key.append(arg)
+        elif kind is float:
+            if dynamic:
+                self.number(arg, FLOAT_INPUT, FLOAT_FIXED)
+            else:
+                # By its bits: 0.0 equals -0.0, and a NaN not even itself.
+                key.append((float, struct.pack("d", arg)))
+        elif kind is list or kind is tuple:
+            # Or the items of one list could be those of the next.
+            key.append(("[", len(arg)))
+            self.items(arg, dynamic)
+        elif kind is complex:
+            key.append((complex, struct.pack("dd", arg.real, arg.imag)))
+        elif isinstance(arg, torch.Tensor):
+            self.other_tensor(arg)
+        else:
+            # With its type: True equals 1.
+            key.append((kind, arg))
+
+    def items(self, items: Any, dynamic: bool) -> None:
+        """The items of a list, tensors inline."""
+        pending_graph, recorder = self.pending_graph, self.recorder
+        add_key, add_slot = self.key.append, self.slots.append
+        for item in items:
+            kind = type(item)
+            if kind is not XLATensor:
+                if kind in PLAIN and not item.is_cpu:
+                    item = getattr(storage_of(item), "_behind", item)
+                if type(item) is not XLATensor:
+                    self.add(item, dynamic)
+                    continue
+            value = item._storage.value
+            if value.pending_graph is not pending_graph:
+                if value.recorder is not recorder:
+                    raise two_devices(recorder, value.recorder)
+                pending_graph.adopt(value)
+            spec = item._view
+            if spec is None:
+                add_key(value.aval)
+                add_slot(value.slot)
+            else:
+                add_key(spec.aval)
+                add_slot(pending_graph.read(value.slot, spec))
+
+    def number(self, number: int | float, as_input: ScalarInput, as_fixed: ScalarInput) -> None:
+        """A number that may change from step to step."""
+        scalar = as_input if self.call.eager_inputs else as_fixed
+        self.key.append(scalar.kind)
+        self.slots.append(self.pending_graph.add_scalar(scalar, number))
+
+    def other_tensor(self, tensor: torch.Tensor) -> None:
+        """One of a type of torch's users; or on the CPU: of no dimensions it is a number with a dtype, a larger one is an error."""
+        found = tensor_behind(tensor)
+        if found is not None:
+            self.items((found,), False)
+            return
+        aval = aval_of((), tensor.dtype)
+        kind = ScalarKind.FLOAT if tensor.dtype.is_floating_point else ScalarKind.INT
+        number = self.pending_graph.host_number(tensor)
+        if number is None:
+            if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.dim():
+                raise mixed(tensor)
+            # No packed host array carries complex numbers.
+            if tensor.dtype.is_complex:
+                value = upload(tensor, self.recorder)
+                self.key.append(value.aval)
+                self.slots.append(self.pending_graph.adopt(value))
+                return
+            number = tensor.item()
+            if kind is ScalarKind.INT and not -(1 << 63) <= number < 1 << 63:
+                raise DeviceMismatchError(f"a 0-d CPU tensor of {number} does not fit a 64-bit integer: move it with .to('xla') first")
+        self.key.append((ScalarInput, aval))
+        self.slots.append(self.pending_graph.add_scalar(ScalarInput(kind, False, aval), number))
+
+
+def encode(
+    call: Call, recorder: Recorder, pending_graph: PendingGraph, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], list[Any]]:
+    """Key parts and operand slots of a call."""
+    key: list[Any] = []
+    slots: list[Any] = [None]
+    encoder: _Encoder | None = None
+    scalars = call.scalars
+    for place, arg in enumerate(args):
+        kind = type(arg)
+        if kind is not XLATensor and (kind is Parameter or kind is Tensor) and not arg.is_cpu:
+            arg = getattr(storage_of(arg), "_behind", arg)
+            kind = type(arg)
+        if kind is XLATensor:
+            value = arg._storage.value
+            if value.pending_graph is not pending_graph:
+                if value.recorder is not recorder:
+                    raise two_devices(recorder, value.recorder)
+                pending_graph.adopt(value)
+            spec = arg._view
+            if spec is None:
+                key.append(value.aval)
+                slots.append(value.slot)
+            else:
+                key.append(spec.aval)
+                slots.append(pending_graph.read(value.slot, spec))
+        # As the encoder does it, which an operation with a number would take twice as long by.
+        elif kind is float and place in scalars:
+            slot = len(pending_graph.entries)
+            pending_graph.entries.append(call.float_scalar)
+            pending_graph.refs.append(NOBODY)
+            pending_graph.input_data[slot] = arg
+            key.append(_FLOAT)
+            slots.append(slot)
+        elif arg is None or (kind is int and place not in scalars):
+            key.append(arg)
+        elif kind is list and _INT.issuperset(map(type, arg)) and place not in scalars:
+            key.append(tuple(arg))  # sizes, dimensions
+        else:
+            if encoder is None:
+                encoder = _Encoder(call, recorder, pending_graph, key, slots)
+            encoder.add(arg, place in scalars)
+    for name, arg in kwargs.items():
+        if name in scalars and type(arg) is float:
+            key.append((name, _FLOAT))
+            slots.append(pending_graph.add_scalar(call.float_scalar, arg))
+        elif name not in _PLACEMENT:
+            key.append(name)
+            if encoder is None:
+                encoder = _Encoder(call, recorder, pending_graph, key, slots)
+            encoder.items((arg,), name in scalars)
+    if call.spec.random:
+        if call.checked:
+            call.check_numbers(args, kwargs)
+        given = kwargs.get("generator")
+        # Drawn when it is recorded: what is read first, or never, changes no other operation's numbers.
+        slots.append(pending_graph.add_scalar(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
+    return key, slots

@@ -1,0 +1,123 @@
+"""Operations without a lowering: read the inputs, run stock torch on the CPU, put the results back."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import torch
+
+from xla_core.base import config, metrics
+from xla_core.base.config import FallbackPolicy
+from xla_core.base.errors import DeviceMismatchError, FallbackError, UnsupportedOperationError
+from xla_core.base.metrics import FallbackEvent
+from xla_core.base.private_torch import OpOverload, as_called_by_user, tree_flatten, tree_map
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.source_location import user_line
+from xla_core.engine.runtime.transfer import upload
+from xla_core.engine.tensor.plain import mixed
+from xla_core.engine.tensor.schema import calling, full_name
+from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.engine.tensor.values import cpu_copies
+from xla_core.engine.tensor.writes import assign_from_cpu
+
+_warned: set[str] = set()
+
+
+def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder | None = None) -> Any:
+    """`func` by stock torch on the CPU. Raises FallbackError if `XLA_FALLBACK=error`, else what torch raises.
+
+    recorder: where results go when no argument is an xla tensor.
+    """
+    name = full_name(func)
+    if config.FALLBACK.get() is FallbackPolicy.ERROR:
+        raise FallbackError(
+            f"{name} has no XLA lowering for these arguments and XLA_FALLBACK=error forbids running it on the CPU: "
+            "move its inputs with .cpu(), register a lowering with xla_core.abi.operators.register_op, or unset XLA_FALLBACK"
+        )
+    start, begin = time.time(), time.perf_counter_ns()
+    flat, _ = tree_flatten((args, kwargs))
+    tensors = [item for item in flat if type(item) is XLATensor]
+    # As recorded operations do; a user's own operation may want CPU operands.
+    if tensors and func.namespace == "aten":
+        for item in flat:
+            if isinstance(item, torch.Tensor) and type(item) is not XLATensor and item.dim():
+                raise mixed(item)
+    recorders = {tensor._storage.value.recorder for tensor in tensors}
+    if len(recorders) > 1:
+        names = " and ".join(sorted(str(one.device) for one in recorders))
+        raise DeviceMismatchError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
+    target = next(iter(recorders), None) or recorder or current_recorder()
+    # By identity: an argument that is given twice is one tensor on the CPU, too.
+    copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
+
+    def to_cpu(item: Any) -> Any:
+        if isinstance(item, torch.device):
+            return torch.device("cpu")
+        return copies[id(item)] if type(item) is XLATensor else item
+
+    on_cpu = {name: value for name, value in tree_map(to_cpu, kwargs).items()}
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        on_cpu["device"] = torch.device("cpu")
+    host_args = tree_map(to_cpu, args)
+    with as_called_by_user():
+        results = func(*host_args, **on_cpu)
+    outcome = _back(func, args, kwargs, host_args, on_cpu, results, target)
+    moved = [item for item in (*copies.values(), *tree_flatten(results)[0]) if isinstance(item, torch.Tensor)]
+    _account(func, target, start, time.perf_counter_ns() - begin, sum(tensor.nbytes for tensor in moved))
+    return outcome
+
+
+def _back(
+    func: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    host_args: tuple[Any, ...],
+    host_kwargs: dict[str, Any],
+    results: Any,
+    target: Recorder,
+) -> Any:
+    """Results on the device; mutated arguments written back, and returned as themselves."""
+    names = [argument.name for argument in func._schema.arguments]
+    same: dict[int, Any] = {}
+    for name in calling(func).mutated:
+        place = names.index(name)
+        mine: Any = args[place] if place < len(args) else kwargs.get(name)
+        theirs: Any = host_args[place] if place < len(host_args) else host_kwargs.get(name)
+        pairs = zip(mine, theirs, strict=True) if isinstance(mine, (list, tuple)) else [(mine, theirs)]
+        for tensor, host in pairs:
+            if type(tensor) is XLATensor:
+                assign_from_cpu(tensor, host)
+                # The arguments of the call keep `host` alive, and with it its id.
+                same[id(host)] = tensor
+
+    def to_xla(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        if item.layout is not torch.strided:
+            raise UnsupportedOperationError(
+                f"{full_name(func)} gives a tensor of layout {item.layout}, xla tensors are dense: use .cpu() first"
+            )
+        return same[id(item)] if id(item) in same else wrap(upload(item, target))
+
+    return tree_map(to_xla, results)
+
+
+def _account(func: OpOverload, recorder: Recorder, start_s: float, duration_ns: int, nbytes: int) -> None:
+    name = full_name(func)
+    metrics.counter_add(name if name.startswith("aten::") else f"aten::{name}" if "::" not in name else name)
+    line = user_line()
+    # A shape that depends on data is a value read that the user asked for, not a gap.
+    if name not in _warned and torch.Tag.dynamic_output_shape not in func.tags:
+        _warned.add(name)
+        warnings.warn(
+            f"{name} has no XLA lowering and runs on the CPU (first at {line or 'an unknown line'}); "
+            "results are right, but each call moves data",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    if metrics.has_subscribers(FallbackEvent):
+        device = str(recorder.device)
+        metrics.emit(FallbackEvent(device=device, start_s=start_s, duration_ns=duration_ns, line=line, operator=name, nbytes=nbytes))

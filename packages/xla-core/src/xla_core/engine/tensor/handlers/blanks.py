@@ -1,0 +1,56 @@
+"""Tensors without values: `empty` and its kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from xla_core.base.private_torch import OpOverload, tree_map
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.pending_graph import blank_value
+from xla_core.engine.runtime.client import recorder_of
+from xla_core.engine.tensor.encode import remember
+from xla_core.engine.tensor.refusals import meta_of
+from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.sharding import with_sharding_of
+from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.ops.table import overload_named
+
+
+def blank(func: OpOverload) -> Handler:
+    """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
+    known: dict[Any, Aval] = {}  # by sizes and options: asking torch takes ten times as long
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = args[0] if type(args[0]) is XLATensor else None
+        device = kwargs.get("device")
+        target = None if device is None else torch.device(device)
+        if target is not None and target.type != "xla":
+            return func(*[_like(item, target) for item in args], **kwargs)
+        if source is not None and (target is None or target.index is None):
+            recorder = source._storage.value.recorder
+        else:
+            recorder = recorder_of(target)
+        if source is not None:
+            return with_sharding_of(source, wrap(blank_value(recorder, _aval(func, args, kwargs))))
+        key = (*[tuple(arg) if type(arg) is list else arg for arg in args], *kwargs.items(), torch.get_default_dtype())
+        aval = known.get(key) or remember(known, key, _aval(func, args, kwargs))
+        return wrap(blank_value(recorder, aval))
+
+    return run
+
+
+def _aval(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Aval:
+    """Shape and dtype of what `func` makes. Raises what torch raises for its arguments."""
+    placed = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
+    meta = func(*tree_map(meta_of, args), **{name: value for name, value in placed.items() if value is not None})
+    return aval_of(tuple(meta.shape), meta.dtype)
+
+
+def _like(item: Any, device: torch.device) -> Any:
+    return torch.empty(item.shape, dtype=item.dtype, device=device) if type(item) is XLATensor else item
+
+
+_NAMES = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+HANDLERS: dict[str, Handler] = {name: blank(overload_named(f"aten::{name}")) for name in _NAMES}

@@ -1,0 +1,104 @@
+"""Copies between tensors, dtypes and devices: copy_, Tensor.to."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from xla_core.base.private_torch import OpOverload
+from xla_core.engine.runtime.client import recorder_of
+from xla_core.engine.tensor.handlers.aliases import check_format
+from xla_core.engine.tensor.recorded import recording_handler
+from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.sharding import upload_to, uploaded, with_sharding_of
+from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.engine.tensor.values import cpu_copies, moved, value_of
+from xla_core.engine.tensor.writes import write
+
+aten = torch.ops.aten
+
+
+def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`target.copy_(source)` across any pair of devices; shares the value when nothing has to change."""
+    target: Any = args[0]
+    source: Any = args[1] if isinstance(args[1], torch.Tensor) else torch.tensor(args[1], device="cpu")
+    _warn_of_lost_parts(source.dtype, target.dtype)
+    if type(target) is not XLATensor:
+        return target.copy_(cpu_copies((source,))[0])
+    recorder = target._storage.value.recorder
+    if type(source) is XLATensor:
+        value = moved(value_of(source), recorder)
+    else:
+        source = _with_shape(source)
+        # The host casts what can be taken as it is; what is broadcast travels small, and the program casts it.
+        fits = source.shape == target.shape
+        value = upload_to(target, source.to("cpu", target.dtype if fits else source.dtype), source)
+    if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
+        write(target, value)
+        return target
+    return recorded(aten.copy_.default)((target, wrap(value)), {})
+
+
+def copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `target.copy_(source)` would make of the target, as a new tensor; across devices, too."""
+    target, source, *rest = args
+    if type(target) is not XLATensor:
+        return target.clone().copy_(cpu_copies((source,))[0])
+    if type(source) is not XLATensor and source.dim():
+        source = to_copy((source,), {"device": target.device})
+    return recorded(aten.copy.default)((target, source, *rest), kwargs)
+
+
+def _with_shape(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor; no elements for a parameter of a lazy module, which must not be asked for its shape."""
+    return torch.empty(0, dtype=tensor.dtype, device="cpu") if is_lazy(tensor) else tensor
+
+
+def _warn_of_lost_parts(source: torch.dtype, target: torch.dtype) -> None:
+    """torch's own warning for a copy of complex numbers to real ones; it appears once in a process."""
+    if source.is_complex and not target.is_complex:
+        torch.zeros(1, dtype=source, device="cpu").to(target)
+
+
+def to_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Tensor.to`: another dtype, another device, or both."""
+    tensor = args[0]
+    dtype = kwargs.get("dtype") or tensor.dtype
+    device = kwargs.get("device")
+    target = None if device is None else torch.device(device)
+    if type(tensor) is not XLATensor:
+        return uploaded(_with_shape(tensor).to("cpu", dtype), recorder_of(target), tensor)
+    if "memory_format" in kwargs:
+        check_format(tensor, kwargs["memory_format"])
+    if target is not None and target.type != "xla":
+        if target.type == "meta":
+            return torch.empty(tensor.shape, dtype=dtype, device="meta")
+        return cpu_copies((tensor,))[0].to(device=target, dtype=dtype)
+    if dtype != tensor.dtype:
+        _warn_of_lost_parts(tensor.dtype, dtype)
+        tensor = recorded(aten._to_copy.default)((tensor,), {"dtype": dtype})
+    value = value_of(tensor)
+    return with_sharding_of(args[0], wrap(value if target is None or target.index is None else moved(value, recorder_of(target))))
+
+
+def copy_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_copy_from(self, dst)`: how torch moves data where it does not call copy_."""
+    return copy_((args[1], args[0]), {})
+
+
+@cache
+def recorded(func: OpOverload) -> Handler:
+    """The recording handler of an overload that is also handled here."""
+    return recording_handler(func)
+
+
+HANDLERS: dict[str, Handler] = {
+    "copy": copy,
+    "copy_": copy_,
+    "_to_copy": to_copy,
+    "_copy_from": copy_from,
+    "_copy_from_and_resize": copy_from,
+}

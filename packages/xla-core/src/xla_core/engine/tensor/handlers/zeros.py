@@ -1,0 +1,53 @@
+"""Zeros written over a whole tensor, as `zero_grad(set_to_none=False)` does: nothing is recorded until somebody uses them."""
+
+from __future__ import annotations
+
+import weakref
+from functools import cache
+from typing import Any
+
+import torch
+
+from xla_core.engine.graph.pending_graph import blank_value
+from xla_core.engine.tensor.record import count_writes
+from xla_core.engine.tensor.recorded import recording_handler
+from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.tensor import XLATensor
+
+aten = torch.ops.aten
+
+
+def zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.zero_()`."""
+    return args[0] if _emptied(args[0]) else _recorded(aten.zero_.default)(args, kwargs)
+
+
+def foreach_zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`torch._foreach_zero_`."""
+    whole = [tensor for tensor in args[0] if _emptied(tensor)]
+    if len(whole) < len(args[0]):
+        _recorded(aten._foreach_zero_.default)((list(args[0]),), kwargs)
+    elif whole:
+        count_writes(whole)
+
+
+def _emptied(tensor: Any) -> bool:
+    """Whether a tensor could be given zeros without an operation: it shows all of its storage."""
+    if type(tensor) is not XLATensor or tensor._view is not None:
+        return False
+    storage = tensor._storage
+    recorder, aval = storage.value.recorder, storage.value.aval
+    if aval.manual:
+        return False
+    value = blank_value(recorder, aval)
+    value.zeroed = weakref.ref(storage), recorder.steps
+    storage.value = value
+    return True
+
+
+@cache
+def _recorded(func: Any) -> Handler:
+    return recording_handler(func)
+
+
+HANDLERS: dict[str, Handler] = {"zero_": zero_, "_foreach_zero_": foreach_zero_}

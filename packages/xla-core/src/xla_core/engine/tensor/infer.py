@@ -1,0 +1,239 @@
+"""Shapes and dtypes of results by running an overload on meta tensors: once for each signature."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xla_core.base import metrics
+from xla_core.base.errors import InternalError, internal
+from xla_core.base.private_torch import OpOverload, TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.runtime.source_location import in_optimizer, user_line
+from xla_core.engine.tensor.encode import Call
+from xla_core.engine.tensor.plain import as_xla
+from xla_core.engine.tensor.refusals import ask_cpu, meta_of, on_cpu, on_meta
+from xla_core.engine.tensor.tensor import XLATensor, wrap, wrap_all
+
+PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+def signature(
+    call: Call,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    targets: list[Any] | None = None,
+    outs: frozenset[str] = frozenset(),
+) -> Signature | None:
+    """The signature of a call; None if this call needs the CPU although its overload has a lowering.
+
+    Raises whatever stock torch raises on the CPU for these arguments, with the same text.
+    """
+    begin = time.perf_counter_ns()
+    try:
+        return _signature(call, args, kwargs, targets, outs)
+    finally:
+        metrics.metric_add("LazyTracing", time.perf_counter_ns() - begin, metrics.Unit.DURATION_NS)
+
+
+def _signature(
+    call: Call,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    targets: list[Any] | None,
+    outs: frozenset[str],
+) -> Signature | None:
+    args, kwargs, targets = tree_map(as_xla, (args, kwargs, targets))
+    accepts = call.spec.accepts
+    kwargs = {name: value for name, value in kwargs.items() if name not in PLACEMENT}
+    if accepts is not None and not accepts(*args, **{name: value for name, value in kwargs.items() if name != "device"}):
+        return None
+    if targets is not None:
+        _validate(call, args, kwargs, targets, outs)
+    result = abstract_result(call.functional, args, kwargs)
+    if result is NotImplemented:
+        return None
+    flat, tree = tree_flatten(result)
+    manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
+    inferred = tuple(result_aval(item, manual) for item in flat)
+    held, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
+    if targets is not None:
+        held = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
+    return Signature(
+        call.name,
+        call.spec.lower,
+        tuple(_placeholder(arg, place in call.scalars, call.exponent) for place, arg in enumerate(args)),
+        {name: _placeholder(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
+        inferred,
+        held,
+        call.spec.random,
+        user_line(),
+        pack,
+        call.spec.has_side_effects,
+        call.spec.name,
+        not call.exponent and in_optimizer(),
+    )
+
+
+def result_aval(item: Any, manual: bool) -> Aval | None:
+    if item is None:
+        return None
+    if not isinstance(item, torch.Tensor):
+        raise InternalError(f"an operation with a lowering returned a {type(item).__name__}, which no tensor can hold")
+    return aval_of(tuple(item.shape), item.dtype, manual)
+
+
+def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
+    """What makes the results that a caller gets from values, for all calls like that which gave `result`."""
+    if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in result):
+        return wrap_all  # a list will do for a tuple: torch unpacks either
+
+    def pack(values: list[Any]) -> Any:
+        return tree_unflatten([None if value is None else wrap(value) for value in values], tree)
+
+    return pack
+
+
+def _written(call: Call, inferred: tuple[Aval | None, ...], targets: list[Any], resize: bool, manual: bool) -> tuple[Aval | None, ...]:
+    """The avals of the mutated arguments afterwards: their own dtype, and their own shape unless out= resizes them."""
+    flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
+    internal(len(flat) == len(inferred), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(inferred)}")
+    return tuple(
+        None if target is None or aval is None else aval_of(aval.shape if resize else tuple(target.shape), target.dtype, manual)
+        for target, aval in zip(flat, inferred, strict=True)
+    )
+
+
+def _placeholder(arg: Any, dynamic: bool, exponent: bool) -> Any:
+    """`arg` with PLACEHOLDER where an operand goes; must mirror what dispatch encodes as a slot."""
+    if isinstance(arg, torch.Tensor):
+        return PLACEHOLDER
+    if isinstance(arg, (list, tuple)):
+        return [_placeholder(item, dynamic, exponent) for item in arg]
+    if dynamic and (type(arg) is float or (type(arg) is int and not exponent and -(1 << 63) <= arg < 1 << 63)):
+        return PLACEHOLDER
+    return arg
+
+
+def _lstm_cell(gates: Tensor, hidden: Tensor, cx: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)
+
+
+def _gru_cell(gates: Tensor, hidden: Tensor, hx: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
+    gates = grad.new_empty(grad.shape[0], 3 * grad.shape[1])
+    bias = gates[0] if has_bias else None
+    return gates, gates, grad, bias, bias
+
+
+def _linear_backward(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> Any:
+    """As asked for; torch's own promises a gradient of the bias with every one of the weight."""
+    shapes = (x.shape, weight.shape, weight.shape[:1])
+    return tuple(grad.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
+
+
+def _batch_norm_no_training(x: torch.Tensor, *_: Any) -> Any:
+    """Nothing is saved on the CPU; torch's own promises statistics on other devices."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
+
+
+def _batch_norm_backward(*args: Any) -> Any:
+    """As asked for; torch's own promises the input's gradient always."""
+    found = torch.ops.aten.native_batch_norm_backward.default(*args)
+    return tuple(one if wanted else None for one, wanted in zip(found, args[-1], strict=True))
+
+
+def _flash_attention_for_cpu(query: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """The logarithms in the query's precision; torch 2.10 promises f32 always."""
+    result, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(query, *args)
+    return result, logsumexp.to(torch.promote_types(query.dtype, torch.float32))
+
+
+def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
+    """One example without a batch gives a number; torch's own promises a vector."""
+    return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
+
+
+def _convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], *rest: Any
+) -> Tensor:
+    """Torch's own looks at no bias, stride, padding or dilation."""
+    transposed, _, groups = rest
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (channels,):
+        raise RuntimeError(f"convolution: a bias for {channels} channels has the shape ({channels},), got {tuple(bias.shape)}")
+    if min(*stride, *dilation) < 1 or min(padding) < 0:
+        raise RuntimeError(f"convolution: strides and dilations are positive, paddings not negative, got {stride}, {dilation}, {padding}")
+    result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)
+    return result
+
+
+def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any) -> Tensor:
+    """Torch's own takes bfloat16 only, and looks at strides."""
+    if a.dim() == 2 and b.dim() == 2 and offs is not None:
+        return a.new_empty(offs.shape[0], a.shape[0], b.shape[1])
+    return a.new_empty(*(a.shape[:-1] if a.dim() < 3 or b.dim() == 3 else a.shape[1:2]), b.shape[-1])
+
+
+# Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
+    "aten::_grouped_mm": _grouped_mm,
+    "aten::convolution": _convolution,
+    "aten::linear_backward": _linear_backward,
+    "aten::native_batch_norm_backward": _batch_norm_backward,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _flash_attention_for_cpu,
+    "aten::multilabel_margin_loss_forward": _multilabel_margin_loss,
+}
+
+
+def abstract_result(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`func` on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
+
+    NotImplemented if the shape depends on data: zeros tell nothing of it.
+    """
+    shapes = _SHAPES.get(func._schema.name)
+    try:
+        result = shapes(*tree_map(meta_of, args)) if shapes is not None else on_meta(func, args, kwargs, meta_of)
+    except Exception:  # whatever it is, the CPU says it better
+        result = on_cpu(func, args, kwargs)
+        return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
+    ask_cpu(func, args, kwargs, result)
+    return result
+
+
+def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets: list[Any], outs: frozenset[str]) -> None:
+    """Let torch check the in-place or out= form itself: result casts, shapes, overlaps."""
+    written = {id(item) for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])}
+
+    def fresh_meta(item: Any) -> Any:
+        if type(item) is XLATensor and id(item) in written:
+            return torch.empty(item.shape, dtype=item.dtype, device="meta")
+        return meta_of(item)
+
+    named = dict(kwargs)
+    if outs:
+        named.update(zip(call.mutated, targets, strict=True))
+    try:
+        on_meta(call.func, args, named, fresh_meta)
+    except Exception:  # as in abstract_result
+        on_cpu(call.func, args, named)
+    else:
+        ask_cpu(call.func, args, named, ())
+
+
+def out_key(targets: list[Any]) -> tuple[Any, ...]:
+    """Key part of the out= tensors: shapes and dtypes."""
+    flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
+    return tuple(None if item is None else (tuple(item.shape), item.dtype) for item in flat)

@@ -1,0 +1,180 @@
+"""Between tensors and what is behind them, for plugins and integrators: buffers, annotations, the recorded program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.base.dtypes import device_dtype, torch_dtype
+from xla_core.base.errors import DeviceMismatchError, UnsupportedDtypeError
+from xla_core.base.metrics import Cause
+from xla_core.engine.graph.aval import aval_of
+from xla_core.engine.graph.cut import cut
+from xla_core.engine.graph.graph import Graph, live_values
+from xla_core.engine.graph.pending_graph import KEPT, Recorder, Value, buffer_value, computed_buffer, waits
+from xla_core.engine.placement.sharding import spans_devices
+from xla_core.engine.runtime import resharding
+from xla_core.engine.runtime.client import client, current_recorder, default_sharding, recorder_of
+from xla_core.engine.runtime.source_location import user_line
+from xla_core.engine.runtime.sync import compute, user_step
+from xla_core.engine.runtime.transfer import local, upload, with_default_sharding
+from xla_core.engine.tensor.plain import ours
+from xla_core.engine.tensor.tensor import view_of, wrap
+from xla_core.engine.tensor.values import value_of
+
+
+def buffer_of(tensor: torch.Tensor) -> jax.Array:
+    """The device buffer of what `tensor` shows, computed if it is pending; perhaps still being computed.
+
+    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away. Of a tensor
+    whose sharding does not divide it evenly it is a replicated copy.
+    Raises DeviceMismatchError for a tensor that is not on `xla`.
+    """
+    value, buffer = stored_buffer(tensor)
+    return resharding.whole(local(buffer, value.recorder), value.aval, default_sharding(value.recorder))
+
+
+def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
+    """What `tensor` shows, computed if it is pending, and its buffer as it is on the devices, with padding, from now on kept."""
+    found = ours(tensor)
+    resharding.reshard_one(found._storage)
+    value = value_of(found)
+    # In one go: a sync of another thread in between could donate the buffer that is given away.
+    with value.recorder.lock:
+        compute([value])
+        buffer = computed_buffer(value)
+        value.shared = True
+        pending_graph = value.recorder.pending_graph
+        if value.pending_graph is pending_graph:
+            # It may be a leaf already, and `shared` is looked at when a leaf enters.
+            pending_graph.refs[value.slot] = KEPT
+        return value, buffer
+
+
+def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor over a jax array on one of this process's devices (in SPMD mode, or on all), without a copy; the array stays valid.
+
+    dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
+    DeviceMismatchError for an array on other devices, TypeError for a traced array, which has no buffer.
+    """
+    if isinstance(buffer, jax.core.Tracer):
+        raise TypeError(
+            f"tensor_from_buffer got {jax.typeof(buffer)} that JAX is tracing, at {user_line()}: it has no values yet. Make the torch code "
+            "a JAX function with xla_core.interop.to_jax, or take the tensor outside of jax.jit, grad and vmap"
+        )
+    logical = torch_dtype(buffer.dtype) if dtype is None else dtype
+    if device_dtype(logical) != buffer.dtype:
+        raise UnsupportedDtypeError(
+            f"a buffer of {buffer.dtype} cannot stand for {logical}, which the device holds as {device_dtype(logical)}"
+        )
+    recorder = _recorder_holding(buffer)
+    return wrap(buffer_value(recorder, aval_of(tuple(buffer.shape), logical), with_default_sharding(buffer, recorder), shared=True))
+
+
+def tensor_from_host(tensor: torch.Tensor, device: torch.device | str | int | None = None) -> torch.Tensor:
+    """A tensor on an xla device (None: the current one) with the values of a CPU tensor, which the caller gives away.
+
+    Where the device can use the host's memory there is no copy: neither `tensor` nor what shares its memory may be written to any more.
+    Transfers go on after the call. Raises as `Tensor.to`, DeviceMismatchError for a tensor that is not on the CPU.
+    """
+    if tensor.device.type != "cpu":
+        raise DeviceMismatchError(f"the tensor is on {tensor.device}; tensors on the CPU can be given to a device")
+    return wrap(upload(tensor.detach(), recorder_of(device), given=True))
+
+
+def _recorder_holding(buffer: jax.Array) -> Recorder:
+    running = client()
+    if buffer.sharding.device_set == running.default_shardings[0].device_set:
+        return running.recorders[0]
+    devices = running.devices
+    found = list(buffer.devices())
+    if len(found) != 1 or found[0] not in devices:
+        raise DeviceMismatchError(
+            f"the array lives on {found}, not on one of this process's xla devices {list(devices)}: device_put it there first"
+        )
+    return running.recorders[0 if spans_devices(running.default_shardings[0]) else devices.index(found[0])]
+
+
+def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
+    """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
+    storage = ours(tensor)._storage
+    if storage.annotations is None:
+        storage.annotations = {}
+    if value is None:
+        storage.annotations.pop(key, None)
+    else:
+        storage.annotations[key] = value
+
+
+def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
+    """The value that `annotate` attached under `key`, or None."""
+    annotations = ours(tensor)._storage.annotations
+    return None if annotations is None else annotations.get(key)
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` shows is recorded and not computed; False where it was lost to an error."""
+    return waits(value_of(ours(tensor)))
+
+
+def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device | str | None = None) -> Graph:
+    """The pending program with `tensors` as results, or (None) with everything live on `device`. Runs and drops nothing.
+
+    Tensors that are already computed enter as inputs and are no results. Raises DeviceMismatchError for tensors not on one device.
+    """
+    if tensors:
+        values = [value_of(ours(tensor)) for tensor in tensors]
+        recorder = values[0].recorder
+        if any(value.recorder is not recorder for value in values):
+            raise DeviceMismatchError("graph_of needs tensors of one device")
+    else:
+        values, recorder = None, recorder_of(device)
+    with recorder.lock:
+        # Slots are those of now: another thread may sync, or drop what is dead.
+        pending_graph = recorder.pending_graph
+        wanted = live_values(pending_graph) if values is None else [value for value in values if value.buffer is None]
+        return cut(pending_graph, wanted)[0]
+
+
+def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:
+    """A step sync of one device (None: the default one), as `torch_xla.sync`: run everything live as one graph, then step closures.
+
+    wait: return when the device is done. cause: who asks, for events.
+    """
+    user_step(current_recorder() if device is None else recorder_of(device), wait, "torch_xla.torch_xla::sync", cause)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal exactly for tensors that share data: a tensor, its views and its detached forms."""
+    return id(ours(tensor)._storage)
+
+
+def alias_key(tensor: torch.Tensor) -> Hashable:
+    """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
+    found = ours(tensor)
+    return id(found._storage), found._view
+
+
+def view_function(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What `tensor` shows of its data, as a function that gives the same view of another tensor's data; it keeps no data alive.
+
+    That function raises ValueError unless the other data has the same shape and dtype as a whole. Views that it gives have no history.
+    """
+    found = ours(tensor)
+    spec, aval = found._view, found._storage.value.aval
+
+    def view(other: torch.Tensor) -> torch.Tensor:
+        storage = ours(other)._storage
+        if storage.value.aval != aval:
+            raise ValueError(f"the view is one of data {aval}, the other tensor has data {storage.value.aval}")
+        return view_of(storage, spec)
+
+    return view
+
+
+def materialize(tensors: Iterable[torch.Tensor]) -> None:
+    """Compute what `tensors` show, each device in one execution, without reading it."""
+    compute([value_of(ours(tensor)) for tensor in tensors])

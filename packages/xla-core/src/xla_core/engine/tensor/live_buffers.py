@@ -1,0 +1,63 @@
+"""Find the buffers that are on the devices now, and the tensors that keep them there."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import torch
+
+from xla_core.engine.graph.pending_graph import Value
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.tensor import XLATensor
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBuffer:
+    """A buffer of a device, and the tensors that show it or views of it; empty where something else keeps the value."""
+
+    device: str
+    array: jax.Array
+    tensors: tuple[torch.Tensor, ...]
+
+
+def live_tensors() -> list[XLATensor]:
+    """All tensors on xla devices that something holds; of parameters, what is behind them.
+
+    Asks the garbage collector: milliseconds in a large program.
+    """
+    return [found for found in gc.get_objects() if type(found) is XLATensor]
+
+
+def live_buffers() -> list[LiveBuffer]:
+    """All computed values that something holds, the largest first. As slow as `live_tensors`."""
+    kinds = {Value, *_kinds_of(torch.Tensor)}
+    things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: nothing else for each
+    holders: dict[int, list[torch.Tensor]] = {}
+    hidden: set[int] = set()  # behind parameters, which are named in their place
+    for thing in things:
+        if isinstance(thing, torch.Tensor):
+            shown = tensor_behind(thing)
+            if shown is not None:
+                holders.setdefault(id(shown._storage.value), []).append(thing)
+                if shown is not thing:
+                    hidden.add(id(shown))
+    found: dict[int, LiveBuffer] = {}
+    for value in things:
+        buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
+        if isinstance(buffer, jax.Array) and not buffer.is_deleted():  # no placeholder
+            tensors = tuple(tensor for tensor in holders.get(id(value), ()) if id(tensor) not in hidden)
+            before = found.get(id(buffer))
+            held = tensors if before is None else before.tensors + tensors
+            found[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, held)
+    return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)
+
+
+def _kinds_of(kind: type) -> Iterator[type]:
+    """A class and all below it."""
+    yield kind
+    subclasses: list[type] = type.__subclasses__(kind)
+    for below in subclasses:
+        yield from _kinds_of(below)

@@ -1,0 +1,147 @@
+"""Optimizers update lists of xla parameters as a whole (`foreach`), not one parameter after the other, unless told otherwise.
+
+One recorded operation for each list instead of a dozen for each parameter is the largest saving in recording there is. Adam and AdamW,
+which most programs use, record a single one for all lists, also if they are told to go one by one: the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xla_core.base import private_torch
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.tensor.device import direct
+from xla_core.engine.tensor.plain import PLAIN, holder, storage_of
+from xla_core.engine.tensor.sharding import with_sharding_of
+from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.ops.optim.optimizer import ADAM
+
+_numbers: set[type] = {float, int}
+_counts: set[type] = {Tensor}
+_OURS = frozenset({XLATensor, *PLAIN})
+_update = direct(ADAM)
+
+
+def register() -> None:
+    """Count xla tensors among the types that torch trusts with its list operations, and take Adam's update over.
+
+    `torch.optim`, `clip_grad_norm_` and `swa_utils` ask these lists; the device is trusted already, as torch's private backend.
+    """
+    for supported in private_torch.foreach_types():
+        if XLATensor not in supported:
+            supported.append(XLATensor)
+    private_torch.radam_in_lists(lambda parameter: parameter.device.type == "xla")  # another branch would be another program
+    private_torch.adam_by(_adam)
+    private_torch.complete_momenta_of_sgd(_momenta_before_the_first)
+
+
+def trust(number: type[float], count: type[Tensor]) -> None:
+    """Take such numbers for hyperparameters, and such tensors for step counts, that follow what is computed from them."""
+    _numbers.add(number)
+    _counts.add(count)
+
+
+def _adam(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    amsgrad: bool,
+    has_complex: bool,
+    beta1: Any,
+    beta2: Any,
+    lr: Any,
+    weight_decay: Any,
+    eps: Any,
+    maximize: bool,
+    capturable: bool,
+    differentiable: bool,
+    decoupled_weight_decay: bool,
+) -> bool:
+    """Record the update of `torch.optim.adam` as one operation; False, and nothing done, where its arguments are not as usual."""
+    if has_complex or capturable or differentiable or torch.is_grad_enabled() or grad_scale is not None or found_inf is not None:
+        return False
+    if not params:
+        return False
+    if not _numbers.issuperset(map(type, (beta1, beta2, lr, weight_decay, eps))):
+        return False
+    if not _counts.issuperset(map(type, state_steps)) or not all(step.is_cpu for step in state_steps):
+        return False
+    largest = max_exp_avg_sqs if amsgrad else []
+    if not _alike([params, exp_avgs, exp_avg_sqs, *([largest] if largest else [])], grads):
+        return False
+    torch._foreach_add_(state_steps, torch.tensor(1.0, device="cpu"), alpha=1.0)
+    counts = [step.item() for step in state_steps]
+    if len(set(counts)) == 1:
+        counts = counts[:1]
+    # In torch's order of operations: rounded otherwise, they would be other numbers.
+    step_sizes = [float((lr / (1 - beta1**count)) * -1) for count in counts]
+    roots = [float((1 - beta2**count) ** 0.5) for count in counts]
+    decay = shrink = None
+    if weight_decay != 0:
+        decay, shrink = (None, float(1 - lr * weight_decay)) if decoupled_weight_decay else (float(weight_decay), None)
+    numbers = (float(1 - beta1), float(beta2), float(1 - beta2), float(eps), decay, shrink, maximize)
+    _update(params, grads, exp_avgs, exp_avg_sqs, largest, step_sizes, roots, *numbers)
+    return True
+
+
+def _alike(written: list[list[Tensor]], grads: list[Tensor]) -> bool:
+    """Whether the lists are of xla tensors that agree in shape and dtype one by one, each of those written to with data of its own."""
+    storages: list[Storage] = []
+    avals: list[Aval] | None = None
+    for tensors in (*written, grads):
+        behind = _behind(tensors)
+        if behind is None:
+            return False
+        if tensors is grads:
+            held = [each._storage.value.aval if each._view is None else each._view.aval for each in behind]
+        else:
+            if any([each._view for each in behind]):
+                return False
+            found = [each._storage for each in behind]
+            storages += found
+            held = [storage.value.aval for storage in found]
+        if avals is None:
+            avals = held
+        elif held != avals:  # interned: a comparison of identities
+            return False
+    kinds = set(avals or ())
+    return bool(kinds) and len(set(storages)) == len(storages) and all(aval.dtype.is_floating_point for aval in kinds)
+
+
+def _behind(tensors: Sequence[Any]) -> list[XLATensor] | None:
+    """The xla tensors behind tensors of ours and of torch's own types; None where there is another one."""
+    kinds = set(map(type, tensors))
+    if kinds == {XLATensor}:
+        return tensors  # type: ignore[return-value]
+    if not _OURS.issuperset(kinds):
+        return None
+    found: list[Any] = [each if type(each) is XLATensor else getattr(storage_of(each), "_behind", None) for each in tensors]
+    return found if set(map(type, found)) == {XLATensor} else None
+
+
+def _momenta_before_the_first(
+    parameters: list[torch.Tensor], gradients: list[torch.Tensor], momenta: list[torch.Tensor | None], dampened: bool
+) -> bool:
+    """Fill in momenta that do not exist yet, so that SGD's first step is the program of all later ones; whether all of them are new.
+
+    They become negative zeros: what is added to those stays what it is, zeros of either sign included. They are sharded as parameters are.
+    """
+    new = [place for place, momentum in enumerate(momenta) if momentum is None]
+    possible = all(gradients[place].device.type == "xla" and gradients[place].is_floating_point() for place in new)
+    # Beside older ones, which are dampened, new ones are not: no list operation does both.
+    if not new or not possible or (dampened and len(new) < len(momenta)) or torch.is_grad_enabled():
+        return False
+    for place in new:
+        momenta[place] = with_sharding_of(holder(parameters[place]), holder(torch.full_like(gradients[place], -0.0)))
+    return len(new) == len(momenta)

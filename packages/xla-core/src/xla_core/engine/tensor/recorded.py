@@ -1,0 +1,71 @@
+"""Make the handler that records an overload by its row in the op table, with what is put around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from xla_core.base.private_torch import OpOverload
+from xla_core.engine.tensor import data_dependent, fallback, host_indices, lazy_counters, views, wrapping
+from xla_core.engine.tensor.encode import Call
+from xla_core.engine.tensor.plain import plainly
+from xla_core.engine.tensor.record import factory, functional, mutating
+from xla_core.engine.tensor.schema import Convention, Handler, calling, full_name, functional_of, is_factory, short_name
+from xla_core.ops.table import TABLE, OpSpec
+
+_COUNTS: dict[str, Call] = {}
+on_cpu: set[OpOverload] = set()  # what has no row so far, and is served by the CPU
+
+
+def recording_handler(func: OpOverload) -> Handler:
+    """The handler that records `func` by its row in the op table, or runs it on the CPU if it has none."""
+    convention = calling(func).convention
+    functional_form = func if convention is Convention.FUNCTIONAL else functional_of(func)
+    spec = None if functional_form is None else TABLE.get(full_name(functional_form))
+    if spec is None or functional_form is None:
+        if torch.Tag.inplace_view in func.tags:
+            return plainly(views.inplace_handler(func))
+        on_cpu.add(func)
+        return plainly(partial(fallback.run, func))
+    call = _call(func, functional_form, spec)
+    if is_factory(func):
+        handler = factory(call)
+    elif convention is Convention.FUNCTIONAL:
+        handler = functional(call)
+    else:
+        handler = wrapping.with_first_gradient(func, mutating(call))
+    wrapped = wrapping.with_sharding_of_operand(
+        func, wrapping.with_note_of_filling(func, wrapping.with_default_values(func, functional_form, handler))
+    )
+    wrapped = host_indices.with_host_indices(func, wrapping.with_other_devices(func, wrapping.with_generator_by_position(func, wrapped)))
+    return handler if wrapped is handler else plainly(wrapped)
+
+
+def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
+    """The `Call` of `func`, which may have been called before, perhaps by another row."""
+    found = _COUNTS.get(full_name(func))
+    if found is None or found.spec is not spec:
+        made = Call(func, functional_form, spec, _otherwise(func))
+        if found is not None:
+            made.count, made.packed = found.count, found.packed
+        found = _COUNTS[full_name(func)] = made
+    return found
+
+
+def _otherwise(func: OpOverload) -> Callable[..., Any]:
+    """The handler of calls that an operation's row refuses: a read of how large the result is, or the CPU."""
+    by_data = data_dependent.REFUSED.get(short_name(func))
+    if by_data is None:
+        return plainly(partial(fallback.run, func))
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _COUNTS[full_name(func)].count += 1
+        return by_data(*args, **kwargs)
+
+    return plainly(run)
+
+
+lazy_counters.register(_COUNTS)

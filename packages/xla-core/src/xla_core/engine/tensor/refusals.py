@@ -1,0 +1,161 @@
+"""torch's own errors: what the CPU says of stand-ins for the arguments of a call, once for each signature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from xla_core.base.private_torch import OpOverload, tree_leaves, tree_map
+from xla_core.engine.tensor.tensor import XLATensor
+
+
+def meta_of(item: Any) -> Any:
+    """The meta tensor that stands for an xla tensor, the meta device for a device; anything else as it is."""
+    if type(item) is XLATensor:
+        spec = item._view
+        return (item._storage.value.aval if spec is None else spec.aval).meta
+    if isinstance(item, torch.device):
+        return torch.device("meta")
+    return item
+
+
+def _host(item: Any) -> Any:
+    if type(item) is XLATensor:
+        return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
+    if isinstance(item, torch.device):
+        return torch.device("cpu")
+    return item
+
+
+def _host_ones(item: Any) -> Any:
+    return torch.ones_like(_host(item)) if type(item) is XLATensor else _host(item)
+
+
+def _host_real_ones(item: Any) -> Any:
+    """Ones for numbers, zeros for what may be positions."""
+    return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else _host(item)
+
+
+def _shrunk(sizes: dict[int, int], item: Any) -> Any:
+    """Zeros in a shape of the sizes that stand for its own."""
+    if type(item) is XLATensor:
+        return torch.zeros([sizes.get(size, size) for size in item.shape], dtype=item.dtype, device="cpu")
+    return _host(item)
+
+
+def _shrunk_meta(sizes: dict[int, int], item: Any) -> Any:
+    return _shrunk(sizes, item).to("meta") if type(item) is XLATensor else meta_of(item)
+
+
+# Most elements that a call may have, results included, for the CPU to be asked about it as it is.
+_SMALL = 1 << 16
+_FEW = 4  # sizes up to this stand for themselves
+# What the CPU says of the stand-ins' values or strides, not of the call.
+_ABOUT_VALUES = (
+    "segment_reduce(): Expected all rows of lengths",
+    "allocated size does not match required size",
+    "strides should be multiple of 16 bytes",
+)
+# What it says of dtypes and numbers of dimensions, whatever the sizes, and of sizes that have to be equal.
+_ABOUT_KINDS = re.compile(
+    r"not implemented for|type|integral|floating|boolean|complex|must be 1 dimension|Dimension out of range|Number of indices",
+    re.IGNORECASE,
+)
+# Kernels that stock torch lacks on the CPU although their meaning is clear, and operations that it has not there at all.
+_UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
+
+
+def ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Raise what the CPU raises for a call that meta tensors let pass: they check less, dtypes in particular.
+
+    Of a call with many elements it sees fewer, and what it says counts if it is about dtypes and dimensions.
+    """
+    sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
+    if not sizes or _beyond_the_cpu(func, args):
+        return
+    if sum(sizes) > _SMALL:
+        _ask_about_kinds(func, args, kwargs)
+        return
+    refused = _refusal(func, args, kwargs, _host)
+    if refused is None or (_has_masks(args) and str(refused).startswith("shape mismatch")):
+        return
+    # More opinions: the first may be about the zeros (a singular matrix, a division), not about the call.
+    if all(_refusal(func, args, kwargs, other) for other in (_host_real_ones, _host_ones)):
+        raise refused
+
+
+def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    large = {size for item in tree_leaves((args, kwargs)) if type(item) is XLATensor for size in item.shape if size > _FEW}
+    sizes = {size: _FEW + 1 + place for place, size in enumerate(sorted(large))}  # what is equal or larger remains so
+    try:
+        on_meta(func, args, kwargs, partial(_shrunk_meta, sizes))
+    except Exception:
+        return  # a number among the arguments goes with the sizes
+    refused = _refusal(func, args, kwargs, partial(_shrunk, sizes))
+    if refused is not None and _ABOUT_KINDS.search(str(refused)):
+        raise refused
+
+
+# What torch computes on accelerators but not on the CPU: programs choose by `device.type != "cpu"`. (Half precision: see _UNWRITTEN.)
+_HALF = (torch.bfloat16, torch.float16)
+_BEYOND_THE_CPU: dict[str, tuple[torch.dtype, ...]] = {
+    "aten::_weight_norm_interface_backward": _HALF,
+    "aten::abs": (torch.bool,),
+    "aten::histc": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    "aten::nansum": (torch.complex64, torch.complex128),
+    # Accelerators keep statistics in float32, where the CPU's gradients want half precision.
+    "aten::native_batch_norm_backward": _HALF,
+    "aten::native_layer_norm_backward": _HALF,
+    "aten::trace": (torch.bool,),
+}
+
+
+def _beyond_the_cpu(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    if func.namespace == "xla":  # our own: where there is a kernel for the CPU, it asks the device
+        return True
+    dtypes = _BEYOND_THE_CPU.get(func._schema.name.removesuffix("_"), ())
+    return bool(dtypes) and bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
+
+
+def _has_masks(args: tuple[Any, ...]) -> bool:
+    """Whether there is a list of indices with a mask in it: how many places such a call means depends on data (ops/index/index_put.py)."""
+    lists = [arg for arg in args if isinstance(arg, (list, tuple))]
+    return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for items in lists for item in items)
+
+
+def on_meta(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Any:
+    """`func` on meta tensors in place of xla ones."""
+    return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "meta"))
+
+
+def on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any] = _host) -> Any:
+    """`func` on CPU tensors (zeros) in place of xla ones; random operations leave the CPU's own state alone."""
+    with torch.random.fork_rng(devices=[]):
+        return func(*tree_map(stand_in, args), **_placed(func, tree_map(stand_in, kwargs), "cpu"))
+
+
+def _refusal(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], stand_in: Callable[[Any], Any]) -> Exception | None:
+    try:
+        on_cpu(func, args, kwargs, stand_in)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return None  # as _ABOUT_VALUES
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if _UNWRITTEN.search(str(error)) or str(error).startswith(_ABOUT_VALUES):
+            return None
+        # Its frames hold the tensors of the call, and would be in a circle with whoever keeps the error: a step would have them as results.
+        return error.with_traceback(None)
+    return None
+
+
+def _placed(func: OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
+    """kwargs with the inferring device where the schema takes one: factories and `*_like` must not come back to xla."""
+    kwargs.pop("device", None)
+    if any(argument.name == "generator" and argument.kwarg_only for argument in func._schema.arguments):
+        kwargs["generator"] = None  # some overloads must be given one
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        kwargs["device"] = torch.device(device)
+    return kwargs

@@ -1,0 +1,289 @@
+"""SPMD mode for plugins: the sharding of tensors over the devices that `xla:0` stands for, their shards, manual regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import torch
+from jax.sharding import NamedSharding
+
+from xla_core.base import config
+from xla_core.base.errors import ExecutionError
+from xla_core.base.metrics import Direction
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.pending_graph import BLANK, Recorder, Value, buffer_value
+from xla_core.engine.graph.signature import Signature
+from xla_core.engine.placement.device_order import in_order_of
+from xla_core.engine.placement.manual import enter, leave
+from xla_core.engine.placement.sharding import Sharding, inside, spans_devices, stored_shape
+from xla_core.engine.runtime import resharding
+from xla_core.engine.runtime.client import client, current_recorder, default_sharding, enter_spmd
+from xla_core.engine.runtime.resharding import reshard
+from xla_core.engine.runtime.sync import compute
+from xla_core.engine.runtime.transfer import copied, download, fetched, to_torch, transferring, upload
+from xla_core.engine.tensor.interop import stored_buffer
+from xla_core.engine.tensor.live_buffers import live_tensors
+from xla_core.engine.tensor.plain import ours
+from xla_core.engine.tensor.record import define
+from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.engine.tensor.values import value_of
+
+
+def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
+    """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: as it comes.
+
+    Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
+    when it is written to, and gives it to its clones and to what is made like it. So does a tensor that gets other data of the same shape
+    (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are padded on the devices.
+    sharding: over the devices of `client().default_shardings[0]`; if it has another order of them, programs send shards around.
+    note: the caller's own, which `sharding_of` gives back in the attribute `note`.
+    Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
+    """
+    found = ours(tensor)
+    recorder = found._storage.value.recorder
+    wanted = None if sharding is None else _checked(sharding, default_sharding(recorder), note)
+    if found._view is None:
+        resharding.set_sharding(found._storage, wanted)
+    else:
+        resharding.set_sharding_of_view(found._storage, found._view, wanted)
+        found._seen = None  # the value without the constraint
+
+
+def _checked(sharding: NamedSharding, default: jax.sharding.Sharding, note: Any) -> Sharding:
+    _check_devices(sharding, default)
+    inside = in_order_of(sharding, default)
+    return Sharding(sharding, note, None if inside is sharding else inside)
+
+
+def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding, in_order: bool = False) -> None:
+    if not isinstance(default, NamedSharding) or not spans_devices(default):
+        raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    wanted = [device.id for device in sharding.mesh.devices.flat]
+    present = [device.id for device in default.mesh.devices.flat]
+    if wanted != present and (in_order or sorted(wanted) != sorted(present)):
+        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}{', in this order' * in_order}")
+
+
+def sharding_of(tensor: torch.Tensor) -> Sharding | None:
+    """The sharding that `set_sharding` gave the data of `tensor`; None if it gave none."""
+    found = ours(tensor)
+    return resharding.requested_sharding(found._storage, found._view)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShard:
+    """A device's shard of a tensor: `data`, on the CPU, is its elements at `index`, a slice per dimension."""
+
+    device: jax.Device
+    index: tuple[slice, ...]
+    data: torch.Tensor
+
+
+def device_shards(tensor: torch.Tensor) -> list[DeviceShard]:
+    """The shards of `tensor` on the devices of this process, in their order; computes it if it is pending. Raises as `buffer_of`."""
+    shards = {shard.device: shard for shard in stored_buffer(tensor)[1].addressable_shards}
+    found = []
+    with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):
+        for device in client().devices:
+            shard = shards[device]
+            index = inside(shard.index, tensor.shape)
+            found.append(DeviceShard(device, index, _without_padding(to_torch(fetched(shard.data)[0], tensor.dtype), index)))
+    return found
+
+
+def _without_padding(shard: torch.Tensor, index: Sequence[slice]) -> torch.Tensor:
+    sizes = tuple(one.stop - one.start for one in index)
+    return shard if tuple(shard.shape) == sizes else shard[tuple(slice(size) for size in sizes)].clone()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedShard:
+    """A shard whose first copy is on this process: the elements at `index`, a slice per dimension. read: them, on the CPU."""
+
+    index: tuple[slice, ...]
+    read: Callable[[], torch.Tensor]
+
+
+def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
+    """The shards of `tensor` that this process is the one to save: over all processes of an SPMD job, each element once.
+
+    Computes it if it is pending; copies nothing until a shard is read, which must be before the tensor is written to.
+    Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
+    """
+    found = ours(tensor)
+    # Before it is computed: the shards that exist are those that were asked for.
+    resharding.reshard_one(found._storage)
+    value = value_of(found)
+    compute([value])
+    if value.buffer is None or not spans_devices(default_sharding(value.recorder)):
+        return [OwnedShard(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
+    owned = [(inside(shard.index, value.aval.shape), shard) for shard in value.buffer.addressable_shards if shard.replica_id == 0]
+    return [
+        OwnedShard(index, partial(_read_shard, shard.data, value, index))
+        for index, shard in owned
+        if all(one.stop > one.start for one in index) or not tensor.numel()  # not one of nothing but padding
+    ]
+
+
+def _read_shard(data: jax.Array, value: Value, index: Sequence[slice]) -> torch.Tensor:
+    with transferring(value.recorder, Direction.FROM_DEVICE, data.nbytes) as transfer:
+        transfer.wait(data)
+        return _without_padding(to_torch(fetched(data)[0], value.aval.dtype), index)
+
+
+def tensor_from_shards(shards: Sequence[torch.Tensor], sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of `shape` with this sharding, from the shard of each device of this process, in their order.
+
+    shards: CPU tensors; where dimensions are not evenly divided, the last ones with or without padding.
+    """
+    recorder = current_recorder()
+    _check_devices(sharding, default_sharding(recorder))
+    aval = aval_of(tuple(shape), shards[0].dtype)
+    if not aval.nbytes:
+        return wrap(upload(torch.empty(tuple(shape), dtype=shards[0].dtype, device="cpu"), recorder))
+    nbytes = sum(shard.nbytes for shard in shards)
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
+        stored = stored_shape(aval.shape, sharding)
+        wanted = sharding.shard_shape(stored)
+        pairs = zip(shards, client().devices, strict=True)
+        arrays = [jax.device_put(copied(_with_padding(shard, wanted), aval.physical), device) for shard, device in pairs]
+        array = transfer.buffer = jax.make_array_from_single_device_arrays(stored, sharding, arrays)
+    return wrap(buffer_value(recorder, aval, array))
+
+
+def _with_padding(shard: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    if tuple(shard.shape) == tuple(shape):
+        return shard
+    padded = torch.zeros(tuple(shape), dtype=shard.dtype, device="cpu")
+    padded[tuple(slice(size) for size in shard.shape)] = shard
+    return padded
+
+
+def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = False) -> torch.Tensor:
+    """A CPU tensor on the devices with this sharding: each gets its shard only.
+
+    local: `tensor` is this process's block of dimension 0; the blocks follow each other in the order of the processes. Dimensions that are
+    not evenly divisible are not sharded then.
+    """
+    recorder = current_recorder()
+    _check_devices(sharding, default_sharding(recorder))
+    count = len(sharding.mesh.devices.flat) // len(client().devices) if local else 1
+    shape = (tensor.shape[0] * count, *tensor.shape[1:]) if count > 1 else tuple(tensor.shape)
+    aval = aval_of(tuple(shape), tensor.dtype)
+    if count == 1:
+        return wrap(upload(tensor, recorder, sharding))
+    even = Sharding(sharding).for_shape(aval.shape).named
+    array = copied(tensor, aval.physical)
+    with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, array.nbytes) as transfer:
+        buffer = transfer.buffer = jax.make_array_from_process_local_data(even, array, aval.shape)
+    return wrap(buffer_value(recorder, aval, buffer))
+
+
+UploadPolicy = Callable[[torch.Tensor], Sharding | None]
+_policies: list[UploadPolicy] = []  # the one that was set last, if any
+
+
+def set_upload_policy(policy: UploadPolicy) -> None:
+    """Let `policy` choose the sharding of what moves to `xla` in SPMD mode, None for replicated, where `XLA_AUTO_SPMD` asks for that.
+
+    policy: called with the tensor that is moved, a parameter or other, with at least one dimension.
+    """
+    _policies[:] = [policy]
+
+
+def uploaded(host: torch.Tensor, recorder: Recorder, source: torch.Tensor) -> XLATensor:
+    """A CPU tensor on a device, in SPMD mode sharded as the policy says. source: what is moved, of which `host` has the values."""
+    wanted = _sharding_by_policy(host, source)
+    if wanted is None:
+        return wrap(upload(host, recorder))
+    found = wrap(upload(host, recorder, wanted.named))
+    resharding.set_sharding(found._storage, wanted)
+    return found
+
+
+def upload_to(target: XLATensor, host: torch.Tensor, source: torch.Tensor) -> Value:
+    """A CPU tensor's value on the device of `target`, which takes it over, sharded by the policy if it had no data."""
+    storage = target._storage
+    fresh = storage.value.slot == BLANK and target._view is None and host.shape == target.shape
+    wanted = _sharding_by_policy(host, source) if fresh and resharding.requested_sharding(storage) is None else None
+    if wanted is None:
+        return upload(host, storage.value.recorder)
+    resharding.set_sharding(storage, wanted)
+    return upload(host, storage.value.recorder, wanted.named)
+
+
+def _sharding_by_policy(host: torch.Tensor, source: torch.Tensor) -> Sharding | None:
+    asked = _policies and host.dim() and config.AUTO_SPMD.get() and config.USE_SPMD.get()
+    return _policies[0](source) if asked else None
+
+
+def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
+    """Each device's shard of `tensor` under this sharding: what is recorded over it runs on each device by itself, until `leave_manual`.
+
+    Shards are of one shape; zeros pad the last ones. Reading such a tensor gives the shard of this process's first device.
+    No autograd. Raises as `set_sharding`.
+    """
+    return _recorded(tensor, sharding, enter(value_of(ours(tensor)).aval, Sharding(sharding)))
+
+
+def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor of `shape` whose shards the devices hold; of equal copies, one. No autograd. Raises as `set_sharding`."""
+    return _recorded(tensor, sharding, leave(value_of(ours(tensor)).aval, Sharding(sharding), tuple(shape)))
+
+
+def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
+    value = value_of(ours(tensor))
+    recorder = value.recorder
+    _check_devices(sharding, default_sharding(recorder), in_order=True)
+    with recorder.lock:
+        return wrap(define(recorder, recorder.pending_graph, signature, [None, recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
+
+
+def is_manual(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is one device's shard, in a manual region."""
+    inner = tensor if isinstance(tensor, XLATensor) else ours(tensor)  # a subclass of a plugin's may be asked for, too
+    return bool(inner._storage.value.aval.manual)
+
+
+def order_devices(order: Sequence[int]) -> None:
+    """In SPMD mode, let programs run over the job's devices in this order (numbers in the present one); all data is resharded.
+
+    Raises ExecutionError outside SPMD mode or when data was sharded already.
+    """
+    if not spans_devices(default_sharding(current_recorder())):
+        raise ExecutionError("devices have an order in SPMD mode only: call torch_xla.runtime.use_spmd() first")
+    if resharding.any_sharded():
+        raise ExecutionError("tensors are sharded over the devices in their present order: choose the order before the first sharding")
+    reshard_live_data(enter_spmd(order))
+
+
+def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
+    """Reshard all that this process has on `xla:0`, after the devices that programs run over have changed.
+
+    Raises ExecutionError if it has tensors on other devices.
+    """
+    recorder = client().recorders[0]
+    values = {id(tensor._storage.value): tensor._storage.value for tensor in live_tensors()}.values()
+    elsewhere = {str(value.recorder.device) for value in values if value.recorder is not recorder}
+    if elsewhere:
+        raise ExecutionError(f"there are tensors on {sorted(elsewhere)}, which SPMD mode does not have: delete them or move them to xla:0")
+    with recorder.lock:
+        pending_graph = recorder.pending_graph
+        for value in values:
+            if value.buffer is not None:
+                value.buffer = reshard(value.buffer, sharding, value.aval)
+        for slot, payload in pending_graph.input_data.items():
+            entry = pending_graph.entries[slot]
+            if type(entry) is Aval:  # numbers are among them
+                pending_graph.input_data[slot] = reshard(payload, sharding, entry)
+
+
+def with_sharding_of(source: XLATensor, tensor: XLATensor) -> XLATensor:
+    """A tensor just made like another, with the sharding of that one (SPMD)."""
+    if source._storage.annotations is not None and source._view is None:
+        resharding.copy_sharding(source._storage, tensor._storage)
+    return tensor

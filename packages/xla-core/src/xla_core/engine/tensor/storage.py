@@ -1,0 +1,85 @@
+"""The storage behind tensors on the device: the current value, and the object by which torch tells who shares data."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from xla_core.base.errors import UnsupportedOperationError
+from xla_core.engine.graph.pending_graph import Value, blank_value
+
+
+class UnsupportedStorageError(UnsupportedOperationError):
+    """The data of an xla tensor has no host address."""
+
+
+class Storage:
+    """The storage of a tensor, its aliases and its views: the current value of the whole base.
+
+    annotations: what plugins attach to the data (a sharding, say), by their own key; None when there is nothing.
+    """
+
+    __slots__ = ("__weakref__", "annotations", "value")
+
+    value: Value
+    annotations: dict[Any, Any] | None
+
+
+class SharedStorage(torch.UntypedStorage):
+    """Stands for data on the device: the same object for all tensors that share it, with its size.
+
+    behind: the storage, None once no tensor shows it. number: where it begins, as `data_ptr` counts; 0 of a copy, which stands for no data.
+    """
+
+    behind: Callable[[], Storage | None]
+    number: int = 0
+
+    def data_ptr(self) -> int:
+        """A number that tells this storage from all others, as an address does, but nothing to read from; 0 of an empty one."""
+        return self.number if self.nbytes() else 0
+
+    def resize_(self, size: int) -> SharedStorage:
+        """Give up the data for a size of 0, as torch's `fully_shard` does; resized again it is zeros until somebody writes."""
+        storage = self.behind()
+        if size == 0 and storage is not None:
+            storage.value = blank_value(storage.value.recorder, storage.value.aval)
+        super().resize_(size)
+        return self
+
+
+class _Numbers:
+    """Gives each storage a range of numbers as long as it is, so that tensors overlap in numbers where they overlap in data.
+
+    They begin where no process has memory: code that takes one for an address is stopped at once.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1 << 55
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> int:
+        """The first of `size` numbers; a multiple of 512, as allocators of devices give."""
+        with self._lock:
+            first = self._next
+            self._next += max(512, -(-size // 512) * 512)
+        return first
+
+
+_numbers = _Numbers()
+_storages: weakref.WeakKeyDictionary[Storage, SharedStorage] = weakref.WeakKeyDictionary()
+
+
+def shared_storage(storage: Storage) -> SharedStorage:
+    """The stand-in for a storage; made at first use."""
+    found = _storages.get(storage)
+    if found is None:
+        size = storage.value.aval.nbytes
+        made = SharedStorage(size, device="meta")  # type: ignore[no-untyped-call]
+        made.behind = weakref.ref(storage)
+        made.number = _numbers.take(size)
+        found = _storages.setdefault(storage, made)  # another thread may have been first
+    return found

@@ -1,0 +1,330 @@
+"""The tensor that users hold: a wrapper subclass on device `xla` that points to a storage, perhaps through a view."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from xla_core.base.private_torch import (
+    DISABLED_TORCH_FUNCTION,
+    between_graphs,
+    cpp_data,
+    cpp_storage,
+    describing,
+    make_wrapper,
+    rebuild_device_tensor,
+    rebuild_subclass,
+    set_conj,
+    set_cpp_data,
+    set_neg,
+    tensor_text,
+    without_torch_function,
+)
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.pending_graph import Value, counted
+from xla_core.engine.runtime.client import mend
+from xla_core.engine.runtime.resharding import keep_sharding
+from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.storage import Storage, UnsupportedStorageError, shared_storage
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_make_handler: Callable[[Any], Handler]
+_other_arguments: Callable[[Any, Any, Any, BaseException], Arguments | None]
+
+
+def set_dispatch(
+    make_handler: Callable[[Any], Handler], other_arguments: Callable[[Any, Any, Any, BaseException], Arguments | None]
+) -> None:
+    """Let `make_handler` choose the handler of each overload at its first call; it keeps it as the overload's `_xla_handler`.
+
+    other_arguments: for a call (overload, args, kwargs) that raised, the arguments to try it with once more, or None.
+    """
+    global _make_handler, _other_arguments
+    _make_handler, _other_arguments = make_handler, other_arguments
+
+
+class XLATensor(torch.Tensor):
+    """A tensor on an `xla` device.
+
+    Its C++ side carries shape, dtype, device, torch's own strides and autograd; `_storage` and `_view` carry the data: a
+    `_view` of None means the whole storage, else the view that this tensor is. `_seen` keeps the last value read of a view.
+    """
+
+    __slots__ = ("_seen", "_view", "_storage")
+
+    _storage: Storage
+    _view: Any
+    _seen: tuple[Value, Value] | None
+
+    __torch_function__ = DISABLED_TORCH_FUNCTION
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        try:
+            handler = func._xla_handler
+        except AttributeError:
+            handler = _make_handler(func)
+        try:
+            return handler(args, kwargs or {})
+        except BaseException as error:  # Ctrl-C between any two steps of recording
+            mend()
+            other = _other_arguments(func, args, kwargs or {}, error)
+            if other is None:
+                raise
+        return cls.__torch_dispatch__(func, types, *other)
+
+    @property
+    def is_xla(self) -> bool:
+        """True: the C++ property only knows torch's own XLA dispatch key."""
+        return True
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same data without autograd history."""
+        return cpp_data(self)
+
+    @data.setter
+    def data(self, other: torch.Tensor) -> None:
+        set_data(self, other)
+
+    @property
+    def _xla_alias_id(self) -> int:
+        """Equal for tensors that share data, as long as one of them lives."""
+        return id(self._storage)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Row-major strides in elements: xla tensors have no layout of their own."""
+        if describing():  # torch.compile computes with torch's own layout
+            return super().stride() if dim is None else super().stride(dim)
+        strides = row_major(self.shape)
+        return strides if dim is None else strides[dim]
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """True."""
+        return True
+
+    def storage_offset(self) -> int:
+        """The offset of a view in the data that it shares, in elements, as torch counts."""
+        return 0 if self._view is None else int(self._view.start)
+
+    def data_ptr(self) -> int:
+        """Where the tensor begins among the numbers that tell storages apart, equal for tied weights; 0 for a tensor without elements.
+
+        No address: there is nothing to read from.
+        """
+        return shared_storage(self._storage).data_ptr() + self.storage_offset() * self.itemsize if self.numel() else 0
+
+    def storage(self) -> Any:
+        """Raises NotImplementedError: there is no memory that the host could read."""
+        raise UnsupportedStorageError(
+            "an xla tensor has no storage that the host could read; use .cpu(), or xla_core.abi.tensors.buffer_of for its device buffer"
+        )
+
+    def untyped_storage(self) -> Any:
+        """The same object for tensors that share data: its size, and a `data_ptr` of its own, which is no address."""
+        return shared_storage(self._storage)
+
+    def __coerce_same_metadata_as_tangent__(self, metadata: Any, kind: type | None = None) -> XLATensor | None:
+        """A gradient on its way into a compiled backward graph, which was traced with plain tensors."""
+        return self if kind is torch.Tensor else None
+
+    def tolist(self) -> Any:
+        """The values as Python numbers: a value read."""
+        return self.detach().cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """A NumPy copy if `force`; else raises TypeError, as tensors on any other device than the CPU do."""
+        if force:
+            return self.detach().cpu().numpy(force=True)
+        raise TypeError(f"can't convert a tensor on {self.device} to numpy: copy it to host memory with .cpu() first")
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        """`torch.xla.FloatTensor` and so on, or a cast to `dtype`."""
+        if dtype is None:
+            return f"torch.xla.{torch.empty((), dtype=self.dtype).type().removeprefix('torch.')}"
+        return super().type(dtype, non_blocking, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> XLATensor:
+        if not self.is_leaf:
+            return super().__deepcopy__(memo)  # type: ignore[no-untyped-call,no-any-return]  # raises torch's own error
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        fresh = clone_tensor(self)
+        fresh.requires_grad_(self.requires_grad)
+        return copy_into(fresh, self, memo)
+
+    def __copy__(self) -> XLATensor:
+        return copy.deepcopy(self) if self.is_leaf else clone_tensor(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad)
+        state = dict(self.__dict__)
+        return (rebuild_subclass, (rebuild_device_tensor, XLATensor, parts, state)) if state else (rebuild_device_tensor, parts)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return render(self)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of `shape`."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    strides.reverse()
+    return tuple(strides)
+
+
+_STRIDED = torch.strided
+
+
+_made = itertools.count()
+
+
+def made() -> int:
+    """The number of tensors that `wrap` and `view_of` have made."""
+    return counted(_made)
+
+
+_rebound = itertools.count()
+
+
+def rebound() -> int:
+    """How often a tensor that was there already was given the data of another (`tensor.data = other`)."""
+    return counted(_rebound)
+
+
+def wrap(value: Value) -> XLATensor:
+    """A new tensor with a storage of its own."""
+    next(_made)
+    storage = Storage()
+    storage.value = value
+    storage.annotations = None
+    aval = value.aval
+    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
+    tensor._storage = storage
+    tensor._view = None
+    tensor._seen = None
+    return tensor
+
+
+def wrap_all(values: Sequence[Value]) -> list[XLATensor]:
+    """`wrap` of each, without its calls: operations with lists of results make hundreds."""
+    tensors = []
+    for value in values:
+        next(_made)
+        storage = Storage()
+        storage.value = value
+        storage.annotations = None
+        aval = value.aval
+        tensor: XLATensor = make_wrapper(XLATensor, aval.shape, None, None, None, aval.dtype, _STRIDED, value.recorder.device)
+        tensor._storage = storage
+        tensor._view = None
+        tensor._seen = None
+        tensors.append(tensor)
+    return tensors
+
+
+def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLATensor:
+    """A tensor that is view `spec` of a storage (None: all of it), made of `source`, whose kind it keeps in inference mode."""
+    if source is not None and torch.is_inference_mode_enabled() and not source.is_inference():
+        with torch.inference_mode(False):
+            return view_of(storage, spec)
+    next(_made)
+    value = storage.value
+    whole = spec is None or not spec.steps
+    aval = value.aval if whole else spec.aval
+    strides, start = (None, None) if whole else (spec.strides, spec.start)
+    tensor: XLATensor = make_wrapper(XLATensor, aval.shape, strides, start, None, aval.dtype, _STRIDED, value.recorder.device)
+    tensor._storage = storage
+    tensor._view = None if whole else spec
+    tensor._seen = None
+    if not whole and spec.lazy:
+        set_conj(tensor, spec.meta.is_conj())
+        set_neg(tensor, spec.meta.is_neg())
+    return tensor
+
+
+_Copied = TypeVar("_Copied", bound=torch.Tensor)
+
+
+def copy_into(fresh: _Copied, tensor: torch.Tensor, memo: dict[int, Any]) -> _Copied:
+    """`fresh`, a copy of `tensor`, once it also has copies of its gradient and its attributes."""
+    memo[id(tensor)] = fresh
+    if tensor.grad is not None:
+        fresh.grad = copy.deepcopy(tensor.grad, memo)
+    for name, attribute in tensor.__dict__.items():
+        setattr(fresh, name, copy.deepcopy(attribute, memo))
+    return fresh
+
+
+def base_aval(tensor: XLATensor) -> Aval:
+    """Shape and dtype of the whole storage."""
+    return tensor._storage.value.aval
+
+
+def is_view(tensor: XLATensor) -> bool:
+    """Whether the tensor shows its storage through steps."""
+    return tensor._view is not None
+
+
+@between_graphs
+def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
+    """`tensor.data = other`: both sides of the tensor move to `other`'s data."""
+    if not isinstance(other, XLATensor):
+        with without_torch_function():  # a function mode would ask another method
+            other = getattr(cpp_storage(other), "_behind", other) if other.device.type == "xla" else other
+    if not isinstance(other, XLATensor):
+        raise RuntimeError(f"cannot set the data of an xla tensor to a tensor on {other.device}: move it with .to('xla') first")
+    if other.is_inference() is not tensor.is_inference():  # torch wants the same kind of tensor on both sides
+        with torch.inference_mode(tensor.is_inference()):
+            other = view_of(other._storage, other._view)
+    set_conj(tensor, other.is_conj())
+    set_neg(tensor, other.is_neg())
+    set_cpp_data(tensor, other)
+    next(_rebound)
+    keep_sharding_of(tensor, other)
+    tensor._storage, tensor._view, tensor._seen = other._storage, other._view, None
+
+
+def keep_sharding_of(tensor: XLATensor, other: XLATensor) -> None:
+    """Let `other`, whose data `tensor` is about to show, have the sharding of `tensor`, if it has the shape and none of its own (SPMD)."""
+    if tensor._storage.annotations is not None and tensor._storage is not other._storage:
+        keep_sharding(tensor._storage, tensor._view, other._storage, other._view)
+        other._seen = None
+
+
+def clone_tensor(tensor: XLATensor) -> XLATensor:
+    """Independent data, no autograd history."""
+    with torch.no_grad():
+        return tensor.detach().clone()  # type: ignore[return-value]
+
+
+def render(tensor: XLATensor) -> str:
+    """The usual text of a tensor, from one read of its values."""
+    cpu = tensor.detach().cpu()
+    body = str(tensor_text(cpu)).rstrip()
+    if not body.endswith(")"):
+        return body
+    parts = [f", device='{tensor.device}'"]
+    if tensor.grad_fn is not None:
+        parts.append(f", grad_fn=<{tensor.grad_fn.name()}>" if "Backward" in type(tensor.grad_fn).__name__ else "")
+    elif tensor.requires_grad:
+        parts.append(", requires_grad=True")
+    head, dtype = _split_dtype(body)
+    return f"{head}{parts[0]}{dtype}{''.join(parts[1:])})"
+
+
+def _split_dtype(body: str) -> tuple[str, str]:
+    """Text without its closing parenthesis, cut before `, dtype=…`, where torch puts the device."""
+    inner = body[:-1]
+    place = inner.rfind(", dtype=")
+    return (inner, "") if place < 0 else (inner[:place], inner[place:])

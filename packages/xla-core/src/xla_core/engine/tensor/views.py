@@ -1,0 +1,288 @@
+"""Views: a base value and a chain of steps, known once for each kind of base.
+
+A `ViewSpec` says all about one view of bases with one shape and dtype: what torch's own strides would be, how to read it,
+how to write through it. Equal layouts share a spec.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import torch
+
+from xla_core.base.errors import InternalError, UnsupportedOperationError
+from xla_core.base.private_torch import OpOverload, hidden_from_modes
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.runtime.source_location import user_line
+from xla_core.engine.tensor.encode import remember
+from xla_core.engine.tensor.plain import ours
+from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.tensor import XLATensor, set_data, view_of
+from xla_core.ops.shape.views import VIEWS, ViewStep, followed, read_view, select_step, slice_step, write_view
+from xla_core.ops.table import Context
+
+
+class ViewSpec:
+    """A view of any base of one Aval.
+
+    aval: shape and dtype of the view; strides, start: torch's own strides and storage offset, in elements; meta: a meta tensor with
+    exactly that layout.
+    read, write: recorded operations `(base, *offsets) -> view` and `(base, new view, *write_offsets) -> new base`, the same for all
+    views that differ in where their slices begin; a write may take other steps (`writes`).
+    strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
+    lazy: torch's conjugate or negative bit is set on it.
+    overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "aval",
+        "base",
+        "lazy",
+        "meta",
+        "offsets",
+        "overlaps",
+        "read",
+        "start",
+        "steps",
+        "strided",
+        "strides",
+        "write",
+        "write_offsets",
+    )
+
+    def __init__(
+        self,
+        base: Aval,
+        steps: tuple[ViewStep, ...],
+        meta: torch.Tensor,
+        strided: bool = True,
+        writes: tuple[ViewStep, ...] | None = None,
+    ) -> None:
+        writes = steps if writes is None else writes
+        self.base = base
+        self.steps = steps
+        self.meta = meta
+        self.strided = strided
+        self.aval = aval_of(tuple(meta.shape), meta.dtype, base.manual)
+        self.strides = tuple(meta.stride())
+        self.start = meta.storage_offset()
+        self.overlaps = meta.numel() > 0 and any(size > 1 and stride == 0 for size, stride in zip(meta.shape, meta.stride(), strict=True))
+        self.lazy = meta.is_conj() or meta.is_neg()
+
+        self.offsets = _offsets(steps)
+        self.write_offsets = _offsets(writes)
+        self.read = _once(base, steps, False, self.aval)
+        self.write = _once(base, writes, True, base)
+
+
+def _offsets(steps: tuple[ViewStep, ...]) -> tuple[int, ...]:
+    return tuple(step.offset for step in steps if step.offset is not None)
+
+
+# Reads and writes by base, steps without their offsets, and which of the two.
+_OPERATIONS: weakref.WeakValueDictionary[tuple[Any, ...], Signature] = weakref.WeakValueDictionary()
+
+
+def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -> Signature:
+    """The one operation that reads, or writes, through such steps, wherever their slices begin."""
+    chain = _chain(steps)
+    known = (base, chain, writes, result)
+    found = _OPERATIONS.get(known)
+    if found is not None:
+        return found
+
+    def read(context: Context, array: Any, *offsets: Any) -> Any:
+        return read_view(array, steps, offsets)
+
+    def write(context: Context, array: Any, part: Any, *offsets: Any) -> Any:
+        return write_view(array, part, steps, offsets)
+
+    # The chain itself is part of the operations' text, which is their identity on disk.
+    name, lower, operands = (f"xla.write{chain}", write, 2) if writes else (f"xla.read{chain}", read, 1)
+    made = Signature(name, lower, (PLACEHOLDER,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
+    # Two threads that make it at once get the same one: programs compare operations by identity.
+    return _OPERATIONS.setdefault(known, made)
+
+
+def _chain(steps: tuple[ViewStep, ...]) -> str:
+    return "".join(f".{step.name}{[*step.args, *_length(step)]}" for step in steps)
+
+
+def _length(step: ViewStep) -> tuple[int, ...]:
+    """The number of elements of a slice: unlike in the arguments of other steps, it is not in its own."""
+    return (step.shape[step.args[0]],) if step.name == "slice.Tensor" else ()
+
+
+# One spec for each layout: t().t() is the base again, whatever the way there. Who makes views keeps the specs that it needs often.
+_LAYOUTS: weakref.WeakValueDictionary[tuple[Any, ...], ViewSpec] = weakref.WeakValueDictionary()
+
+
+def root(base: Aval) -> ViewSpec:
+    """The view of a base that is the base itself."""
+    if base.root is None:
+        with hidden_from_modes(all_of_them=True):  # specs outlive the modes
+            found = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
+        base.root = _LAYOUTS.setdefault(_layout(base, found.meta), found)
+    spec: ViewSpec = base.root
+    return spec
+
+
+def _layout(base: Aval, meta: torch.Tensor) -> tuple[Any, ...]:
+    return (base, tuple(meta.shape), tuple(meta.stride()), meta.storage_offset(), meta.dtype, meta.is_conj(), meta.is_neg())
+
+
+def child(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewSpec | list[ViewSpec]:
+    """The view (or views, for split and unbind) that `func(parent, *args)` gives.
+
+    Raises what torch raises for arguments that make no view.
+    """
+    args, kwargs = _plain(args), {name: value for name, value in kwargs.items() if name != "implicit"}
+    with hidden_from_modes(all_of_them=True):  # those of torch's tracing take no tensors but their own
+        return _derive(parent, func, (*args, *_keywords(func, len(args), kwargs)))
+
+
+def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(int(item) for item in arg) if isinstance(arg, (list, tuple)) else arg for arg in args)
+
+
+def _keywords(func: OpOverload, given: int, kwargs: dict[str, Any]) -> list[Any]:
+    """Keyword arguments in the schema's places, defaults in between."""
+    if not kwargs:
+        return []
+    names = func._schema.arguments[given + 1 :]
+    last = max(number for number, argument in enumerate(names) if argument.name in kwargs)
+    return list(_plain(tuple(kwargs.get(argument.name, argument.default_value) for argument in names[: last + 1])))
+
+
+def _derive(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...]) -> ViewSpec | list[ViewSpec]:
+    name = func._schema.name.removeprefix("aten::") + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    strided = parent.strided
+    try:
+        metas = func(parent.meta, *args)
+    except RuntimeError:
+        # xla tensors promise to look contiguous: what a contiguous tensor can be viewed as, they can.
+        if name not in ("view", "_reshape_alias"):
+            raise
+        metas = func(parent.aval.meta, *args)
+        strided = False
+    if isinstance(metas, torch.Tensor):
+        return _spec(parent, _step(parent, name, args, metas), metas, strided)
+    return [_spec(parent, _part(parent, name, args, number, metas), meta, strided) for number, meta in enumerate(metas)]
+
+
+def _step(parent: ViewSpec, name: str, args: tuple[Any, ...], meta: torch.Tensor) -> ViewStep:
+    if name == "select.int":
+        return select_step(parent.aval.shape, *args)
+    if name == "slice.Tensor":
+        return slice_step(parent.aval.shape, *args)
+    return ViewStep(name, args, tuple(meta.shape))
+
+
+def _part(parent: ViewSpec, name: str, args: tuple[Any, ...], number: int, metas: Any) -> ViewStep:
+    """Result `number` of a view with several results, as a view with one."""
+    if name == "unbind.int":
+        return select_step(parent.aval.shape, args[0] if args else 0, number)
+    if name not in ("split.Tensor", "split_with_sizes"):
+        raise InternalError(f"no single view stands for a result of {name}")
+    dim = args[1] if len(args) > 1 else 0
+    start = sum(meta.shape[dim] for meta in metas[:number])
+    return slice_step(parent.aval.shape, dim, start, start + metas[number].shape[dim])
+
+
+def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -> ViewSpec:
+    if step.name not in VIEWS:
+        raise InternalError(f"no way to read and write the view {step.name}")
+    steps = followed(parent.base.shape, parent.steps, step)
+    if step.name in ("alias", "detach", "lift_fresh"):
+        return parent
+    if step.name == "as_strided":
+        if not strided:
+            raise UnsupportedOperationError("as_strided of a view that strides cannot express: call clone() first")
+        if any(stride < 0 for stride in step.args[1]):  # meta tensors of torch 2.10 take them for positive ones
+            raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(step.args[1])}")
+        steps = _from_base(parent.base, meta)
+    if not strided:
+        return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))
+    # Put back step by step, old elements that overlap the new ones could win.
+    writes = _from_base(parent.base, meta) if any(each.name in _OVERLAPPING for each in parent.steps) else steps
+    return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, True, writes))
+
+
+# Views that may show an element of the base more than once.
+_OVERLAPPING = frozenset({"as_strided", "expand", "unfold"})
+
+
+def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
+    """Steps of an as_strided: it counts from the storage, not from the view that it is called on."""
+    _check_bounds(base, meta)
+    steps: list[ViewStep] = []
+    if meta.dtype != base.dtype:
+        count = math.prod(base.shape) * base.dtype.itemsize // meta.dtype.itemsize
+        kept = count * meta.dtype.itemsize // base.dtype.itemsize
+        flat = (math.prod(base.shape),)
+        steps.append(ViewStep("view", (flat,), flat))
+        steps.append(slice_step(flat, 0, 0, kept))
+        steps.append(ViewStep("view.dtype", (meta.dtype,), (count,)))
+    shape = tuple(meta.shape)
+    steps.append(ViewStep("as_strided", (shape, tuple(meta.stride()), meta.storage_offset()), shape))
+    if meta.is_conj():
+        steps.append(ViewStep("_conj", (), shape))
+    if meta.is_neg():
+        steps.append(ViewStep("_neg_view", (), shape))
+    return tuple(steps)
+
+
+def _check_bounds(base: Aval, meta: torch.Tensor) -> None:
+    """Raise what the CPU raises for a layout that reaches past the storage; meta tensors do not check it."""
+    if meta.numel() == 0:
+        return
+    size, available = meta.dtype.itemsize, math.prod(base.shape) * base.dtype.itemsize
+    last = meta.storage_offset() + sum((length - 1) * stride for length, stride in zip(meta.shape, meta.stride(), strict=True))
+    if (last + 1) * size > available:
+        raise RuntimeError(
+            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.stride())}, storage offset {meta.storage_offset()}, "
+            f"and itemsize {size} requiring a storage size of {(last + 1) * size} are out of bounds for storage of size {available}"
+        )
+
+
+def handler(func: OpOverload) -> Handler:
+    """The handler of a view: records nothing, only lengthens the chain of steps."""
+    known: dict[Any, Any] = {}
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        if type(tensor) is not XLATensor:
+            tensor = ours(tensor)
+        storage = tensor._storage
+        parent = tensor._view or storage.value.aval.root or root(storage.value.aval)
+        key = (parent, *[tuple(arg) if type(arg) is list else arg for arg in args[1:]])
+        spec = None if kwargs else known.get(key)
+        if spec is None:
+            spec = child(parent, func, args[1:], kwargs)
+            if not kwargs:
+                remember(known, key, spec)
+        if type(spec) is list:
+            return [view_of(storage, one, tensor) for one in spec]
+        return view_of(storage, spec, tensor)
+
+    return run
+
+
+def inplace_handler(func: OpOverload) -> Handler:
+    """`t_`, `squeeze_` and the like: the tensor itself becomes the view."""
+    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    overload = next(one for one in overloads if [str(argument.type) for argument in one._schema.arguments] == wanted)
+
+    become = handler(overload)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        set_data(args[0], become(args, kwargs))
+        return args[0]
+
+    return run

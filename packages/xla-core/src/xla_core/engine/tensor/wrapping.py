@@ -1,0 +1,133 @@
+"""Wrap the handler of an overload that is recorded: generators by place, other devices, default values, notes for later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from xla_core.base.private_torch import OpOverload, in_backward, tree_map
+from xla_core.engine.graph.pending_graph import BLANK
+from xla_core.engine.graph.state import note_filled
+from xla_core.engine.runtime.client import recorder_of
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.schema import Handler, full_name
+from xla_core.engine.tensor.sharding import with_sharding_of
+from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.engine.tensor.values import moved, value_of
+
+
+def with_generator_by_position(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, given a generator by name where `func` takes it by position."""
+    places = [place for place, argument in enumerate(func._schema.arguments) if argument.name == "generator" and not argument.kwarg_only]
+    if not places:
+        return handler
+    [place] = places
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if place < len(args) and args[place] is not None:
+            return handler((*args[:place], None, *args[place + 1 :]), {**kwargs, "generator": args[place]})
+        return handler(args, kwargs)
+
+    return run
+
+
+def with_other_devices(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, unless a `device=` argument asks for a result on another device."""
+    if not any(argument.name == "device" for argument in func._schema.arguments):
+        return handler
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = kwargs.get("device")
+        if device is not None:
+            target = torch.device(device)
+            if target.type != "xla":
+                return func(
+                    *tree_map(lambda item: torch.empty_like(item, device=target) if type(item) is XLATensor else item, args), **kwargs
+                )
+            source = next((arg for arg in args if type(arg) is XLATensor), None)
+            recorder = recorder_of(target)
+            if source is not None and target.index is not None and source._storage.value.recorder is not recorder:
+                return wrap(moved(value_of(handler(args, kwargs)), recorder))
+        return handler(args, kwargs)
+
+    return run
+
+
+def with_default_values(func: OpOverload, functional: OpOverload, handler: Handler) -> Handler:
+    """`handler`, given the default values that `func` has and its functional form has not: torch leaves them out of a call."""
+    needed = {argument.name for argument in functional._schema.arguments if not argument.has_default_value()}
+    arguments = func._schema.arguments
+    defaults = [(place, argument.default_value) for place, argument in enumerate(arguments) if argument.has_default_value()]
+    missing = [(place, value) for place, value in defaults if arguments[place].name in needed and not arguments[place].kwarg_only]
+    if not missing:
+        return handler
+    names = [argument.name for argument in arguments]
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args + tuple(value for place, value in missing if place >= len(args) and names[place] not in kwargs)
+        return handler(given, kwargs)
+
+    return run
+
+
+# What fills a new tensor with one number: the number, or where the arguments have it.
+_FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
+    "zeros": lambda args: 0,
+    "zeros_like": lambda args: 0,
+    "new_zeros": lambda args: 0,
+    "ones": lambda args: 1,
+    "ones_like": lambda args: 1,
+    "new_ones": lambda args: 1,
+    "full": lambda args: args[1],
+    "full_like": lambda args: args[1],
+    "new_full": lambda args: args[2],
+}
+
+
+def with_sharding_of_operand(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, whose result has the sharding of its operand if the operation is one of the `*_like`."""
+    if not func._schema.name.endswith("_like"):
+        return handler
+    return lambda args, kwargs: with_sharding_of(args[0], handler(args, kwargs))
+
+
+def with_note_of_filling(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, remembering tensors that it makes by filling: they may turn out to be state (engine/graph/state.py)."""
+    number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
+    if number_of is None or func._schema.overload_name in ("out", "names"):
+        return handler
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = handler(args, kwargs)
+        storage = tensor._storage
+        pending_graph = storage.value.pending_graph
+        if pending_graph is not None:
+            note_filled(pending_graph, storage, number_of(args))
+        return tensor
+
+    return run
+
+
+def with_first_gradient(func: OpOverload, handler: Handler) -> Handler:
+    """`handler`, for which a gradient added to one that was set to zero is that gradient.
+
+    So the steps after `zero_grad(set_to_none=False)` are the same program as the first one, which found no gradients. (XLA leaves out
+    an addition of zeros, too.)
+    """
+    if full_name(func) != "aten::add_.Tensor":
+        return handler
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        if type(target) is XLATensor and target._storage.value.slot == BLANK and not kwargs and target._view is None and in_backward():
+            zeros, gradient = target._storage.value, tensor_behind(args[1])
+            if gradient is not None:
+                value = value_of(gradient)
+                if value.aval is zeros.aval and value.recorder is zeros.recorder:
+                    target._storage.value = value
+                    return target
+        return handler(args, kwargs)
+
+    return run

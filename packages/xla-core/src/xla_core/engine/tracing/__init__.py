@@ -1,0 +1,1 @@
+"""Recording torch code apart from the pending graph, to run it later."""

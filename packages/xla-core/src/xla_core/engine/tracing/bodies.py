@@ -1,0 +1,331 @@
+"""Record a function apart from its device's pending graph, over stand-ins for its arguments: the body of a loop, or a branch.
+
+Nothing of it runs. What it uses of the world outside, tensors, numbers and random states, becomes operands of the operation that the
+body belongs to, so that a body is a pure function of arrays.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from xla_core.base.errors import GraphBreakError, UnsupportedOperationError
+from xla_core.base.private_torch import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves, tree_map
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.entries import ScalarInput, ScalarKind
+from xla_core.engine.graph.graph import Graph, ancestors, extract, renamed_lines
+from xla_core.engine.graph.pending_graph import NOBODY, PendingGraph, Recorder, Value, lose
+from xla_core.engine.runtime.sync import before_step, forbid_reads
+from xla_core.engine.tensor.plain import holder, holder_of, mixed
+from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tensor.tensor import XLATensor, wrap
+from xla_core.engine.tensor.values import value_of
+from xla_core.engine.tracing.tokens import stand_in_by
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The source of a leaf that stands for argument `number` of the body."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A host number that the body uses, and how it enters a program."""
+
+    kind: ScalarInput
+    number: int | float
+
+
+class Feed(Enum):
+    """The lists that a body's leaves come from."""
+
+    GIVEN = "given"
+    HELD = "held"  # values and numbers from outside
+    SEED = "seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A recorded function. feeds: for each leaf of the graph, in the order of slots, its list and its place there.
+
+    held: what it uses from outside. seeds: random states, one for each that differs; operations that drew the same share one.
+    """
+
+    graph: Graph
+    feeds: tuple[tuple[Feed, int], ...]
+    held: tuple[Value | Number, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for bodies that are the same function of their arguments, of what is held and of the seeds."""
+        return (self.graph.key, self.feeds)
+
+
+class BodyGraph(PendingGraph):
+    """The pending graph of a body. Values from outside enter it as leaves, and are as before when the recording ends."""
+
+    __slots__ = ("captured",)
+
+    is_body = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured: dict[int, tuple[Value, PendingGraph | None, int]] = {}  # by slot: the value, and where it was
+
+    def adopt(self, value: Value) -> int:
+        """The slot of `value`, which enters as a leaf if it comes from outside."""
+        if value.pending_graph is not self:
+            slot = len(self.entries)
+            self.captured[slot] = value, value.pending_graph, value.slot
+            self.entries.append(value.aval)
+            self.refs.append(NOBODY)
+            self.input_data[slot] = value
+            value.pending_graph, value.slot = self, slot
+        return value.slot
+
+    def is_outside(self, value: Value) -> bool:
+        """Whether a value was not made by this body."""
+        return value.pending_graph is not self or value.slot in self.captured
+
+
+class Recording:
+    """A body while it is recorded.
+
+    what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order; leaves:
+    what stands for them inside, where their own history and their hooks have no part.
+    """
+
+    def __init__(self, recorder: Recorder, what: str, entered: ExitStack) -> None:
+        self.recorder = recorder
+        self.what = what
+        self.entered = entered  # ends with the recording
+        self.graph = BodyGraph()
+        self.tensors: list[torch.Tensor] = []
+        self.leaves: list[torch.Tensor] = []
+        self.given: list[int] = []  # slots of the stand-ins
+        self.stand_ins: dict[int, Storage] = {}
+        self._inside: dict[int, torch.Tensor] = {}
+        self._made: dict[int, torch.Tensor] = {}  # tensors that its functions gave: kept, so that no other takes their place
+
+    def stand_in(self, aval: Aval, requires_grad: bool = False) -> XLATensor:
+        """A tensor that stands for the next argument."""
+        graph, slot = self.graph, len(self.graph.entries)
+        graph.entries.append(aval)
+        graph.refs.append(NOBODY)
+        graph.input_data[slot] = Given(len(self.given))
+        self.given.append(slot)
+        tensor = wrap(graph.define(self.recorder, slot, aval))
+        self.stand_ins[id(tensor._storage)] = tensor._storage
+        self._made[id(tensor)] = tensor
+        return tensor.requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def is_foreign(self, storage: Storage) -> bool:
+        """Whether the body may not write to a storage. What has no values yet was made by torch.empty, here as likely as outside."""
+        if id(storage) in self.stand_ins:
+            return True
+        value = storage.value
+        return (value.pending_graph is not None or value.buffer is not None) and self.graph.is_outside(value)
+
+    def inside(self, tensor: Any) -> Any:
+        """The leaf that stands for a tensor from outside that needs a gradient; anything else as it is."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not self.is_outside(tensor):
+            return tensor
+        if id(tensor) not in self._inside:
+            leaf = self._inside[id(tensor)] = tensor.detach().requires_grad_()
+            self.note_made(leaf)
+            self.tensors.append(tensor)
+            self.leaves.append(leaf)
+        return self._inside[id(tensor)]
+
+    def is_outside(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor comes from outside."""
+        found = None if id(tensor) in self._made else holder_of(tensor)
+        return found is not None and self.graph.is_outside(found._storage.value)
+
+    def note_made(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that a function of the body gave."""
+        if id(tensor) not in self._inside:
+            self._made[id(tensor)] = tensor
+
+    def slot_of(self, tensor: Any) -> int:
+        """The slot of what a result shows. Raises TypeError for anything but a tensor, RuntimeError for one on another device."""
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{self.what} gives tensors (or None), got a {type(tensor).__name__}: make it a tensor")
+        return self.graph.adopt(value_of(holder(tensor)))
+
+    def body(self, slots: Sequence[int]) -> Body:
+        """What computes the values at `slots`."""
+        return body_of(self.graph, slots)
+
+
+def body_of(graph: PendingGraph, slots: Sequence[int]) -> Body:
+    """The part of a body's graph that computes the values at `slots`."""
+    entries, renamed, input_data = extract(graph, ancestors(graph, slots))
+    feeds: list[tuple[Feed, int]] = []
+    held: list[Value | Number] = []
+    seeds: dict[int, int] = {}
+    for slot in sorted(input_data):
+        source, entry = input_data[slot], entries[slot]
+        if isinstance(source, Given):
+            feeds.append((Feed.GIVEN, source.number))
+        elif isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED:
+            feeds.append((Feed.SEED, seeds.setdefault(source, len(seeds))))
+        else:
+            feeds.append((Feed.HELD, len(held)))
+            held.append(Number(entry, source) if isinstance(entry, ScalarInput) else source)
+    found = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(graph, renamed))
+    return Body(found, tuple(feeds), tuple(held), tuple(seeds))
+
+
+class _Gradients(TorchFunctionMode):
+    """Gives functions the leaves that stand for tensors from outside that need a gradient, and notes what they give."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recording = self._recording
+        if _innermost.recordings[-1] is not recording:
+            return func(*args, **kwargs)
+        if any(recording.inside(leaf) is not leaf for leaf in tree_leaves((args, kwargs))):
+            args, kwargs = tree_map(recording.inside, (args, kwargs))
+        result = func(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                recording.note_made(leaf)
+        return result
+
+
+class _Writes(DispatchMode):  # type: ignore[misc]
+    """Refuses to write to what was not made in the body; by what changed, since not every schema says what it writes to."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recording = self._recording
+        if _innermost.recordings[-1] is not recording:
+            return func(*args, **kwargs)
+        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := holder_of(leaf)) is not None]
+        before = [(storage, storage.value) for storage in found if recording.is_foreign(storage)]
+        result = func(*args, **kwargs)
+        changed = [(storage, value) for storage, value in before if storage.value is not value]
+        for storage, value in changed:
+            storage.value = value
+        if changed:
+            theirs = any(id(storage) in recording.stand_ins for storage, _ in changed)
+            what = "one of its arguments: write to a clone() and" if theirs else "a tensor from outside of it: pass it as an argument and"
+            raise UnsupportedOperationError(f"{func} in the function of {recording.what} writes to {what} return the new value")
+        return result
+
+
+class _Innermost(threading.local):
+    """The recordings that this thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+
+
+_innermost = _Innermost()
+
+
+def _refuse_collective(token: Any) -> Any:
+    raise UnsupportedOperationError(
+        f"a collective cannot run in the function of {_innermost.recordings[-1].what}: run it before or after, on all that it gave"
+    )
+
+
+def _refuse_step(recorder: Recorder) -> None:
+    if _innermost.recordings:
+        raise GraphBreakError(f"a sync cannot run in the function of {_innermost.recordings[-1].what}: move it before or behind the call")
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+@contextmanager
+def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
+    """Record what this thread does with tensors of one device as a body. what: who needs it, such as `scan`.
+
+    Reading a value raises GraphBreakError, writing to what was not made inside UnsupportedOperationError.
+    """
+    with recorder.lock, ExitStack() as entered:
+        found = Recording(recorder, what, entered)
+        before, recorder.pending_graph = recorder.pending_graph, found.graph
+        entered.callback(_restore, found, before)
+        reason = f"{what} records its function as one compiled body, which may not read a value of a tensor"
+        entered.callback(forbid_reads, forbid_reads(f"{reason}: compute with tensors, or read the value before"))
+        entered.callback(stand_in_by, stand_in_by(_refuse_collective))
+        # A cast that autocast keeps would be used outside.
+        entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
+        entered.callback(before_step(_refuse_step))
+        if saved_tensors_are_hooked():
+            # What is saved inside is used inside: nothing that a checkpoint around all this would drop and make again.
+            entered.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+        _innermost.recordings.append(found)
+        entered.callback(_innermost.recordings.pop)
+        entered.enter_context(_Gradients(found))
+        entered.enter_context(_Writes(found))
+        yield found
+        if any(leaf.grad is not None for leaf in found.leaves):
+            raise UnsupportedOperationError(
+                f"backward() in the function of {what} has no effect outside: call it on what {what} gives, or torch.autograd.grad inside"
+            )
+
+
+def inside(tensor: torch.Tensor) -> torch.Tensor:
+    """What stands for a tensor in the body that this thread records; without one, the tensor."""
+    found: torch.Tensor = _innermost.recordings[-1].inside(tensor) if _innermost.recordings else tensor
+    return found
+
+
+def call_with(module: torch.nn.Module, state: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a module in a function that is recorded, with `state` in the place of its parameters and buffers.
+
+    They stay there until the gradient is recorded too, for a checkpoint inside the module calls parts of it again.
+    """
+    _innermost.recordings[-1].entered.enter_context(reparametrized(module, state, tie_weights=True))
+    return module(*args, **kwargs)
+
+
+def _restore(found: Recording, before: PendingGraph) -> None:
+    """Leave everything outside as it was; what was made inside and is still held has no value."""
+    graph = found.graph
+    found.recorder.pending_graph = before
+    held = {slot: value for slot, reference in enumerate(graph.refs) if (value := reference()) is not None}
+    for slot, (value, pending_graph, place) in graph.captured.items():
+        value.pending_graph, value.slot = pending_graph, place
+        held.pop(slot, None)
+    reads = {read: (base, spec) for (base, spec), read in graph.reads.items() if base in graph.captured}
+    for slot, value in held.items():
+        if slot in reads:
+            # A view from outside that was looked at inside keeps its value: outside it is read anew.
+            base, spec = reads[slot]
+            value.pending_graph = before
+            value.slot = before.read(before.adopt(graph.captured[base][0]), spec)
+            before.refs[value.slot] = graph.refs[slot]
+        else:
+            lose(value, GraphBreakError(f"it was made in the function of {found.what}, which has to return it"))
+
+
+def check_on_device(what: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise RuntimeError for a tensor that is not on an xla device. what: the function that was given it."""
+    for tensor in tensors:
+        if holder_of(tensor) is None:
+            raise mixed(tensor)

@@ -1,0 +1,152 @@
+"""What is different between two recorded calls of a function."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from xla_core.engine.graph.entries import ScalarInput, ScalarKind
+from xla_core.engine.graph.graph import Graph, aval_at
+from xla_core.engine.tracing.numbers import Expression
+from xla_core.features.captured.places import Argument, Held
+from xla_core.features.captured.recording import Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference between two calls. slot: of the operation in the second, if it is one."""
+
+    text: str
+    slot: int | None = None
+
+
+def difference(old: Recorded, new: Recorded) -> Difference | None:
+    """The first difference that keeps one program from serving both calls, with the lines; None if there is none."""
+    found = _of_programs(old, new) or _of_numbers(old, new)
+    if found is None:
+        text = _of_places(old, new) or _of_gradients(old, new) or _of_results(old, new) or _of_counts(old, new)
+        found = None if text is None else Difference(text)
+    return found
+
+
+def _calls(old: Recorded, new: Recorded) -> tuple[str, str]:
+    return f"call {old.number}", f"call {new.number}"
+
+
+def _of_programs(first_call: Recorded, second_call: Recorded) -> Difference | None:
+    old, new = first_call.run.graph, second_call.run.graph
+    if old.key == new.key:
+        return None
+    before, after = _calls(first_call, second_call)
+    for slot, (first, second) in enumerate(zip_longest(old.entries, new.entries)):
+        if first != second:
+            return Difference(f"{before} has {_entry(old, slot)}, {after} {_entry(new, slot)}", slot)
+    if old.outs != new.outs:
+        return Difference(f"{before} keeps {len(old.outs)} results, {after} {len(new.outs)}{_other_result(old, new)}")
+    return Difference(f"{before} keeps other inputs alive than {after}")
+
+
+def _entry(graph: Graph, slot: int) -> str:
+    if slot >= len(graph.entries):
+        return "nothing more"
+    entry = graph.entries[slot]
+    if type(entry) is tuple:
+        line = graph.line(slot)
+        return f"{entry[0].name} of {', '.join(map(str, filter(None, entry[0].outs)))}{f' at {line}' if line else ''}"
+    return f"an input {entry}" if aval_at(graph.entries, slot) is entry else "another operand"
+
+
+def _other_result(old: Graph, new: Graph) -> str:
+    for kept, other, which in ((new, old, "latter"), (old, new, "former")):
+        for slot in kept.outs:
+            if slot not in other.outs:
+                line = kept.line(slot)
+                return f", the {which} also {aval_at(kept.entries, slot)}{f' made at {line}' if line else ''}"
+    return ""
+
+
+def _of_numbers(old: Recorded, new: Recorded) -> Difference | None:
+    """A number that is another one, and nobody knows how it was computed."""
+    first, second = old.run, new.run
+    for fixed, kind in ((False, ScalarKind.FLOAT), (True, ScalarKind.FLOAT)):
+        columns = [run.inputs.fixed_floats if fixed else run.inputs.floats for run in (first, second)]
+        for place, (a, b) in enumerate(zip(*columns, strict=True)):
+            known: list[Expression | None] = [run.expressions.get((fixed, place)) for run in (first, second)]
+            if known[0] != known[1]:
+                return _number(old, new, kind, fixed, place, (a, b))
+            if known[0] is None and struct.pack("d", a) != struct.pack("d", b):
+                return _number(old, new, kind, fixed, place, (a, b))
+    for fixed in (False, True):
+        columns_of_ints = [run.inputs.fixed_ints if fixed else run.inputs.ints for run in (first, second)]
+        for place, (a, b) in enumerate(zip(*columns_of_ints, strict=True)):
+            if a != b:
+                return _number(old, new, ScalarKind.INT, fixed, place, (a, b))
+    return None
+
+
+def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, place: int, values: tuple[Any, Any]) -> Difference:
+    graph, (before, after) = new.run.graph, _calls(old, new)
+    slots = [slot for slot, entry in enumerate(graph.entries) if type(entry) is ScalarInput and entry.kind is kind and entry.fixed is fixed]
+    user = next((at for at, entry in enumerate(graph.entries) if type(entry) is tuple and slots[place] in entry[1:]), None)
+    line = None if user is None else graph.line(user)
+    name = "" if user is None else f" of {graph.entries[user][0].name}"  # type: ignore[index]
+    return Difference(
+        f"the number{name}{f' at {line}' if line else ''} was {values[0]} in {before} and {values[1]} in {after}: give it as an "
+        "argument, or keep it in a tensor on the device",
+        user,
+    )
+
+
+def _of_places(old: Recorded, new: Recorded) -> str | None:
+    if old.sources != new.sources:
+        number = next(place for place, pair in enumerate(zip(old.sources, new.sources, strict=True)) if pair[0] != pair[1])
+        taken = [slot for slot, entry in enumerate(new.run.graph.entries) if aval_at(new.run.graph.entries, slot) is entry][number]
+        user = next((at for at, entry in enumerate(new.run.graph.entries) if type(entry) is tuple and taken in entry[1:]), None)
+        line = None if user is None else new.run.graph.line(user)
+        return (
+            f"an input {new.run.graph.entries[taken]}{f' used at {line}' if line else ''} is another tensor in call {new.number}: "
+            "write to the tensor that is there, with copy_(), or give it as an argument"
+        )
+    if set(old.writes) != set(new.writes):
+        before, after = _calls(old, new)
+        return f"{before} writes to {len(old.writes)} tensors{_kinds(old)}, {after} to {len(new.writes)}{_kinds(new)}, or others"
+    return None
+
+
+def _kinds(recorded: Recorded) -> str:
+    kinds = {type(place) for place, _ in recorded.writes}
+    return " (arguments among them)" if Argument in kinds else "" if Held in kinds else " (gradients only)"
+
+
+def _of_gradients(old: Recorded, new: Recorded) -> str | None:
+    before, after = _calls(old, new)
+    if [id(leaf.tensor) for leaf in old.leaves] != [id(leaf.tensor) for leaf in new.leaves]:
+        return f"other parameters take part in {after} than in {before}"
+    for first, second in zip(old.leaves, new.leaves, strict=True):
+        states = [(leaf.before, leaf.after, leaf.fresh, leaf.origin, leaf.spec) for leaf in (first, second)]
+        if states[0] != states[1]:
+            return (
+                f"a parameter of shape {tuple(second.tensor.shape)} has a gradient before or after {before} or {after} only, or another one"
+            )
+    return None
+
+
+def _of_results(old: Recorded, new: Recorded) -> str | None:
+    before, after = _calls(old, new)
+    if old.tree != new.tree:
+        return f"{before} returns {old.tree}, {after} {new.tree}"
+    for place, (first, second) in enumerate(zip(old.results, new.results, strict=True)):
+        if first != second:
+            return f"result {place} is {first} in {before} and {second} in {after}"
+    return None if old.new == new.new else f"the results show other data in {after} than in {before}"
+
+
+def _of_counts(old: Recorded, new: Recorded) -> str | None:
+    first, second = ({id(counter.tensor): counter.advance for counter in recorded.counters} for recorded in (old, new))
+    if first != second:
+        return "an optimizer's state on the CPU changes in another way in each call: construct it with capturable=True if it has that"
+    if (old.seeds, old.steps) != (new.seeds, new.steps):
+        return f"{' and '.join(_calls(old, new))} draw different counts of random numbers"
+    return None

@@ -1,0 +1,298 @@
+"""Functions that are captured: recorded until two calls in a row are alike, then launched without their Python."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from xla_core.base.errors import CaptureError
+from xla_core.engine.compile.passes import pass_keys
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime import client, sync
+from xla_core.engine.runtime.source_location import asking_line
+from xla_core.features.captured.arguments import Arguments, Form, arguments_of, form_of
+from xla_core.features.captured.differences import difference
+from xla_core.features.captured.launch import Captured
+from xla_core.features.captured.optimizers import WAYS
+from xla_core.features.captured.recording import Recorded, Recording
+from xla_core.features.captured.tape import Tape, current_tape
+from xla_core.ops import precision
+
+_ATTEMPTS = 4
+"""Recorded calls in a row of which no two are alike, or captured programs that no call could use: then capturing is given up."""
+_DISTURBANCES = 16
+"""Recorded calls in a row in which other threads used the device: that is said."""
+_MOST_PROGRAMS = 16
+"""Kinds of arguments of which the programs are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """name: of the function, for messages. fallback: record on where nothing can be captured. verify_every: each such call is recorded."""
+
+    name: str
+    fallback: bool
+    verify_every: int
+
+
+@dataclass(slots=True, eq=False)
+class _Variant:
+    """What is known of calls with equal arguments. objects: kept, since the key has their ids; calls: since it was captured.
+
+    attempts: recorded calls of which no two were alike; way: of `WAYS`. form: the arguments that the captured program serves.
+    unused: captured programs in a row that no call could use, while no other kind of arguments was served either: `served` calls were.
+    """
+
+    objects: list[Any]
+    last: Recorded | None = None
+    captured: Captured | None = None
+    attempts: int = 0
+    unused: int = 0
+    served: int = 0
+    calls: int = 0
+    way: int = 0
+    given_up: bool = False
+    form: Form | None = None
+
+
+def _mode(recorder: Recorder) -> tuple[Any, ...]:
+    """The caller's switches that decide what is recorded."""
+    return (
+        recorder.index,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        precision.get(),
+        *pass_keys(),
+    )
+
+
+class CapturedFunction:
+    """A function with a captured program for each kind of arguments.
+
+    record: a context in which a call is recorded, with a sync before and after. begin: a sync before a captured call.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        policy: Policy,
+        record: Callable[[], AbstractContextManager[object]],
+        begin: Callable[[], None],
+    ) -> None:
+        self._function = function
+        self._policy = policy
+        self._record = record
+        self._begin = begin
+        self._variants: OrderedDict[Any, _Variant] = OrderedDict()
+        self._refused: str | None = None
+        self._calls = 0  # so far, recorded or captured
+        self._served = 0  # captured calls so far
+        self._disturbances = 0  # recorded calls in a row in which other threads used the device
+        self._patient = True  # such threads wait for the end of a recorded call
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
+        if current_tape() is not None:
+            return self._function(*args, **kwargs)  # part of what is captured around it
+        self._calls += 1
+        try:
+            arguments = arguments_of(args, kwargs)
+        except CaptureError as error:
+            self._refuse(str(error))
+            return self._plain(args, kwargs)
+        recorder = arguments.storages[0].value.recorder if arguments.storages else client.current_recorder()
+        variant = self._variant(recorder, arguments)
+        if variant.given_up:
+            return self._plain(args, kwargs)
+        if variant.captured is None:
+            return self._recorded(recorder, variant, None, arguments, args, kwargs)
+        seed = recorder.seed
+        variant.calls += 1
+        due = variant.calls % self._policy.verify_every == 0
+        fits, outcome = self._launched(recorder, variant.captured, arguments, due)
+        if not fits or due:
+            recorder.seed = seed  # a recorded call begins with a sync of its own, which moves it on as this one did
+            return self._recorded(recorder, variant, variant.captured if fits else None, arguments, args, kwargs)
+        self._served += 1
+        return outcome
+
+    def programs(self) -> list[tuple[Captured, Form]]:
+        """What is captured now, with the arguments that each serves. Raises CaptureError if something could not be, or nothing is yet."""
+        if self._refused is not None:
+            raise CaptureError(self._refused)
+        found = [(each.captured, each.form) for each in self._variants.values() if each.captured is not None and each.form is not None]
+        if not found:
+            raise CaptureError(
+                f"{self._policy.name} is not captured yet: call it with arguments as they will be, at least twice, and a third time if the "
+                "first call makes the state of an optimizer"
+            )
+        return found
+
+    @property
+    def name(self) -> str:
+        """Of the function, for messages."""
+        return self._policy.name
+
+    def _launched(self, recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
+        """Whether a captured call fits, and what it returns, if it is not due to be verified."""
+        again = False
+        while True:
+            seed = recorder.seed
+            self._begin()
+            if again:
+                recorder.seed = seed  # one sync before the call moves that on, as where it is recorded
+            again = True
+            line, start, begin = asking_line(), time.time(), time.perf_counter_ns()
+            with recorder.lock:
+                if recorder.pending_graph.entries:
+                    continue  # another thread has recorded meanwhile, perhaps of what is about to be given away
+                ready = captured.ready(arguments)
+                if ready is None or due:
+                    return ready is not None, None
+                outcome = captured.launch(ready, arguments, line)
+            sync.finish_step(recorder, line, start, begin)
+            return True, outcome
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._record():
+            return self._function(*args, **kwargs)
+
+    def _variant(self, recorder: Recorder, arguments: Arguments) -> _Variant:
+        key = (*_mode(recorder), *arguments.key)
+        variant = self._variants.get(key)
+        if variant is None:
+            if len(self._variants) >= _MOST_PROGRAMS:
+                self._variants.popitem(last=False)
+            variant = self._variants[key] = _Variant(arguments.objects)
+        else:
+            self._variants.move_to_end(key)
+        return variant
+
+    def _recorded(
+        self,
+        recorder: Recorder,
+        variant: _Variant,
+        verified: Captured | None,
+        arguments: Arguments,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call the function, record what it does, and compare it with what was captured (`verified`), or with the call before."""
+        last = variant.last
+        if variant.captured is not None and verified is None:
+            # Something that it depends on is another: start anew.
+            self._unused(variant)
+            last, variant.attempts = None, 0
+        variant.captured = variant.last = None
+        tape = Tape(recorder, WAYS[variant.way], self._patient)
+        try:
+            outcome, recorded = self._followed(tape, arguments, last, args, kwargs)
+        finally:
+            tape.leave()
+        if tape.disturbed:
+            variant.captured, variant.last = verified, last
+            self._disturbed(tape)
+            return outcome
+        self._disturbances = 0
+        other = verified.recorded if verified is not None else last
+        found = None if recorded is None or other is None else difference(other, recorded)
+        variant.last = recorded
+        if recorded is not None and found is None:
+            if other is not None:
+                variant.captured, variant.attempts, variant.form = Captured(recorder, recorded), 0, form_of(args, kwargs)
+            return outcome
+        if verified is not None:
+            problem = tape.problems[0] if found is None else found.text
+            variant.given_up = self._refuse(f"call {self._calls} does something else than what was captured: {problem}")
+            return outcome
+        # The first calls may prepare what later ones use: DistributedDataParallel makes its buckets anew in the second.
+        variant.attempts += 1
+        if found is None:
+            self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.attempts > (1 if tape.in_optimizer else _ATTEMPTS - 2))
+        else:
+            slots = [] if recorded is None else recorded.stepped_slots
+            inside = found.slot is not None and any(begin <= found.slot < end for begin, end in slots)
+            self._give_up(variant, found.text, inside, variant.attempts > _ATTEMPTS - 2)
+        return outcome
+
+    def _followed(
+        self, tape: Tape, arguments: Arguments, last: Recorded | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Recorded | None]:
+        """Call the function; what it returns, and what it has done, if that can be said."""
+        try:
+            with self._record():
+                if not tape.open(self._begin):
+                    return self._function(*args, **kwargs), None
+                roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
+                recording = Recording(tape, self._calls, roots, arguments, [] if last is None else last.leaves)
+                outcome = self._function(*args, **kwargs)
+        finally:
+            tape.close()
+        # Other threads must not write to what is looked at.
+        with tape.recorder.lock:
+            return outcome, None if tape.disturbed else recording.finish(outcome)
+
+    def _disturbed(self, tape: Tape) -> None:
+        """Another thread has used the device inside of a recorded call: it is to be recorded again."""
+        self._patient = self._patient and not tape.waited_in_vain
+        self._disturbances += 1
+        if self._disturbances == _DISTURBANCES:
+            warnings.warn(
+                f"{self._policy.name} is not captured yet: other threads used {tape.recorder.device} in each of {_DISTURBANCES} calls that "
+                "were recorded for it. Let them rest during its first calls, and start none inside",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _give_up(self, variant: _Variant, problem: str, in_optimizer: bool, due: bool) -> None:
+        """Refuse, unless an optimizer could do in another way what cannot be captured."""
+        if due and in_optimizer and variant.way + 1 < len(WAYS):
+            variant.way, variant.attempts, variant.last = variant.way + 1, 0, None
+        elif due:
+            variant.given_up = self._refuse(problem)
+
+    def _unused(self, variant: _Variant) -> None:
+        if variant.served != self._served:
+            # What this kind depends on has changed, but not at each call: others were served, or this one.
+            variant.unused, variant.served = 0, self._served
+        variant.unused += 1
+        if variant.unused == _ATTEMPTS and variant.captured is not None:
+            changed = variant.captured.recorded.state.changed()
+            what = f"{changed} is another one" if changed else "tensors, gradients or settings that it depends on are others"
+            variant.given_up = self._refuse(f"what was captured could never be used, because {what} at each call")
+
+    def _refuse(self, problem: str) -> bool:
+        """Say that the function cannot be captured. True for fallback."""
+        text = f"{self._policy.name} cannot be captured: {problem}"
+        if not self._policy.fallback:
+            raise CaptureError(f"{text}. With torch_xla.compile(capture=True, fallback=True) it is recorded at each call instead")
+        if self._refused is None:
+            self._refused = text
+            warnings.warn(f"{text}. It is recorded at each call", RuntimeWarning, stacklevel=4)
+        return True
+
+
+_BEHIND = "_xla_captured_function"
+
+
+def remember(wrapper: Callable[..., Any], captured: CapturedFunction) -> None:
+    """Note what is behind a function that users call."""
+    setattr(wrapper, _BEHIND, captured)
+
+
+def captured_function(called: Any) -> CapturedFunction | None:
+    """What is behind a function, or a bound method, that users call; None if it does not capture."""
+    found = getattr(called, _BEHIND, None)
+    return found if isinstance(found, CapturedFunction) else None

@@ -1,0 +1,381 @@
+"""One call of a function, recorded and run as always, and what there is to know for doing the same without its Python."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+
+from xla_core.base.private_torch import TreeSpec, tree_flatten
+from xla_core.engine.graph import rng
+from xla_core.engine.placement.sharding import Sharding
+from xla_core.engine.runtime import resharding
+from xla_core.engine.tensor.plain import ours, storage_of, tensor_behind
+from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.engine.tracing.numbers import Comparison, Symbol
+from xla_core.features.captured.arguments import Arguments
+from xla_core.features.captured.optimizers import Counter, Stepped, hyperparameters
+from xla_core.features.captured.places import Argument, Gradient, Held, New, Origin, Passed, Place, Plain, Result, Same, Shown
+from xla_core.features.captured.python_state import PythonState
+from xla_core.features.captured.search import python_state
+from xla_core.features.captured.tape import Run, Tape
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """A tensor that gets gradients. before, after: whether it had one; fresh: the call gave it a new tensor, from `origin`."""
+
+    tensor: torch.Tensor
+    before: bool
+    after: bool
+    fresh: bool = False
+    spec: Any = None
+    origin: Origin | None = None
+    sharding: Sharding | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """Call `number` of a function, which was recorded.
+
+    sources: of the program's buffers, in order; writes: places that have another value afterwards; new: the values of new storages of
+    results. bindings: tensors, the data that they showed, and whether they wanted gradients; hosts: CPU tensors and their versions.
+    seeds, steps: how far the random state moved on. stepped_slots: what optimizers have recorded, from slot to slot.
+    """
+
+    number: int
+    run: Run
+    sources: list[Place]
+    writes: list[tuple[Place, Origin]]
+    leaves: list[Leaf]
+    new: list[Origin]
+    shardings: list[Sharding | None]
+    results: list[Any]
+    tree: TreeSpec
+    bindings: list[tuple[torch.Tensor, Any, bool]]
+    stepped: list[Stepped]
+    comparisons: list[Comparison]
+    state: PythonState
+    seeds: int
+    steps: int
+    hosts: list[tuple[torch.Tensor, int]]
+    stepped_slots: list[tuple[int, int]]
+
+    @property
+    def counters(self) -> list[Counter]:
+        """All step counts."""
+        return [counter for stepped in self.stepped for counter in stepped.counters.values()]
+
+    @property
+    def hyperparameters(self) -> dict[Symbol, float]:
+        """Of all optimizers, before the call."""
+        return {symbol: value for stepped in self.stepped for symbol, value in stepped.numbers.items()}
+
+
+class Recording:
+    """Follows call `number` from before it begins to behind its sync. known: leaves of an earlier call."""
+
+    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, known: list[Leaf]) -> None:
+        self.tape = tape
+        self.number = number
+        self.arguments = arguments
+        self.problems = tape.problems
+        self._roots = roots
+        self._before = python_state(roots)
+        self._seed = tape.recorder.seed
+        self._leaves: dict[int, torch.Tensor] = {}
+        self._grads: dict[int, weakref.ref[torch.Tensor]] = {}
+        for leaf in (*(leaf.tensor for leaf in known), *_parameters(self._before)):
+            self._leaf(leaf)
+        for storage in arguments.storages:
+            tape.touch(storage)
+
+    def _leaf(self, tensor: torch.Tensor) -> None:
+        if id(tensor) not in self._leaves and tensor.requires_grad and tensor.is_leaf and tensor_behind(tensor) is not None:
+            self._leaves[id(tensor)] = tensor
+            if tensor.grad is not None:
+                self._grads[id(tensor)] = weakref.ref(tensor.grad)
+                self.tape.touch(ours(tensor.grad)._storage)
+
+    def finish(self, outcome: Any) -> Recorded | None:
+        """What the call has done, after its program was launched. None if it is no step that could be captured: see `problems`."""
+        tape = self.tape
+        for tensor in tape.taken():
+            self._leaf(tensor)
+        if len(tape.runs) != 1:
+            self.problems.append(_not_one(tape.runs))
+        changed = self._before.changed()
+        if changed is not None:
+            self.problems.append(
+                f"it changes {changed}, which a captured call would not do: change that outside, or keep it in a tensor on the device"
+            )
+        self._look_at_optimizers()
+        if self.problems:
+            return None
+        recorded = _Assembly(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
+        return None if self.problems else recorded
+
+    def state(self) -> PythonState:
+        """The Python objects after the call; what was found to take part in it included."""
+        named = [(type(module).__name__, module) for module in self.tape.modules.values()]
+        stepped = [(type(item.optimizer).__name__, item.optimizer) for item in self.tape.watch.stepped.values()]
+        return python_state([*self._roots, *named, *stepped])
+
+    def seeds(self, run: Run) -> tuple[int, int]:
+        """How many random numbers it has drawn of the device, and how many steps it has made."""
+        seed = self._seed
+        for drawn in run.inputs.seeds:
+            if drawn != seed:
+                break
+            seed = rng.moved_on(seed)
+        else:
+            for steps in range(1, _MOST_STEPS):
+                seed = rng.past_step(seed)
+                if seed == self.tape.recorder.seed:
+                    return len(run.inputs.seeds), steps
+        self.problems.append(
+            "it sets the random state, or draws random numbers from a generator of its own: leave that to the device's state, "
+            "which torch.manual_seed sets before the call"
+        )
+        return 0, 0
+
+    def _look_at_optimizers(self) -> None:
+        for stepped in self.tape.watch.stepped.values():
+            seen = [*stepped.seen, hyperparameters(stepped.optimizer)]
+            for symbol, value in stepped.numbers.items():
+                now = next((found for found in seen if found.get(symbol) != value), None)
+                if now is not None:
+                    self.problems.append(
+                        f"it changes {symbol.name} from {value} to {now.get(symbol)}: call schedulers, and change hyperparameters, "
+                        "before or behind the call"
+                    )
+
+
+_MOST_STEPS = 4
+
+
+def _not_one(runs: list[Run]) -> str:
+    if not runs:
+        return "it computes nothing on the device"
+    return (
+        f"it runs {len(runs)} programs: leave out torch_xla.sync(), xm.mark_step() and optimizer_step(barrier=True) inside, "
+        "as well as what needs a value at once (print, a shape that depends on data, an operation without a lowering)"
+    )
+
+
+def _parameters(state: PythonState) -> Iterator[torch.Tensor]:
+    for optimizer in state.optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+    for module in state.modules:
+        yield from (parameter for parameter in module._parameters.values() if parameter is not None)
+
+
+class _Assembly:
+    """Finds where the inputs of a program come from, and where its results are."""
+
+    def __init__(self, recording: Recording, run: Run, leaves: list[torch.Tensor], grads: dict[int, weakref.ref[torch.Tensor]]) -> None:
+        self.recording, self.tape, self.run = recording, recording.tape, run
+        self.problems = recording.problems
+        self.leaves = leaves
+        self._grads = grads
+        self._before: dict[int, Place] = {}  # by buffer
+        self._places: dict[int, Place] = {}  # by storage
+        self._results = {id(buffer): Result(number) for number, buffer in enumerate(run.results)}
+        self._sunk: set[int] = set()
+        self._new: dict[int, int] = {}
+        self._kept: list[Storage] = []
+        self._fresh: set[int] = set()  # storages of new gradients
+        # By id, which is safe as long as these live.
+        self._alive = list(self.tape.touched)
+        self._name_places()
+
+    def _name_places(self) -> None:
+        for number, storage in enumerate(self.recording.arguments.storages):
+            self._places.setdefault(id(storage), Argument(number))
+        for number, leaf in enumerate(self.leaves):
+            found = None if leaf.grad is None else tensor_behind(leaf.grad)
+            if found is not None and not self.tape.born(found._storage):
+                self._places.setdefault(id(found._storage), Gradient(number))
+        for storage in self._alive:
+            if not self.tape.born(storage):
+                self._places.setdefault(id(storage), Held(storage))
+                buffer = self.tape.touched[storage].buffer
+                if buffer is not None:
+                    self._before.setdefault(id(buffer), self._places[id(storage)])
+
+    def recorded(self, outcome: Any) -> Recorded:
+        """The call as data. What is wrong with it is among the problems."""
+        flat, tree = tree_flatten(outcome)
+        results = [self._outcome(item) for item in flat]
+        leaves = [self._gradient(leaf) for leaf in self.leaves]
+        shown = {id(storage) for storage in self._kept} | self._fresh
+        writes, strays = [], []
+        for storage in self._alive:
+            touched = self.tape.touched[storage]
+            if storage.value.buffer is touched.buffer and not touched.born:
+                continue
+            if touched.born:
+                if id(storage) not in shown:
+                    strays.append(weakref.ref(storage))
+                continue
+            origin = self._origin(storage)
+            if origin is not None:
+                writes.append((self._places[id(storage)], origin))
+        new = [self._origin(storage) for storage in self._kept]
+        sources = [self._source(buffer) for buffer in self.run.inputs.buffers]
+        self._look_for_unseen()
+        self._look_at_strays(strays)
+        seeds, steps = self.recording.seeds(self.run)
+        return Recorded(
+            number=self.recording.number,
+            run=self.run,
+            sources=[source for source in sources if source is not None],
+            writes=writes,
+            leaves=leaves,
+            new=[origin for origin in new if origin is not None],
+            shardings=[resharding.requested_sharding(storage) for storage in self._kept],
+            results=results,
+            tree=tree,
+            bindings=self._bindings(),
+            stepped=list(self.tape.watch.stepped.values()),
+            comparisons=list(dict.fromkeys(self.tape.tracer.comparisons)),
+            state=self.recording.state(),
+            seeds=seeds,
+            steps=steps,
+            hosts=self._hosts(),
+            stepped_slots=self.tape.watch.slots,
+        )
+
+    def _outcome(self, item: Any) -> Any:
+        """Where a returned object comes from."""
+        if not isinstance(item, torch.Tensor):
+            for number, passed in enumerate(self.recording.arguments.objects):
+                if passed is item:
+                    return Passed(number)
+            if not isinstance(item, _PLAIN):
+                self.problems.append(
+                    f"it returns {type(item).__name__}: return tensors, numbers, texts and arguments, in tuples, lists and dicts"
+                )
+            return Plain(item)
+        found = tensor_behind(item)
+        if found is None:
+            self.problems.append(f"it returns a {type(item).__name__} on {item.device}: return tensors of the device")
+            return Plain(None)
+        for number, tensor in enumerate(self.recording.arguments.tensors):
+            if tensor is item:
+                return Same(number)
+        if not self.tape.was_made(item) and not self.tape.born(found._storage):
+            return Same(None, id(item), item)
+        if item.requires_grad:
+            self.problems.append(
+                f"it returns a tensor of shape {tuple(item.shape)} that requires a gradient: return it detached, and capture the whole "
+                "step, backward included, or call it under torch.no_grad()"
+            )
+        if not self.tape.born(found._storage):
+            return Shown(self._place(found._storage), found._view)
+        number = self._new.setdefault(id(found._storage), len(self._kept))
+        if number == len(self._kept):
+            self._kept.append(found._storage)
+        return New(number, found._view)
+
+    def _place(self, storage: Storage) -> Place:
+        return self._places.setdefault(id(storage), Held(storage))
+
+    def _gradient(self, tensor: torch.Tensor) -> Leaf:
+        entry = self._grads.get(id(tensor))
+        leaf = Leaf(tensor, entry is not None, tensor.grad is not None)
+        found = None if tensor.grad is None else tensor_behind(tensor.grad)
+        if found is None or (entry is not None and entry() is tensor.grad):
+            return leaf
+        if tensor.grad is not None and tensor.grad.requires_grad:
+            self.problems.append("it leaves gradients that have a history (create_graph=True): return what you need of them, detached")
+        if any(tensor is argument for argument in self.recording.arguments.tensors):
+            self.problems.append("it leaves a gradient on an argument: return it, from torch.autograd.grad")
+        leaf.fresh, leaf.spec, leaf.origin = True, found._view, self._origin(found._storage)
+        leaf.sharding = resharding.requested_sharding(found._storage)
+        self._fresh.add(id(found._storage))
+        return leaf
+
+    def _origin(self, storage: Storage) -> Origin | None:
+        """Where the value that a storage now has comes from."""
+        buffer = storage.value.buffer
+        found = self._results.get(id(buffer))
+        if found is not None:
+            self._sunk.add(found.number)
+            return found
+        place = self._before.get(id(buffer))
+        if place is None:
+            self.problems.append(
+                f"a tensor of shape {storage.value.aval.shape} has data from the host, or was left pending: make constants before the call"
+            )
+        return place
+
+    def _source(self, buffer: jax.Array) -> Place | None:
+        place = self._before.get(id(buffer))
+        if place is None:
+            self.problems.append(
+                f"it takes {buffer.dtype}{list(buffer.shape)}, which was made of host data inside: make constants before the call"
+            )
+        return place
+
+    def _look_at_strays(self, strays: list[weakref.ref[Storage]]) -> None:
+        """Whether new tensors are kept by somebody."""
+        self._alive.clear()
+        if strays:
+            gc.collect()  # they may only wait for that
+        for reference in strays:
+            storage = reference()
+            if storage is None or storage.value.buffer is None:
+                continue
+            found = self._results.get(id(storage.value.buffer))
+            line = None if found is None else self.run.graph.line(self.run.graph.outs[found.number])
+            self.problems.append(
+                f"a new tensor of shape {storage.value.aval.shape}{f' (made at {line})' if line else ''} is kept after the call, but not "
+                "returned: return it, or write to a tensor that is there before the call, with copy_()"
+            )
+
+    def _look_for_unseen(self) -> None:
+        """Whether a result is in a storage that no operation was seen to touch."""
+        missing = {id(buffer): number for number, buffer in enumerate(self.run.results) if number not in self._sunk}
+        if missing:
+            known = {id(storage) for storage in self._alive}
+            for found in gc.get_objects():
+                if type(found) is Storage and id(found) not in known and id(found.value.buffer) in missing:
+                    self.problems.append(f"a tensor of shape {found.value.aval.shape} was written to in a way that could not be followed")
+
+    def _bindings(self) -> list[tuple[torch.Tensor, Any, bool]]:
+        bindings: list[tuple[torch.Tensor, Any, bool]] = []
+        given = {id(tensor) for tensor in self.recording.arguments.tensors}
+        for tensor in (*self.leaves, *self.tape.taken()):
+            found = tensor_behind(tensor)
+            if found is None or id(tensor) in given or self.tape.was_made(tensor) or self.tape.born(found._storage):
+                continue
+            if isinstance(self._places.get(id(found._storage)), Held):
+                given.add(id(tensor))
+                bindings.append((tensor, bound(tensor), tensor.requires_grad))
+        return bindings
+
+    def _hosts(self) -> list[tuple[torch.Tensor, int]]:
+        hosts = []
+        for reference, version, stepping in self.tape.hosts.values():
+            tensor = reference()
+            if tensor is not None:
+                hosts.append((tensor, version))
+            elif stepping:
+                self.problems.append("an optimizer makes CPU tensors inside of step: construct it with capturable=True if it has that")
+        return hosts
+
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def bound(tensor: torch.Tensor) -> Any:
+    """The object that is another one as soon as a tensor shows other data."""
+    return tensor._storage if type(tensor) is XLATensor else storage_of(tensor)

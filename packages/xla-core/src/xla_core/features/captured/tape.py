@@ -1,0 +1,313 @@
+"""What one recorded call touches: storages and the values they had, tensors, modules, optimizers, reads, and the program that ran.
+
+Other threads may use the device meanwhile: what they run is none of the call's. If they record on the same pending graph, run a part of it
+or move the random state, the call is `disturbed`: it has computed what it should, but which part of that was its own is not known.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from xla_core.base import metrics
+from xla_core.base.metrics import Direction, TransferEvent
+from xla_core.engine.compile.cache import Program
+from xla_core.engine.graph.graph import Graph, Inputs
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime.source_location import user_line
+from xla_core.engine.tensor import dispatch
+from xla_core.engine.tensor.encode import recorder_among
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tracing.numbers import Expression, Tracer
+from xla_core.features.captured.optimizers import Following, Watch
+
+
+@dataclass(slots=True)
+class Touched:
+    """A storage as the call found it: its buffer then, None if it was made inside (`born`) or had none."""
+
+    buffer: jax.Array | None
+    born: bool
+
+
+@dataclass(slots=True)
+class Run:
+    """A program that ran. inputs: the numbers among them are the true ones; expressions: of floats, by column and place."""
+
+    graph: Graph
+    inputs: Inputs
+    program: Program
+    expressions: dict[tuple[bool, int], Expression]
+    results: list[jax.Array] = field(default_factory=list)
+
+
+PATIENCE_S = 1.0
+"""How long other threads wait, at their first operation, while a recorded call does nothing: it may in turn be waiting for them."""
+_LONGEST_CALL = 60
+"""For how many times as long they wait while it does something, such as compiling."""
+
+
+class _Entries(list[Any]):
+    """The entries of a pending graph while a call is recorded there."""
+
+    def __init__(self, entries: Iterable[Any], note: Callable[[], None]) -> None:
+        super().__init__(entries)
+        self._note = note
+
+    def append(self, entry: Any) -> None:
+        """Record an entry, in whichever thread."""
+        self._note()
+        super().append(entry)
+
+
+class Tape:
+    """Observes what a thread records on one device, from `open` to `close`, and whether others disturb that, to `leave`.
+
+    patient: let other threads wait for the end of the call, as long as that goes on.
+    """
+
+    def __init__(self, recorder: Recorder, following: Following, patient: bool = True) -> None:
+        self.recorder = recorder
+        self.following = following
+        self.tracer = Tracer()
+        self.touched: weakref.WeakKeyDictionary[Storage, Touched] = weakref.WeakKeyDictionary()
+        self.seen: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations took
+        self.made: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations gave
+        self.hosts: dict[int, tuple[weakref.ref[torch.Tensor], int, bool]] = {}  # CPU tensors that operations took
+        self.modules: dict[int, torch.nn.Module] = {}
+        self.runs: list[Run] = []
+        self.problems: list[str] = []
+        self.in_optimizer = False  # whether the first problem was met inside an optimizer's step
+        self.disturbed = False
+        self.waited_in_vain = False  # another thread has
+        self._over = threading.Event()
+        if not patient:
+            self._over.set()
+        self._thread = threading.get_ident()
+        self._ends: list[Callable[[], None]] = []
+
+    def open(self, begin: Callable[[], None]) -> bool:
+        """Observe from now on, unless the call of another thread is being recorded on the device. begin: a sync."""
+        with self.recorder.lock:
+            if self.recorder.tape is not None:
+                self.disturbed = True
+                return False
+            self.recorder.tape = self
+        if self.recorder.pending_graph.entries:
+            # Others have recorded since the sync before. Now they wait.
+            seed = self.recorder.seed
+            begin()
+            self.recorder.seed = seed
+            self.runs.clear()
+        with self.recorder.lock:
+            self.disturbed = bool(self.recorder.pending_graph.entries)
+            self._watch_entries()
+        self.watch = Watch(self.tracer, self.following, self.mine, lambda: len(self.recorder.pending_graph.entries))
+        self._ends = [
+            self.watch.close,
+            metrics.subscribe(self._transferred, TransferEvent),
+            register_module_forward_pre_hook(self._called).remove,
+        ]
+        _set_tape(self)
+        _observe(1)
+        return True
+
+    def close(self) -> None:
+        """Observe no more."""
+        if current_tape() is self:
+            _set_tape(None)
+            _observe(-1)
+        while self._ends:
+            self._ends.pop()()
+
+    def leave(self) -> None:
+        """Let others use the device as they like."""
+        if self.recorder.tape is self:
+            self.recorder.tape = None
+        self._over.set()
+
+    def _watch_entries(self) -> None:
+        pending_graph = self.recorder.pending_graph
+        pending_graph.entries = _Entries(pending_graph.entries, self.moved)
+
+    def moved(self) -> None:
+        """Note that something was recorded, the random state was set, or a step has ended."""
+        if not self.mine():
+            self.disturbed = True
+
+    def let_others_wait(self) -> None:
+        """In another thread: wait for the end of the call, as long as that goes on."""
+        if self.mine():
+            return
+        recorded = -1
+        for _ in range(_LONGEST_CALL):
+            if self._over.wait(PATIENCE_S):
+                return
+            before, recorded = recorded, len(self.recorder.pending_graph.entries)
+            if before == recorded and not self._is_running():
+                break
+        self.waited_in_vain = True
+        self._over.set()
+
+    def _is_running(self) -> bool:
+        """Whether the call compiles or launches a program: then it holds the lock of the device."""
+        free = self.recorder.lock.acquire(blocking=False)
+        if free:
+            self.recorder.lock.release()
+        return not free
+
+    def mine(self) -> bool:
+        """Whether this thread is the one that the tape is about."""
+        return threading.get_ident() == self._thread
+
+    def take(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that the call takes."""
+        found = tensor_behind(tensor)
+        if found is None:
+            if tensor.device.type == "cpu":
+                self.hosts[id(tensor)] = (weakref.ref(tensor), tensor._version, self.watch.depth > 0)
+            return
+        storage = found._storage
+        if storage.value.recorder is not self.recorder:
+            self.problem(f"it computes on {storage.value.recorder.device} as well as on {self.recorder.device}")
+        else:
+            self.touch(storage)
+        if id(tensor) not in self.seen:
+            self.seen[id(tensor)] = weakref.ref(tensor)
+
+    def touch(self, storage: Storage) -> None:
+        """Note a storage, as it is now."""
+        if storage not in self.touched:
+            self.touched[storage] = Touched(storage.value.buffer, False)
+
+    def born(self, storage: Storage) -> bool:
+        """Whether a storage was made inside."""
+        known = self.touched.get(storage)
+        return known is not None and known.born
+
+    def give(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that an operation has given."""
+        found = tensor_behind(tensor)
+        if found is None:
+            return
+        if found._storage not in self.touched:
+            self.touched[found._storage] = Touched(None, True)
+        if id(tensor) not in self.seen or self.seen[id(tensor)]() is not tensor:
+            self.made[id(tensor)] = weakref.ref(tensor)
+
+    def taken(self) -> list[torch.Tensor]:
+        """The tensors that operations took, as far as they still exist, in order."""
+        found = [reference() for reference in self.seen.values()]
+        return [tensor for tensor in found if tensor is not None]
+
+    def was_made(self, tensor: torch.Tensor) -> bool:
+        """Whether an operation inside has made this tensor object."""
+        known = self.made.get(id(tensor))
+        return known is not None and known() is tensor
+
+    def problem(self, text: str) -> None:
+        """Note why this call cannot be captured, with the user's line."""
+        line = user_line()
+        self.problems.append(f"{text} (at {line})" if line else text)
+
+    def running(self, graph: Graph, inputs: Inputs) -> Inputs:
+        """The inputs of a program that is about to run, with the true numbers."""
+        expressions: dict[tuple[bool, int], Expression] = {}
+        columns = {fixed: list(inputs.fixed_floats if fixed else inputs.floats) for fixed in (False, True)}
+        for fixed, column in columns.items():
+            for place, value in enumerate(column):
+                number = self.tracer.found(value)
+                if number is not None:
+                    column[place] = number.true
+                    expressions[fixed, place] = number.expression
+        self._expressions = expressions
+        return replace(inputs, floats=columns[False], fixed_floats=columns[True])
+
+    def ran(self, graph: Graph, inputs: Inputs, program: Program, results: list[jax.Array]) -> None:
+        """Note a program that was launched. One of another thread may have computed a part of the call."""
+        self.moved()
+        self.runs.append(Run(graph, inputs, program, self._expressions, results))
+        self._watch_entries()
+
+    def _transferred(self, event: TransferEvent) -> None:
+        if self.mine() and event.device == str(self.recorder.device):
+            self.in_optimizer = self.watch.depth > 0 and not self.problems or self.in_optimizer
+            where = f" (at {event.line})" if event.line else ""
+            if event.direction is Direction.FROM_DEVICE:
+                self.problems.append(f"it reads a value{where}: move print, item() and other reads behind the call, on what it returns")
+            else:
+                self.problems.append(
+                    f"it uploads host data{where}: move that to before the call, keep the tensor or give it as an argument on the device"
+                )
+
+    def _called(self, module: torch.nn.Module, args: Any) -> None:
+        if self.mine():
+            self.modules[id(module)] = module
+
+
+def _tensors(items: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (tuple, list)):
+            yield from _tensors(item)
+
+
+_open = 0
+_lock = threading.Lock()
+
+
+def _observe(change: int) -> None:
+    """Let one tape more (-1: less) see what is recorded; without any, handlers are as they always are."""
+    global _open
+    with _lock:
+        before, _open = _open, _open + change
+        if bool(before) is not bool(_open):
+            dispatch.wrap_handlers(_observed if _open else None)
+
+
+def _observed(handler: Handler) -> Handler:
+    recording = dispatch.with_lines(handler)  # for what is said of differences
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tape = current_tape()
+        if tape is None:
+            recorder = recorder_among((args, tuple(kwargs.values())))
+            if recorder is not None and recorder.tape is not None:
+                recorder.tape.let_others_wait()
+            return handler(args, kwargs)
+        for tensor in _tensors((*args, *kwargs.values())):
+            tape.take(tensor)
+        result = recording(args, kwargs)
+        for tensor in _tensors((result,)):
+            tape.give(tensor)
+        return result
+
+    return run
+
+
+class _Own(threading.local):
+    """The tape of what this thread records."""
+
+    tape: Tape | None = None
+
+
+_own = _Own()
+
+
+def current_tape() -> Tape | None:
+    """The tape that observes this thread."""
+    return _own.tape
+
+
+def _set_tape(tape: Tape | None) -> None:
+    _own.tape = tape

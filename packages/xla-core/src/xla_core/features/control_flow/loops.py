@@ -1,0 +1,150 @@
+"""Loops that run as long as a predicate on the device says, as one operation. They have no gradient in reverse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.graph import aval_at
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.tensor.plain import holder
+from xla_core.engine.tracing.bodies import Body, check_on_device, inside, recording
+from xla_core.engine.tracing.operations import Findings, Operands, record, results_of, seed_of_turn
+from xla_core.ops.checks import nothing_found
+from xla_core.ops.table import Context
+
+_UINT32 = np.dtype(np.uint32)
+
+
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] | None = None
+) -> tuple[torch.Tensor, ...]:
+    """The carried tensors after `carried = body_fn(*carried, *additional)` as long as `cond_fn(*carried, *additional)` is true.
+
+    carried_inputs: xla tensors, which keep their shapes and dtypes. additional_inputs: tensors that stay the same. cond_fn returns a bool
+    tensor of one element, and body_fn a tuple of tensors like `carried_inputs`. Both are recorded once and run on the device as one
+    operation: they may not read values.
+
+    Raises TypeError for what is no tensor, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors elsewhere and for
+    a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
+    """
+    if isinstance(carried_inputs, torch.Tensor):
+        raise TypeError("while_loop takes a tuple of tensors, got a Tensor: write (tensor,)")
+    given = [*carried_inputs, *(additional_inputs or ())]
+    for tensor in given:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"while_loop carries tensors, got a {type(tensor).__name__}: make it a tensor on the device")
+    check_on_device("while_loop", given)
+    if not given:
+        raise ValueError("while_loop needs a tensor to carry")
+    recorder = holder(given[0])._storage.value.recorder
+    carried = len(carried_inputs)
+    condition, from_condition, [flag] = _recorded(recorder, given, lambda *tensors: [cond_fn(*tensors)])
+    if flag is None or math.prod(flag.shape) != 1:
+        raise ValueError(f"the condition of while_loop returns a tensor of one element, not {flag}")
+    body, from_body, after = _recorded(recorder, given, lambda *tensors: _listed(body_fn(*tensors)))
+    before = [_aval(tensor) for tensor in given[:carried]]
+    if after != before:
+        raise ValueError(f"the body of while_loop must return tensors like those that it carries, {before}, but returns {after}")
+    outside = [*from_condition, *from_body]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*given, *outside)):
+        results = _NoReverse.apply(recorder, condition, body, carried, given, *given, *outside)  # type: ignore[no-untyped-call]
+        return tuple(results)
+    return tuple(_run(recorder, condition, body, carried, given))
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`(left, *values)` after `values = body_fun(*values)` was done `upper - lower` times; left is 0 of the dtype of the bounds.
+
+    lower, upper: integers, or integer tensors of one element on the device; TypeError for others. body_fun: as that of `while_loop`, for
+    `input_value`.
+    """
+    if not input_value:
+        raise ValueError("fori_loop needs a tensor to work on, behind its function")
+    check_on_device("fori_loop", [tensor for tensor in input_value if isinstance(tensor, torch.Tensor)])
+    for bound in (lower, upper):
+        if isinstance(bound, float) or (isinstance(bound, torch.Tensor) and bound.is_floating_point()):
+            raise TypeError(f"fori_loop counts from one integer to another, got {bound!r}")
+    left = upper - lower
+    if not isinstance(left, torch.Tensor):
+        left = torch.full((), left, device=input_value[0].device)  # made there: nothing is uploaded
+
+    def body(turns: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return turns - 1, *_listed(body_fun(*values))
+
+    return while_loop(lambda turns, *values: turns > 0, body, (left, *input_value))
+
+
+def _listed(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _aval(tensor: Any) -> Aval:
+    return aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual)
+
+
+def _recorded(
+    recorder: Recorder, given: Sequence[Any], function: Callable[..., Sequence[Any]]
+) -> tuple[Body, list[torch.Tensor], list[Aval | None]]:
+    """A body, the tensors from outside that have a gradient, and what it gives."""
+    with recording(recorder, "while_loop") as found, torch.no_grad():
+        results = function(*[found.stand_in(_aval(tensor)) for tensor in given])
+        slots = [found.slot_of(result) for result in results]
+        body, avals = found.body(slots), [aval_at(found.graph.entries, slot) for slot in slots]
+    return body, [inside(tensor) for tensor in found.tensors], avals
+
+
+def _run(recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any]) -> list[torch.Tensor]:
+    outs = [_aval(tensor) for tensor in given[:carried]]
+    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], given, outs)
+
+
+def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+    additional, findings = operands.given[carried:], Findings(context)
+
+    def seeds(which: int, turn: Any) -> list[Any]:
+        return [seed_of_turn(seed, turn) for seed in operands.seeds[which]]
+
+    def goes_on(state: tuple[Any, list[Any], list[Any]]) -> Any:
+        turn, values, _ = state
+        [flag] = results_of(bodies[0], [*values, *additional], operands.held[0], seeds(0, turn), None)
+        flag = lax.reshape(flag, ())
+        return flag if flag.dtype == bool else lax.ne(flag, lax.full_like(flag, 0))
+
+    def again(state: tuple[Any, list[Any], list[Any]]) -> tuple[Any, list[Any], list[Any]]:
+        turn, values, worst = state
+        checks = findings.collect()
+        results = results_of(bodies[1], [*values, *additional], operands.held[1], seeds(1, turn), checks)
+        found = findings.values(checks)
+        return turn + np.uint32(1), results, [lax.max(old, new) for old, new in zip(worst, found, strict=False)]
+
+    start = lax.full((), 0, _UINT32), operands.given[:carried]
+    jax.eval_shape(lambda: again((*start, [])))  # how many checks it makes
+    _, results, worst = lax.while_loop(goes_on, again, (*start, [nothing_found() for _ in findings.made]))
+    findings.report(worst)
+    return list(results)
+
+
+class _NoReverse(torch.autograd.Function):
+    """A loop whose number of turns nobody knows before it has run."""
+
+    @staticmethod
+    def forward(ctx: Any, recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any], *tensors: Any) -> Any:
+        results = _run(recorder, condition, body, carried, given)
+        ctx.mark_non_differentiable(*[one for one in results if not (one.dtype.is_floating_point or one.dtype.is_complex)])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        raise RuntimeError(
+            "while_loop and fori_loop have no gradient, since nobody knows before how many turns they take: use "
+            "torch_xla.experimental.scan.scan, or call them in torch.no_grad()"
+        )

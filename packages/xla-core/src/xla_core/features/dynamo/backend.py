@@ -1,0 +1,49 @@
+"""What stock torch's backends call for each FX graph, and what is told to torch's compiler once it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from xla_core.base import private_torch
+from xla_core.base.errors import UnsupportedOperationError
+from xla_core.features.dynamo import tracing
+
+
+def compiled(model: fx.GraphModule, fake_tensor_inputs: Any, boxed: bool = False) -> Any:
+    """The graph as a callable that records it at its first call. boxed: it takes one list of all arguments.
+
+    Torch's own forgets the graph in the first call, which threads may make at once.
+    """
+    from xla_core.features.dynamo.bridge import CompiledGraph
+
+    graph = CompiledGraph(model)
+    return private_torch.boxed(graph) if boxed else graph
+
+
+def _serve(module: Any) -> None:
+    module.xla_backend_helper = compiled
+
+
+def _serve_random_states(module: Any) -> None:
+    from xla_core.features.dynamo import random_states
+
+    random_states.serve(module)
+
+
+def _check_devices(values: Iterable[Any]) -> None:
+    if any(isinstance(value, torch.Tensor) and value.device.type == "xla" for value in values):
+        raise UnsupportedOperationError(
+            "inductor, the default backend of torch.compile, makes no programs for xla devices: use torch.compile(..., backend='openxla')"
+        )
+
+
+def register() -> None:
+    """Let torch's compiler trace xla tensors, and hand us its graphs. Imports nothing of it."""
+    tracing.register()
+    tracing.when_imported("torch._dynamo.backends.torchxla", _serve)
+    tracing.when_imported(private_torch.RANDOM_STATES_DEFINED_IN, _serve_random_states)
+    tracing.when_imported(private_torch.INDUCTOR_STARTS_IN, lambda module: private_torch.check_before_inductor(module, _check_devices))

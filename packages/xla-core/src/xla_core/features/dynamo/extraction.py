@@ -1,0 +1,124 @@
+"""What a recorded FX graph is made of, for callers that take it apart, and the backend of `torch.compile` by its second name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from xla_core.base import private_torch
+from xla_core.engine.graph.text import graph_hash
+from xla_core.engine.runtime import resharding
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.features.dynamo.bridge import CompiledGraph, extract_compiled_graph
+from xla_core.features.dynamo.capture import NotOneProgram
+from xla_core.features.dynamo.helpers import GraphInputMatcher, NoneRemover, SpecialReturnHandler
+from xla_core.features.dynamo.program import Argument, Captured, Computed, Constant, Shown
+
+
+class ExtractedGraph(NamedTuple):
+    """A graph that was recorded for its arguments as one program.
+
+    xla_args_sharding_spec: the sharding of each xla tensor among the arguments, None where it has none. args_and_out: a meta tensor for
+    each result of the program, updates of arguments first. graph_hash: the same in every process. arg_index_to_need_update_index: which
+    result is the new value of which argument. xla_args_need_update: for each argument, whether the graph writes to it.
+    """
+
+    xla_args_sharding_spec: list[Any]
+    args_and_out: list[torch.Tensor]
+    graph_hash: bytes
+    arg_index_to_need_update_index: dict[int, int]
+    none_remover: NoneRemover
+    graph_input_matcher: GraphInputMatcher
+    special_return_handler: SpecialReturnHandler
+    xla_args_need_update: list[bool]
+
+
+def _arguments(model: fx.GraphModule) -> tuple[Any, ...]:
+    args = getattr(model, "xla_args", None)
+    if args is None:
+        raise ValueError("the graph has no example arguments: set its attribute xla_args to a tuple of them, or let InputCollector do so")
+    return tuple(args)
+
+
+def extract_graph_helper(
+    xla_model: fx.GraphModule, sym_constants_to_graph_vars: dict[tuple[int | float, ...], tuple[Any, ...]]
+) -> ExtractedGraph:
+    """The graph recorded for its `xla_args`, which are not changed; also put into the dictionary, under the numbers among them.
+
+    Raises ValueError for a graph without `xla_args`, RuntimeError for one that is no single program (it has a fallback, or reads values).
+    """
+    args = _arguments(xla_model)
+    tensors = list(map(tensor_behind, args))
+    captured = CompiledGraph(xla_model).program(args, tensors)
+    if not isinstance(captured, Captured):
+        raise NotOneProgram("the graph is no single program: extract_compiled_graph gives a callable that parts it")
+    found = _extracted(captured, args)
+    numbers = tuple(arg for arg in args if isinstance(arg, (int, float)))
+    sym_constants_to_graph_vars[numbers] = found
+    return found
+
+
+def _extracted(captured: Captured, args: tuple[Any, ...]) -> ExtractedGraph:
+    places = [source if isinstance(source, int) else None for source in captured.sources]
+    written = {place for number, _ in captured.written if (place := places[number]) is not None}
+    updates = {
+        place: origin.number
+        for number, origin in captured.written
+        if isinstance(origin, Computed) and (place := places[number]) is not None
+    }
+    need_update = [place in written for place in range(len(args))]
+    results = list(captured.results)
+    none_remover = NoneRemover()
+    none_remover.remove_nones(results)
+    constants = [
+        (result.tensor if isinstance(result, Constant) else result, position)
+        for position, result in enumerate(results)
+        if not isinstance(result, (Argument, Shown))
+    ]
+    outputs = [
+        args[result.place] if isinstance(result, Argument) else result for result in results if isinstance(result, (Argument, Shown))
+    ]
+    return ExtractedGraph(
+        [resharding.requested_sharding(found._storage) for found in map(tensor_behind, args) if found is not None],
+        [torch.empty(aval.shape, dtype=aval.dtype, device="meta") for aval in captured.avals],
+        bytes.fromhex(graph_hash(captured.graph)),
+        updates,
+        none_remover,
+        _matcher(captured, args),
+        SpecialReturnHandler(args, outputs, need_update, constants),
+        need_update,
+    )
+
+
+def _matcher(captured: Captured, args: tuple[Any, ...]) -> GraphInputMatcher:
+    """Finds the tensors whose data the program takes among the arguments; what the graph holds itself stands for itself."""
+    ids: dict[int, int] = {}
+    for place, found in enumerate(map(tensor_behind, args)):
+        if found is not None:
+            ids.setdefault(id(found._storage), place)
+    held = [args[source] if isinstance(source, int) else source for source in captured.input_sources()]
+    return GraphInputMatcher(ids, [id(tensor_behind(item)._storage) for item in held], held, set(ids))  # type: ignore[union-attr]
+
+
+def extract_internal(xla_model: fx.GraphModule) -> Callable[..., Any]:
+    """A callable that runs the graph as a compiled program, recorded for its `xla_args`. Raises ValueError for a graph without them."""
+    return extract_compiled_graph(xla_model, _arguments(xla_model))
+
+
+def extract_compiled_graph_helper(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
+    """As `extract_compiled_graph`; the arguments stay with the graph, as `xla_args`."""
+    xla_model.xla_args = tuple(xla_args)  # type: ignore[assignment]
+    return extract_internal(xla_model)
+
+
+def _dynamo_backend(model: fx.GraphModule, sample_args: Any) -> Any:
+    """Compile a graph of aten operations, without gradients, for torch's ahead-of-time autograd. sample_args: not looked at."""
+    return private_torch.boxed(CompiledGraph(model))
+
+
+def dynamo_backend(fx: fx.GraphModule, args: Any) -> Any:
+    """Backend `openxla` as a function: `torch.compile(model, backend=dynamo_backend)`."""
+    return private_torch.ahead_of_time(_dynamo_backend)(fx, args)

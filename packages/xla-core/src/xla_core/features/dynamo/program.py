@@ -1,0 +1,186 @@
+"""A recorded graph as data: the program, what feeds it, and how its results are put together. Running it needs buffers only."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from xla_core.base import metrics
+from xla_core.base.metrics import Cause
+from xla_core.base.private_torch import TreeSpec, tree_unflatten
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.graph import Graph, Inputs
+from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
+from xla_core.engine.placement.sharding import Sharding
+from xla_core.engine.runtime import donation, executor, resharding
+from xla_core.engine.runtime.executor import ProgramsOfGraph
+from xla_core.engine.runtime.source_location import asking_line
+from xla_core.engine.runtime.sync import compute
+from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tensor.tensor import XLATensor, view_of
+from xla_core.features.dynamo import config
+from xla_core.features.dynamo.program_graph import HostNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source of a leaf that stands for the data of input `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A value that the program computes: its result `number`."""
+
+    number: int
+
+
+# Where a value comes from: the program, an input (its data as it was before the call), or it is constant.
+Origin = Computed | Source | Value
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A result tensor: view `spec` of a new storage (`holder` counts those), or of an input's."""
+
+    holder: int
+    spec: Any
+    of_input: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A result that is an argument itself."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A result on the CPU, the same at each call, whose caller may write to it."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A recorded graph: what to run, what to feed it with, and how its results are put together.
+
+    avals: shape and dtype of each result of the program.
+    sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
+    written: inputs that hold another value afterwards. holders: values of the new storages.
+    shardings: those that the graph set for inputs, and (second) for the new storages. programs: those of the graph that ran.
+    """
+
+    recorder: Recorder
+    graph: Graph
+    inputs: Inputs
+    avals: list[Aval]
+    sources: list[int | XLATensor]
+    written: list[tuple[int, Origin]]
+    holders: list[Origin]
+    results: list[Any]
+    tree: TreeSpec
+    shardings: tuple[list[Sharding | None], list[Sharding | None]]
+    programs: ProgramsOfGraph = field(default_factory=ProgramsOfGraph)
+
+    def run(self, args: Sequence[Any], tensors: Sequence[Any]) -> Any:
+        """The graph's results for arguments with the key that it was recorded with. tensors: those behind them."""
+        storages = [(tensors[source] if isinstance(source, int) else source)._storage for source in self.sources]
+        with self.recorder.lock:
+            # All of them before any is written to: one input may take the value of another.
+            before = [storage.value for storage in storages]
+            computed = self._execute(before, args)
+
+            def value(origin: Origin) -> Value:
+                if isinstance(origin, Source):
+                    return before[origin.number]
+                return computed[origin.number] if isinstance(origin, Computed) else origin
+
+            for number, origin in self.written:
+                storages[number].value = value(origin)
+            new = [_storage(value(origin)) for origin in self.holders]
+            for holder, sharding in zip([*storages, *new], [*self.shardings[0], *self.shardings[1]], strict=True):
+                if sharding is not None:
+                    resharding.set_sharding(holder, sharding)
+        return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
+
+    def input_sources(self) -> list[int | XLATensor]:
+        """For each buffer that the program takes and does not hold itself, the position of an argument that shows it, or the tensor."""
+        return [self.sources[item.number] for item in self.inputs.buffers if isinstance(item, Source)]
+
+    def _given_away(self, before: list[Value]) -> tuple[int, ...]:
+        """Which of the program's buffers, in their order, are of inputs that are marked for donation and that nobody else takes."""
+        values = [(number, before[item.number]) for number, item in enumerate(self.inputs.buffers) if isinstance(item, Source)]
+        times = Counter(id(value) for _, value in values)
+        # A leaf of the pending graph has an entry there that other operations refer to.
+        alone = [(number, value) for number, value in values if value.pending_graph is None and times[id(value)] == 1]
+        return tuple(number for number, value in alone if donation.is_marked(value))
+
+    def _execute(self, before: list[Value], args: Sequence[Any]) -> list[Value]:
+        if not self.graph.outs:
+            return []
+        begin = time.perf_counter_ns()
+        recorded = self.inputs
+        used = [before[item.number] for item in recorded.buffers if isinstance(item, Source)]
+        _make_real([value for value in used if value.buffer is None])
+        buffers = [before[item.number].buffer if isinstance(item, Source) else item for item in recorded.buffers]
+        # Each call has random numbers of its own.
+        seeds = [self.recorder.draw() for _ in recorded.seeds]
+        floats, ints = _numbers(recorded.floats, args), _numbers(recorded.ints, args)
+        inputs = Inputs(buffers, floats, recorded.fixed_floats, ints, recorded.fixed_ints, seeds)
+        results: list[Any] = []
+        ready = _timed("RunCachedGraphInputData", begin)
+        if donation.any_marked() and donation.enabled(self.recorder.index):
+            graph = replace(self.graph, dead=self._given_away(before))
+            executor.execute(self.recorder, graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line())
+            donation.settle()
+        else:
+            executor.execute(self.recorder, self.graph, inputs, results.extend, Cause.DYNAMO_EXECUTE, asking_line(), self.programs)
+        ran = _timed("RunCachedGraph", ready)
+        computed = [buffer_value(self.recorder, aval, buffer) for aval, buffer in zip(self.avals, results, strict=True)]
+        _timed("RunCachedGraphOutputData", ran)
+        return computed
+
+
+def _numbers(recorded: list[Any], args: Sequence[Any]) -> list[Any]:
+    """The numbers of this call: those in its CPU tensors, and those that were recorded."""
+    return [args[number.place].item() if type(number) is HostNumber else number for number in recorded]
+
+
+def _timed(name: str, begin: int) -> int:
+    """The time now, after the time since `begin` became a sample of a metric."""
+    now = time.perf_counter_ns()
+    metrics.metric_add(name, now - begin, metrics.Unit.DURATION_NS)
+    return now
+
+
+def _storage(value: Value) -> Storage:
+    storage = Storage()
+    storage.value = value
+    storage.annotations = None
+    return storage
+
+
+def _result(result: Any, args: Sequence[Any], storages: list[Storage], new: list[Storage]) -> Any:
+    if isinstance(result, Argument):
+        return args[result.place]
+    if isinstance(result, Shown):
+        return view_of(storages[result.holder] if result.of_input else new[result.holder], result.spec)
+    return result.tensor.clone() if isinstance(result, Constant) else result
+
+
+def _make_real(pending: list[Value]) -> None:
+    if not pending:
+        return
+    if config.skip_input_data_check:
+        compute(pending, None)
+        return
+    metrics.counter_add("DynamoSyncInputExecuteTime")
+    compute(pending, Cause.DYNAMO_INPUTS)

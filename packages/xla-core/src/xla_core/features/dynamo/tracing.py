@@ -1,0 +1,96 @@
+"""Tell `torch.compile` that xla tensors are plain tensors on another device, whatever their Python type.
+
+Dynamo treats instances of a subclass with a `__torch_dispatch__` of its own as opaque objects, and would trace through the frames
+that record operations. Nothing here imports dynamo, which takes seconds: its part is done when somebody else imports it.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+import torch
+
+from xla_core.base import private_torch
+from xla_core.engine.tensor import autocast, device
+from xla_core.engine.tensor.tensor import XLATensor, row_major
+
+Ready = Callable[[Any], None]
+
+
+_expected: dict[str, Ready] = {}
+
+
+class _Finder(MetaPathFinder):
+    """Finds what is expected as everybody does, and has its `ready(module)` called once it is loaded."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> ModuleSpec | None:
+        """The module's own spec, its loader told to call `ready` at the end; None for modules that nobody expects."""
+        ready = _expected.pop(fullname, None)
+        spec = None if ready is None else PathFinder.find_spec(fullname, path, target)
+        if ready is None or spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_then_tell(module: types.ModuleType) -> None:
+            load(module)
+            ready(module)
+
+        spec.loader.exec_module = load_then_tell  # type: ignore[method-assign]
+        return spec
+
+
+def when_imported(name: str, ready: Ready) -> None:
+    """Call `ready(module)` now if the module is loaded, else when it will be."""
+    module = sys.modules.get(name)
+    if module is not None:
+        ready(module)
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _expected[name] = ready
+
+
+def _trace_xla_tensors(builder: Any) -> None:
+    private_torch.trace_as_plain_tensor(builder, XLATensor, _strided)
+
+
+def _strided(tensor: Any) -> bool:
+    """Whether torch's own strides are others than those that we show: guards on variable strides would compare the two."""
+    return bool(torch.Tensor.stride(tensor) != row_major(tensor.shape))
+
+
+def _layout(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the strides that torch has for `tensor`, in the place of those that we show."""
+    view = tensor._view if type(tensor) is XLATensor else None
+    return tensor if view is None else view.meta.detach()
+
+
+def _show_layouts(module: Any) -> None:
+    private_torch.show_layouts_to_aliases(module, _layout)
+
+
+def _own_frames() -> list[types.CodeType]:
+    """The code of the functions by which the user's program enters the recording of operations."""
+    some = torch.ops.aten.mm.default
+    functions: list[Any] = [entry for entry in vars(XLATensor).values() if isinstance(entry, types.FunctionType)]
+    dispatch: Any = XLATensor.__torch_dispatch__
+    functions += [dispatch.__func__, device._fallback, device.direct(some), autocast._kernel(some, autocast.lower)]
+    return [function.__code__ for function in functions]
+
+
+def register() -> None:
+    """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported. Until then, no operation imports it."""
+    for code in _own_frames():
+        private_torch.never_trace(code)
+    private_torch.trace_constants_on_the_host(XLATensor)
+    if "torch._dynamo" not in sys.modules:
+        end = private_torch.infer_before_dynamo()
+        when_imported("torch._dynamo", lambda module: end())
+    when_imported("torch._dynamo.variables.builder", _trace_xla_tensors)
+    for name in private_torch.ALIASES_MADE_IN:
+        when_imported(name, _show_layouts)

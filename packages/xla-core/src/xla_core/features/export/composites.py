@@ -1,0 +1,118 @@
+"""Turn what is computed between marks (features/export/markers.py) into one operation, a composite that knows its own decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import jax
+
+from xla_core.base.errors import UnsupportedOperationError
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.entries import ScalarInput
+from xla_core.engine.graph.graph import Graph, ancestors, aval_at, extract
+from xla_core.engine.graph.pending_graph import PendingGraph
+from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.graph.text import graph_hash
+from xla_core.engine.tracing.bodies import Body, Given, body_of
+from xla_core.engine.tracing.operations import results_of
+from xla_core.features.export.markers import deserialize_composite_attr
+from xla_core.ops.table import Context
+
+
+@dataclass(slots=True)
+class _Use:
+    """One use of a composite: the slots of its marks by position."""
+
+    name: str
+    inputs: dict[int, int] = field(default_factory=dict)
+    outputs: dict[int, int] = field(default_factory=dict)
+    attr: str | None = None
+
+
+def with_composites(graph: Graph) -> Graph:
+    """`graph` with what is computed between the marks of each composite as one operation; the same leaves and results in the same order.
+
+    Raises UnsupportedOperationError for a composite with an input that is marked after its first output.
+    """
+    while (use := _next(graph)) is not None:
+        graph = _replaced(graph, use)
+    return graph
+
+
+def _next(graph: Graph) -> _Use | None:
+    """The use with inputs and outputs that ends first: what is nested in another comes before it."""
+    found: dict[tuple[str, str], _Use] = {}
+    for slot, entry in enumerate(graph.entries):
+        if type(entry) is tuple and entry[0].target == "xla::mark_tensor":
+            arguments: list[Any] = [*entry[0].args, *entry[0].kwargs.values(), None]
+            name, position, use_id, is_input = arguments[1:5]
+            use = found.setdefault((name, use_id), _Use(name))
+            (use.inputs if is_input else use.outputs)[position] = slot
+            use.attr = arguments[5]
+    return min((use for use in found.values() if use.inputs and use.outputs), key=lambda use: max(use.outputs.values()), default=None)
+
+
+def _operand(graph: Graph, mark: int) -> int:
+    """The slot that a mark is put on."""
+    return int(cast(tuple[Any, ...], graph.entries[mark])[1])
+
+
+def _replaced(graph: Graph, use: _Use) -> Graph:
+    body, operands = _between(graph, use)
+    first = min(use.outputs.values())
+    if any(operand >= first for operand in operands):
+        raise UnsupportedOperationError(f"composite {use.name!r} has an input that is marked after its first output: mark the inputs first")
+    marks = [use.outputs[place] for place in sorted(use.outputs)]
+    signature = _signature(use, body, len(operands), tuple(cast(Aval, aval_at(graph.entries, mark)) for mark in marks))
+    entries: list[Any] = []
+    renamed: dict[int, int] = {}
+    for slot, entry in enumerate(graph.entries):
+        if slot == first:
+            begin = len(entries) + (len(marks) > 1)
+            renamed.update({mark: begin + place for place, mark in enumerate(marks)})
+            entries.append((signature, *[renamed[operand] for operand in operands]))
+            entries.extend([None] * len(marks) if len(marks) > 1 else [])
+        if slot not in use.outputs.values():
+            renamed[slot] = len(entries)
+            entries.append((entry[0], *[renamed[operand] for operand in entry[1:]]) if type(entry) is tuple else entry)
+    return needed(entries, [renamed[slot] for slot in graph.outs])
+
+
+def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
+    """The body of a composite, and the slots of its operands: its inputs, and what else of the program's leaves it uses."""
+    cut = PendingGraph()
+    cut.entries = list(graph.entries)
+    for mark in use.inputs.values():
+        cut.entries[mark] = aval_at(graph.entries, mark)
+    wanted = [_operand(graph, use.outputs[place]) for place in sorted(use.outputs)]
+    leaves = [slot for slot in ancestors(cut, wanted) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
+    marked = [use.inputs[place] for place in sorted(use.inputs) if use.inputs[place] in leaves]
+    order = [*marked, *[slot for slot in leaves if slot not in marked]]
+    cut.input_data = {slot: Given(order.index(slot)) for slot in leaves}
+    return body_of(cut, wanted), [_operand(graph, slot) if slot in marked else slot for slot in order]
+
+
+def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> Signature:
+    attributes = deserialize_composite_attr(use.attr) or {}
+
+    def lower(context: Context, *arguments: Any) -> list[Any]:
+        def decomposition(*arrays: Any, **_: Any) -> tuple[Any, ...]:
+            return tuple(results_of(body, arrays, (), (), None))
+
+        return list(jax.lax.composite(decomposition, use.name)(*arguments[:operands], **attributes))
+
+    text = graph_hash(body.graph)[:32]
+    return Signature("xla.composite", lower, (*(PLACEHOLDER,) * operands, use.name, use.attr, text), {}, outs, has_bodies=True)
+
+
+def needed(entries: Sequence[Any], outs: Sequence[int]) -> Graph:
+    """The graph without operations that no result needs; it keeps all of its leaves."""
+    whole = PendingGraph()
+    whole.entries = list(entries)
+    # A result of an operation that was computed before stands as a leaf among the others: it belongs to the operation's block.
+    whole.input_data = {slot: None for slot, entry in enumerate(entries) if isinstance(entry, (Aval, ScalarInput))}
+    kept = sorted({*ancestors(whole, outs), *whole.input_data})
+    chosen, renamed, _ = extract(whole, kept)
+    return Graph(tuple(chosen), tuple(renamed[slot] for slot in outs))

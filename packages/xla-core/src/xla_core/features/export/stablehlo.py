@@ -1,0 +1,191 @@
+"""The pending program as StableHLO, without running or dropping anything, and StableHLO run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from xla_core.base import config
+from xla_core.base.dtypes import torch_dtype
+from xla_core.base.errors import DeviceMismatchError, ExecutionError
+from xla_core.base.private_jax import compile_module
+from xla_core.engine.compile.compiler import across_replicas, readable, source_scope
+from xla_core.engine.compile.emit import Constants, arrays_of, program
+from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.cut import cut
+from xla_core.engine.graph.graph import Graph, Inputs, live_values
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.placement.device_order import in_order_of
+from xla_core.engine.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
+from xla_core.engine.runtime.resharding import whole
+from xla_core.engine.tensor.interop import buffer_of, tensor_from_buffer
+from xla_core.engine.tensor.plain import unwrapped
+from xla_core.engine.tensor.values import value_of
+from xla_core.features.export.composites import with_composites
+from xla_core.features.export.uniform import runnable, with_uniform_types
+
+Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A graph cut out of a pending graph, and what would feed it now."""
+
+    recorder: Recorder
+    graph: Graph
+    inputs: Inputs
+
+    @property
+    def constants(self) -> Constants:
+        """The numbers to compile in, as a first execution would."""
+        return Constants(tuple(self.inputs.fixed_floats), tuple(self.inputs.fixed_ints))
+
+    @property
+    def packed(self) -> list[np.ndarray[Any, Any]]:
+        """The host numbers that follow the buffers as arguments."""
+        return arrays_of(self.inputs.floats, self.inputs.ints, self.inputs.seeds)
+
+
+def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
+    """The graph that computes `tensors` (computed ones pass through), or all that is live on the default device. Nothing pending changes.
+
+    Raises DeviceMismatchError for tensors of several devices.
+    """
+    values = [value_of(unwrapped(tensor)) for tensor in tensors or ()]
+    recorder = values[0].recorder if values else current_recorder()
+    if any(value.recorder is not recorder for value in values):
+        raise DeviceMismatchError("the results of one program are on one device, these are on several: ask for each device's apart")
+    with recorder.lock:
+        pending_graph = recorder.pending_graph
+        return Program(recorder, *cut(pending_graph, values or live_values(pending_graph)))
+
+
+def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
+    """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined.
+
+    inline_numbers: of numbers, only seeds stay arguments, the last one.
+    """
+    graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
+    emit = program(graph, found.constants, source_scope)
+    everything = [*_values(found), *found.packed]
+    first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
+    inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}
+
+    def main(*arguments: Any) -> tuple[Any, ...]:
+        given = iter(arguments)
+        filled = [
+            jax.numpy.asarray(np.asarray(argument)) if number in inlined else next(given) for number, argument in enumerate(everything)
+        ]
+        return emit(*filled)[:-1]  # without the token
+
+    arguments = [argument for number, argument in enumerate(everything) if number not in inlined]
+    platform = jax_device(found.recorder).platform
+    with jax.enable_x64(True):
+        struct: Any = jax.ShapeDtypeStruct
+        structs = [struct(argument.shape, argument.dtype) for argument in arguments]
+        function = across_replicas(main, default_sharding(found.recorder))
+        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
+
+
+def _values(found: Program) -> list[Any]:
+    """The values of a program's leaves, as they are without padding."""
+    leaves = [entry for entry in found.graph.entries if type(entry) is Aval]
+    return [whole(buffer, aval, default_sharding(found.recorder)) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
+
+
+def text_of(lowered: Any) -> str:
+    """The module's text; with the user's lines under `XLA_HLO_DEBUG`."""
+    return str(lowered.as_text(debug_info=config.HLO_DEBUG.get()))
+
+
+def bytes_of(lowered: Any) -> bytes:
+    """The module as a versioned StableHLO artifact, which later and earlier releases of XLA read too."""
+    return artifact(str(lowered.compiler_ir("stablehlo")))
+
+
+def artifact(text: str) -> bytes:
+    """The module of such a text as `bytes_of` gives it."""
+    from jax.extend import mlir  # slow to import
+    from jax.extend.mlir.dialects import stablehlo as dialect
+
+    # Unlike the dialect's own function of this name, this one replaces operations of CHLO (erf, top_k), which have no versions.
+    return bytes(mlir.serialize_portable_artifact(text, dialect.get_current_version()))
+
+
+def stablehlo_version() -> str:
+    """The version of StableHLO that artifacts are written in."""
+    from jax.extend.mlir.dialects import stablehlo as dialect  # slow to import
+
+    return str(dialect.get_current_version())
+
+
+def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """StableHLO text of the pending program with `tensors` as results; none given: everything live. Runs and drops nothing."""
+    return text_of(lower(pending_program(tensors)))
+
+
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """StableHLO of the pending program as bytecode, a portable artifact; `tensors` as in `get_stablehlo`. Runs and drops nothing."""
+    return bytes_of(lower(pending_program(tensors)))
+
+
+def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """HLO text of the pending program, before XLA's own passes: with the shardings of SPMD mode, as it would run.
+
+    With metadata (names of operations, lines) under `XLA_HLO_DEBUG`, and where operations keep their lines or were given names.
+    """
+    found = pending_program(tensors)
+    return str(lower_as_run(found).as_text(dialect="hlo", debug_info=bool(found.graph.lines) or config.HLO_DEBUG.get()))
+
+
+def lower_as_run(found: Program) -> Any:
+    """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
+    default = default_sharding(found.recorder)
+    given = [buffer.sharding for buffer in found.inputs.buffers]
+    function = readable(found.graph, found.constants, default, "program", given)
+    structs = [
+        jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, default)) for buffer in found.inputs.buffers
+    ]
+    with jax.enable_x64(True):
+        return function.lower(*structs, *found.packed)
+
+
+def compiled(bytecode: bytes, device: torch.device) -> Run:
+    """A function from xla tensors on `device` to the results of a StableHLO module, an artifact or UTF-8 text.
+
+    Raises ExecutionError if it does not compile; the function, if it does not run on what it is given.
+    """
+    place = jax_device(recorder_of(device))
+
+    def failed(error: Exception) -> ExecutionError:
+        return ExecutionError(f"the StableHLO module did not run on {place}: {error}")
+
+    try:
+        execute = compile_module(runnable(bytecode), place, compiler_options(place.platform, has_loops=b"while" in bytecode))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise failed(error) from error
+
+    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        buffers = [buffer_of(unwrapped(tensor)) for tensor in tensors]
+        try:
+            with jax.enable_x64(True):
+                results = execute([jax.device_put(buffer, place) for buffer in buffers])  # in SPMD mode, one device stands for all
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise failed(error) from error
+        return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]
+
+    return run
+
+
+def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a StableHLO module, an artifact or UTF-8 text, on xla tensors, on their device.
+
+    Raises as `compiled`.
+    """
+    return compiled(bytecode, value_of(unwrapped(tensors[0])).recorder.device if tensors else current_recorder().device)(tensors)

@@ -1,0 +1,1 @@
+"""Captured steps as files."""

@@ -1,0 +1,137 @@
+"""Arithmetic over hyperparameters and step counts, as a table that another process works out."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from xla_core.base.errors import CaptureError, StepFileError
+from xla_core.engine.tracing.numbers import Applied, Comparison, Expression, Symbol
+from xla_core.features.export.steps.step_description import Formulas
+
+_NAMES = "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge".split()
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {**{name: getattr(operator, name) for name in _NAMES}, "log": math.log}
+"""By the names that they have in files: Python's `operator`, and `math.log`."""
+_BY_FUNCTION = {function: name for name, function in FUNCTIONS.items()}
+_NUMBER, _CONSTANT = "number", "constant"
+_MOST_BITS = 1 << 12
+"""Of whole numbers on the way: beyond, powers and products take any time."""
+_LONGEST = 200
+"""Characters of a formula in a message."""
+
+
+def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], comparisons: Iterable[Comparison]) -> Formulas:
+    """The table for such expressions. names: of the symbols. Raises CaptureError for a function or number that files do not have."""
+    table: list[Any] = []
+    places: dict[Any, int] = {}
+
+    def place(expression: Expression) -> int:
+        if isinstance(expression, Symbol):
+            row: tuple[Any, ...] = (_NUMBER, names[expression])
+        elif isinstance(expression, Applied):
+            name = _BY_FUNCTION.get(expression.function)
+            if name is None:
+                raise CaptureError(f"a number is computed with {expression.function}, which files of steps do not have")
+            row = (name, *map(place, expression.operands))
+        elif math.isfinite(expression):
+            row = (_CONSTANT, expression)
+        else:
+            raise CaptureError(f"a number is computed from {expression}, which files of steps do not have")
+        key = repr(row)  # floats of other bits (-0.0), and whole numbers, are others
+        if key not in places:
+            places[key] = len(table)
+            table.append(row)
+        return places[key]
+
+    rows = tuple([place(expression) for expression in inputs])
+    conditions = tuple([(place(made.expression), made.outcome) for made in comparisons])
+    return Formulas(tuple(table), rows, conditions)
+
+
+def check(formulas: Formulas, numbers: Iterable[str]) -> None:
+    """Raise StepFileError for a table that is no table of formulas."""
+    known = set(numbers)
+    for place, row in enumerate(formulas.table):
+        name, operands = (row[0], row[1:]) if isinstance(row, list) and row else (None, [])
+        if name == _NUMBER:
+            right = len(operands) == 1 and isinstance(operands[0], str) and operands[0] in known
+        elif name == _CONSTANT:
+            right = len(operands) == 1 and type(operands[0]) in (int, float)
+        else:
+            right = name in FUNCTIONS and all(type(operand) is int and 0 <= operand < place for operand in operands)
+        if not right:
+            raise StepFileError(f"row {place} of the formulas is {row!r}")
+    if any(row >= len(formulas.table) for row in (*formulas.inputs, *[row for row, _ in formulas.conditions])):
+        raise StepFileError("the formulas end before a row that a program takes")
+
+
+def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
+    """The numbers that the program takes. Raises ValueError if the step's Python would have done something else with these."""
+    known: list[Any] = []
+    for place, (name, *operands) in enumerate(formulas.table):
+        if name == _NUMBER:
+            known.append(numbers[operands[0]])
+        elif name == _CONSTANT:
+            known.append(operands[0])
+        else:
+            try:
+                known.append(_applied(name, [known[operand] for operand in operands]))
+                real = not isinstance(known[-1], complex)
+            except (ArithmeticError, TypeError, ValueError):
+                real = False
+            if not real:
+                raise ValueError(
+                    f"{_text(formulas, place)} cannot be computed{_are(formulas, place, numbers)}: export the step with such numbers"
+                )
+    for row, outcome in formulas.conditions:
+        if known[row] is not outcome:
+            raise ValueError(
+                f"the step was exported where {_text(formulas, row)} is {outcome}; it would do something else now"
+                f"{_are(formulas, row, numbers)}. Capture and export it with such numbers"
+            )
+    return [float(known[row]) for row in formulas.inputs]
+
+
+def _applied(name: str, operands: list[Any]) -> Any:
+    """The function's value. Raises OverflowError for whole numbers of thousands of digits, before they are computed."""
+    whole = [abs(operand).bit_length() for operand in operands if type(operand) is int]
+    bits = (whole[0] - 1) * abs(operands[1]) if name == "pow" and len(whole) == 2 else sum(whole)
+    if bits > _MOST_BITS:
+        raise OverflowError(f"{name} of whole numbers of {bits} bits")
+    return FUNCTIONS[name](*operands)
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+_SIGNS |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def _text(formulas: Formulas, row: int) -> str:
+    """A row as people write it, cut off where it is long: each row may have the one before twice in it."""
+    texts: list[str] = []
+    for name, *operands in formulas.table[: row + 1]:
+        if name in (_NUMBER, _CONSTANT):
+            text = str(operands[0])
+        else:
+            parts = [texts[operand] for operand in operands]
+            infix = name in _SIGNS and len(parts) == 2
+            text = f"({parts[0]} {_SIGNS[name]} {parts[1]})" if infix else f"{name}({', '.join(parts)})"
+        texts.append(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    return texts[row]
+
+
+def _are(formulas: Formulas, row: int, numbers: Mapping[str, float]) -> str:
+    """The numbers that a row is computed from, with their values."""
+    found: dict[str, float] = {}
+    waiting: list[int] = [row]
+    seen: set[int] = set()
+    while waiting:
+        row = waiting.pop()
+        name, *operands = formulas.table[row]
+        if name == _NUMBER:
+            found[operands[0]] = numbers[operands[0]]
+        elif name != _CONSTANT and row not in seen:
+            waiting.extend(operands)
+        seen.add(row)
+    return "".join(f", {name} is {value}" for name, value in found.items())

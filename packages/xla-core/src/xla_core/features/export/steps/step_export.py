@@ -1,0 +1,262 @@
+"""`torch_xla.export_step`: a captured step as a file, which another process runs without the step's Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import NamedSharding
+
+from xla_core._version import __version__
+from xla_core.base.errors import CaptureError
+from xla_core.base.private_torch import tree_unflatten
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.pending_graph import Recorder, buffer_value
+from xla_core.engine.runtime.client import default_sharding, jax_device
+from xla_core.engine.runtime.sync import compute
+from xla_core.engine.tensor.interop import buffer_of
+from xla_core.engine.tensor.plain import ours
+from xla_core.engine.tensor.storage import Storage
+from xla_core.engine.tensor.tensor import view_of
+from xla_core.engine.tracing.numbers import Symbol
+from xla_core.features.captured.arguments import Arguments, Form, TensorForm
+from xla_core.features.captured.function import captured_function
+from xla_core.features.captured.launch import Captured
+from xla_core.features.captured.optimizers import hyperparameters
+from xla_core.features.captured.places import Argument, Held, Passed, Place, Plain, Same
+from xla_core.features.export.callbacks import check_code
+from xla_core.features.export.stablehlo import bytes_of, stablehlo_version
+from xla_core.features.export.steps import formulas, nesting, step_file
+from xla_core.features.export.steps.step_description import VERSION, Count, Description, Kind, Part, Program, Returned, Slot, State, Tensor
+from xla_core.features.export.steps.step_description import Argument as Leaf
+from xla_core.features.export.steps.step_names import Found, Names
+from xla_core.features.export.steps.step_program import CapturedProgram, Flat
+
+
+def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> None:
+    """Write a captured step to a file, with which `load_step` in another process, or JAX alone, trains or decodes on.
+
+    captured: what `torch_xla.compile(capture=True)` gave, called until it was captured; each kind of arguments is a program of the file.
+    The file has the programs as StableHLO, the values of the state (parameters, buffers, states of optimizers), hyperparameters, step
+    counts and the random state, and no Python; docs/export.md describes it. A file that is there is replaced at once.
+    Raises TypeError for a function that does not capture, CaptureError for one that is not captured, is no longer what was captured, or
+    holds what a file cannot, and OSError.
+    """
+    function = captured_function(captured)
+    if function is None:
+        raise TypeError(f"export_step takes what torch_xla.compile(function, capture=True) gives, not {captured!r}")
+    owner = getattr(captured, "__self__", None)
+    found = [(each, form) for each, form in function.programs() if owner is None or (form.leaves and form.leaves[0] is owner)]
+    if not found:
+        raise CaptureError(f"{function.name} is not captured yet for this {type(owner).__name__}: call it first, as often as that takes")
+    recorder = found[0][0].recorder
+    if any(each.recorder is not recorder for each, _ in found):
+        raise CaptureError(f"{function.name} is captured on several devices: export a function for each of them")
+    if isinstance(default_sharding(recorder), NamedSharding):
+        raise CaptureError(
+            f"{function.name} is captured for several devices or replicas, and a file holds the program of one: capture and export it in a "
+            "process without use_spmd() and without other replicas"
+        )
+    with recorder.lock:
+        try:
+            _Export(function.name, recorder, found, owner is not None).write(path)
+        except CaptureError as error:
+            raise CaptureError(f"{function.name} cannot be exported: {error}") from error
+
+
+class _Export:
+    """One file in the making. bound: the first argument is the object of a method, which is none in the file."""
+
+    def __init__(self, name: str, recorder: Recorder, found: list[tuple[Captured, Form]], bound: bool) -> None:
+        self._name, self._recorder, self._bound = name, recorder, bound
+        self._names = Names()
+        self._state: dict[str, Aval] = {}
+        self._codes: list[bytes] = []
+        self._programs = [self._program(captured, form) for captured, form in found]
+        served = [
+            json.dumps([each.arguments, *[(str(leaf.tensor), leaf.requires_grad, leaf.value) for leaf in each.leaves]])
+            for each in self._programs
+        ]
+        if len(set(served)) < len(served):
+            raise CaptureError(
+                "several of its programs take the same arguments, because it was called in several modes (no_grad, autocast, default "
+                "dtypes), or with views: capture a function for each"
+            )
+
+    def _program(self, captured: Captured, form: Form) -> Program:
+        leaves, nest = self._arguments(form)
+        _refuse_stale(captured, form)
+        program = CapturedProgram(captured)
+        recorded, names = program.recorded, self._names.of_program(program.recorded)
+        flat = program.flat()
+        symbols = _named_numbers(captured, names)
+        numbers = formulas.formulas_of(symbols, flat.numbers, recorded.comparisons)
+        inputs = [self._slot(place, aval, names) for place, aval in flat.inputs]
+        inputs += [Slot(Kind.NUMBERS, Tensor("float64", "float64", (len(flat.numbers),)))] if flat.numbers else []
+        inputs += [Slot(Kind.SEEDS, Tensor("uint32", "uint32", (flat.draws, 2)))] if flat.draws else []
+        written = [self._slot(place, aval, names) for place, aval in flat.written]
+        # What nobody else has: arguments are the caller's.
+        donated = tuple([number for number, slot in enumerate(inputs) if slot.kind is Kind.STATE and slot in written])
+        platform = jax_device(self._recorder).platform
+        self._codes.append(_serialized(flat, inputs, donated, platform))
+        returned = list(self._returned(program, flat))
+        return Program(
+            code=Part(0, 0, ""),
+            platforms=(platform,),
+            arguments=nest,
+            leaves=tuple(leaves),
+            inputs=tuple(inputs),
+            outputs=(*[Slot(Kind.RESULT, _tensor(aval), number=number) for number, aval in enumerate(flat.results)], *written),
+            donated=donated,
+            returned=_nest(tree_unflatten(list(range(len(returned))), recorded.tree), "it returns")[1],
+            results=tuple(returned),
+            formulas=numbers,
+            counts=tuple(
+                Count(tuple([names.count(tensor, count.now) for tensor in count.tensors]), count.advance) for count in captured.counts
+            ),
+            draws=flat.draws,
+            steps=recorded.steps,
+        )
+
+    def _arguments(self, form: Form) -> tuple[list[Leaf], Any]:
+        args, kwargs = tree_unflatten(list(range(len(form.leaves))), form.tree)
+        order, nest = _nest((args[1:] if self._bound else args, kwargs), "its arguments are")
+        return [_leaf(form.leaves[number], place) for place, number in enumerate(order)], nest
+
+    def _slot(self, place: Place, aval: Aval, names: Found) -> Slot:
+        if isinstance(place, Argument):
+            return Slot(Kind.ARGUMENT, _tensor(aval), number=place.number)
+        name = names.place(place)
+        if self._state.setdefault(name, aval) is not aval:
+            raise CaptureError(f"{name} is {self._state[name]} in one place and {aval} in another: state must keep its shape and dtype")
+        return Slot(Kind.STATE, _tensor(aval), name)
+
+    def _returned(self, program: CapturedProgram, flat: Flat) -> Iterator[Returned]:
+        results = iter(range(len(flat.results)))
+        for number, item in enumerate(program.recorded.results):
+            if isinstance(item, Plain):
+                yield Returned(Kind.CONSTANT, 0, nesting.encode(item.value))
+            elif isinstance(item, Same) and item.place is not None:
+                yield Returned(Kind.ARGUMENT, item.place, None)
+            elif isinstance(item, Passed):
+                raise CaptureError("it returns the object whose method it is: return tensors, numbers and texts")
+            elif program.shown[number] is not None:
+                yield Returned(Kind.RESULT, next(results), None)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file."""
+        state = [(name, aval, self._value(name, aval)) for name, aval in self._state.items()]
+        sizes = [aval.nbytes for _, aval, _ in state] + [len(code) for code in self._codes]
+
+        def contents() -> Iterator[bytes | memoryview]:
+            for _, _, array in state:
+                yield np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8).data
+            yield from self._codes
+
+        step_file.write(path, sizes, contents(), self._description)
+
+    def _value(self, name: str, aval: Aval) -> jax.Array:
+        storage = self._names.storages.get(name)
+        if storage is not None:
+            return buffer_of(view_of(storage, None))
+        gradient = self._names.gradients[name].grad
+        if gradient is None:  # made by the next call
+            return jax.numpy.zeros(aval.shape, aval.physical)
+        return buffer_of(view_of(ours(gradient)._storage, None))
+
+    def _description(self, parts: Sequence[Part]) -> Description:
+        values = dict(zip(self._state, parts, strict=False))
+        codes = parts[len(self._state) :]
+        return Description(
+            format_version=VERSION,
+            name=self._name,
+            stablehlo=stablehlo_version(),
+            writer={"xla-core": __version__, "jax": jax.__version__, "torch": str(torch.__version__)},
+            state={name: State(_tensor(aval), values[name]) for name, aval in self._state.items()},
+            numbers=self._names.numbers,
+            random_state=self._recorder.seed,
+            programs=tuple([replace(program, code=code) for program, code in zip(self._programs, codes, strict=True)]),
+        )
+
+
+def _tensor(aval: Aval) -> Tensor:
+    return Tensor(str(aval.dtype).removeprefix("torch."), str(aval.physical), aval.shape)
+
+
+def _nest(nested: Any, what: str) -> tuple[list[Any], Any]:
+    try:
+        return nesting.flatten(nested)
+    except (TypeError, ValueError) as error:
+        raise CaptureError(f"{what} nested in a way that files do not have: {error}") from error
+
+
+def _leaf(item: Any, place: int) -> Leaf:
+    """An argument. place: its number, for messages."""
+    if isinstance(item, TensorForm):
+        if item.view is not None:
+            raise CaptureError(
+                f"argument {place} was a view of shape {list(item.view.aval.shape)} of data of shape {list(item.aval.shape)}: capture it "
+                "with a tensor of its own, from clone()"
+            )
+        return Leaf(Kind.ARGUMENT, _tensor(item.aval), item.requires_grad, item.same_as, None)
+    try:
+        return Leaf(Kind.CONSTANT, None, False, 0, nesting.encode(item))
+    except TypeError:
+        raise CaptureError(
+            f"argument {place} is a {type(item).__name__}: give tensors and numbers, in tuples, lists and dicts, and let the function find "
+            "other objects as its own variables"
+        ) from None
+
+
+def _refuse_stale(captured: Captured, form: Form) -> None:
+    """Raise CaptureError if a call would not launch what was captured."""
+    recorder = captured.recorder
+    held = [place.storage.value for place in dict.fromkeys(captured.recorded.sources) if isinstance(place, Held)]
+    compute(held)
+    avals = [leaf.aval for leaf in form.leaves if isinstance(leaf, TensorForm)]
+    arguments = Arguments((), [], [], [])
+    with jax.enable_x64(True):
+        for aval in avals:
+            storage = Storage()
+            storage.value = buffer_value(recorder, aval, jax.numpy.zeros(aval.shape, aval.physical))
+            arguments.storages.append(storage)
+    if captured.ready(arguments) is None:
+        changed = captured.recorded.state.changed()
+        what = f"{changed} is another one" if changed else "parameters, gradients, settings or numbers are others"
+        raise CaptureError(
+            f"{what} than when it was captured for {', '.join(map(str, avals)) or 'no tensors'}: call it until it is captured again, and "
+            "export it right then"
+        )
+
+
+def _named_numbers(captured: Captured, names: Found) -> dict[Symbol, str]:
+    """The names of hyperparameters and step counts, which get their present values."""
+    now = {symbol: value for each in captured.recorded.stepped for symbol, value in hyperparameters(each.optimizer).items()}
+    named = {symbol: names.hyperparameter(symbol, now[symbol]) for symbol in captured.recorded.hyperparameters}
+    for count in captured.counts:
+        named[count.symbol] = names.count(count.tensors[0], count.now)
+    return named
+
+
+def _serialized(flat: Flat, inputs: list[Slot], donated: tuple[int, ...], platform: str) -> bytes:
+    """A function as a StableHLO artifact, over the inputs that are so described. Raises CaptureError if it calls Python."""
+    structs: list[Any] = [jax.ShapeDtypeStruct(slot.tensor.shape, np.dtype(slot.tensor.stored)) for slot in inputs]
+    with jax.enable_x64(True):
+        function = jax.jit(flat.run, keep_unused=True, donate_argnums=donated)
+        lowered = function.trace(*structs).lower(lowering_platforms=(platform,))
+    code = bytes_of(lowered)
+    try:
+        check_code(code)
+    except ValueError:
+        lines = sorted(set(re.findall(r"\[([^\]/]*:\d+)\]/[^\"/]*callback", str(lowered.as_text(debug_info=True)))))
+        raise CaptureError(
+            f"it calls Python at {', '.join(lines) or 'some operation'}, which no file holds: leave that to behind the call"
+        ) from None
+    return code

@@ -1,0 +1,336 @@
+"""`torch_xla.load_step`: what another process has exported, called as the captured function was."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from xla_core.base.dtypes import DTYPES, device_dtype
+from xla_core.base.errors import ExecutionError, StepFileError
+from xla_core.base.private_jax import compile_module
+from xla_core.engine.compile.emit import arrays_of
+from xla_core.engine.compile.options import compiler_options
+from xla_core.engine.graph import rng
+from xla_core.engine.runtime.client import current_recorder, jax_device, recorder_of
+from xla_core.engine.runtime.interrupts import uninterrupted
+from xla_core.engine.tensor.interop import buffer_of, storage_key, tensor_from_buffer
+from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.features.export.callbacks import check_code
+from xla_core.features.export.stablehlo import stablehlo_version
+from xla_core.features.export.steps import formulas, nesting, step_file
+from xla_core.features.export.steps.step_description import Description, Kind, Program, Returned, Slot, Tensor
+from xla_core.features.export.uniform import runnable
+
+_Run = Callable[[list[jax.Array]], list[jax.Array]]
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+
+
+def load_step(path: str | os.PathLike[str]) -> ExportedStep:
+    """The step in a file of `export_step`, on the default device, with the state that it was exported with. Runs no Python from the file.
+
+    Raises StepFileError for a file that is no exported step, is damaged, or of a newer version; ValueError for one of another platform, or
+    that was exported where the device held dtypes in another way (XLA_USE_BF16); OSError.
+    """
+    recorder = current_recorder()
+    place = jax_device(recorder)
+    with step_file.open_step(path) as reader:
+        description = reader.description
+        try:
+            _check(description, place.platform)
+            codes = [_checked_code(reader.part(program.code, f"program {number}")) for number, program in enumerate(description.programs)]
+        except StepFileError as error:
+            raise error if str(error).startswith(str(path)) else reader.error(f"cannot be read: {error}") from error
+        state = {}
+        for name, kept in description.state.items():
+            array = np.frombuffer(reader.part(kept.value, name), np.dtype(kept.tensor.stored)).reshape(kept.tensor.shape)
+            with jax.enable_x64(True):
+                state[name] = jax.device_put(array, place, may_alias=False)
+    return ExportedStep(description, codes, state, recorder.device)
+
+
+class ExportedStep:
+    """A step that another process has captured: called as the captured function was, with tensors of the device or the CPU.
+
+    A call gives what the function would have returned, and updates the step's own state, which `state_dict` shows. numbers: hyperparameters
+    by name, such as `optimizer.param_groups.0.lr`, and step counts, which a call reads and which may be set between calls.
+    """
+
+    def __init__(self, description: Description, codes: Sequence[bytes], state: dict[str, jax.Array], device: torch.device) -> None:
+        self.numbers: dict[str, float] = dict(description.numbers)
+        self._description, self._state = description, state
+        self._device, self._place = device, jax_device(recorder_of(device))
+        self._random_state = description.random_state
+        self._lock = threading.Lock()
+        self._compiled: dict[int, _Run] = {}
+        self._codes = codes
+        self._programs: dict[str, int] = {}
+        for number, program in enumerate(description.programs):
+            leaves = [_kind(str(leaf.tensor), leaf.requires_grad) if leaf.tensor else leaf.value for leaf in program.leaves]
+            self._programs[json.dumps([program.arguments, leaves])] = number
+
+    def __repr__(self) -> str:
+        return f"<exported step {self._description.name}: {len(self._state)} state tensors, takes {self._takes()}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the captured function would have returned: tensors on the device, in the same structure; writes to arguments are in them.
+
+        Raises ValueError for arguments that no program of the file takes, and for numbers with which the function would have done something
+        else; ExecutionError.
+        """
+        leaves, nest = nesting.flatten((args, kwargs))
+        number = self._program(leaves, nest)
+        program = self._description.programs[number]
+        tensors = [leaf for leaf, known in zip(leaves, program.leaves, strict=True) if known.kind is Kind.ARGUMENT]
+        _check_shared(program, tensors)
+        given = [buffer_of(tensor.detach().to(self._device)) for tensor in tensors]
+        with self._lock:
+            numbers = formulas.evaluate(program.formulas, self._checked_numbers(self.numbers, program))
+            draw = rng.drawing_from(rng.past_step(self._random_state))
+            packed = dict(zip((Kind.NUMBERS, Kind.SEEDS), (np.array(numbers, np.float64), _packed_seeds(draw, program.draws)), strict=True))
+            arrays = [self._input(slot, packed, given) for slot in program.inputs]
+            run = self._compiled_program(number)
+            with uninterrupted():  # the old state is gone with the call
+                outputs = self._run(run, arrays)
+                self._keep(program, outputs)
+                self._random_state = draw()
+                for _ in range(program.steps):
+                    self._random_state = rng.past_step(self._random_state)
+        for slot, output in zip(program.outputs, outputs, strict=True):
+            if slot.kind is Kind.ARGUMENT:
+                tensors[slot.number].detach().copy_(tensor_from_buffer(output, tensors[slot.number].dtype))
+        return nesting.unflatten([_returned(item, program, outputs, tensors) for item in program.results], program.returned)
+
+    def _input(self, slot: Slot, packed: Mapping[Kind, Any], given: list[jax.Array]) -> Any:
+        if slot.kind is Kind.STATE:
+            return self._state[slot.name]  # is there already
+        with jax.enable_x64(True):
+            return jax.device_put(given[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
+
+    def _compiled_program(self, number: int) -> _Run:
+        run = self._compiled.get(number)
+        if run is None:
+            code = self._codes[number]
+            options = compiler_options(self._place.platform, has_loops=b"while" in code)
+            try:
+                run = self._compiled[number] = compile_module(runnable(code), self._place, options)
+            except (RuntimeError, ValueError, TypeError) as error:
+                raise self._failed(error) from error
+        return run
+
+    def _run(self, run: _Run, arrays: list[Any]) -> list[jax.Array]:
+        try:
+            with jax.enable_x64(True):
+                return run(arrays)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> ExecutionError:
+        return ExecutionError(f"the exported step {self._description.name} did not run on {self._place}: {error}")
+
+    def _keep(self, program: Program, outputs: list[jax.Array]) -> None:
+        self._state.update({slot.name: output for slot, output in zip(program.outputs, outputs, strict=True) if slot.kind is Kind.STATE})
+        for count in program.counts:
+            now = self.numbers[count.names[0]] + count.advance
+            self.numbers.update(dict.fromkeys(count.names, now))
+
+    def _program(self, leaves: list[Any], nest: Any) -> int:
+        given = [_given(leaf) for leaf in leaves]
+        found = self._programs.get(json.dumps([nest, given]))
+        if found is None:
+            shown = nesting.unflatten([_shown(leaf) for leaf in leaves], nest)
+            raise ValueError(
+                f"no program of the exported step {self._description.name} takes {_call_text(shown)}; it takes {self._takes()}. Constants "
+                "are part of a program: capture and export one for each"
+            )
+        return found
+
+    def _takes(self) -> str:
+        """The arguments that it has programs for."""
+        texts = []
+        for program in self._description.programs:
+            leaves = [_Text(str(leaf.tensor)) if leaf.tensor else nesting.decode(leaf.value) for leaf in program.leaves]
+            texts.append(_call_text(nesting.unflatten(leaves, program.arguments)))
+        return " or ".join(texts)
+
+    def _checked_numbers(self, numbers: Mapping[str, Any], program: Program | None = None) -> dict[str, float]:
+        """The numbers as floats. Raises ValueError for other names, and for what is no finite number."""
+        if numbers.keys() != self._description.numbers.keys():
+            other = sorted(numbers.keys() ^ self._description.numbers.keys())
+            raise ValueError(f"{', '.join(other)}: the numbers of this step are {', '.join(self._description.numbers)}")
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ValueError(f"{name} is {value!r}: numbers of a step are finite floats")
+        for count in () if program is None else program.counts:
+            values = {name: numbers[name] for name in count.names}
+            if len(set(values.values())) > 1:
+                raise ValueError(f"step counts that were equal when the step was exported are not: {values}")
+        return {name: float(value) for name, value in numbers.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the state, by name (`state`, tensors on the device), the numbers, and the random state: what `load_state_dict` takes.
+
+        Names are those of the variables, modules and optimizers of the function: `model.0.weight`, `optimizer.state.0.exp_avg`.
+        """
+        with self._lock, jax.enable_x64(True):
+            state = {
+                name: tensor_from_buffer(jax.numpy.copy(array), _DTYPES[self._description.state[name].tensor.dtype])
+                for name, array in self._state.items()
+            }
+            return {"state": state, "numbers": dict(self.numbers), "random_state": self._random_state}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take copies of such state, all of it or, if something is wrong, nothing. state_dict: as `state_dict` gives it; tensors anywhere.
+
+        Raises ValueError for names, shapes, dtypes or numbers that are not the step's.
+        """
+        if state_dict.keys() != {"state", "numbers", "random_state"}:
+            raise ValueError(f"the state of a step has the keys state, numbers and random_state, not {', '.join(map(str, state_dict))}")
+        tensors: Mapping[str, torch.Tensor] = state_dict["state"]
+        if tensors.keys() != self._state.keys():
+            raise ValueError(f"{', '.join(sorted(tensors.keys() ^ self._state.keys()))}: in one of the states, and not in the other")
+        for name, tensor in tensors.items():
+            wanted = self._description.state[name].tensor
+            if _text(tensor) != str(wanted):
+                raise ValueError(f"{name} is {_text(tensor)}, and {wanted} in this step")
+        numbers, random_state = self._checked_numbers(state_dict["numbers"]), rng.checked(state_dict["random_state"])
+        with jax.enable_x64(True):
+            placed = {
+                name: jax.device_put(buffer_of(tensor.detach().to(self._device)), self._place, may_alias=False)
+                for name, tensor in tensors.items()
+            }
+        with self._lock:
+            self._state, self._random_state = {name: placed[name] for name in self._state}, random_state
+            self.numbers.update(numbers)
+
+
+def _packed_seeds(draw: Callable[[], int], count: int) -> Any:
+    return arrays_of([], [], [draw() for _ in range(count)])[0] if count else None
+
+
+def _returned(item: Returned, program: Program, outputs: list[jax.Array], tensors: list[torch.Tensor]) -> Any:
+    if item.kind is Kind.RESULT:
+        return tensor_from_buffer(outputs[item.number], _DTYPES[program.outputs[item.number].tensor.dtype])
+    return tensors[item.number] if item.kind is Kind.ARGUMENT else nesting.decode(item.value)
+
+
+class _Text(str):
+    """A text that is shown without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _call_text(nested: Any) -> str:
+    args, kwargs = nested
+    return f"({', '.join([*map(repr, args), *[f'{name}={value!r}' for name, value in kwargs.items()]])})"
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _kind(text: str, requires_grad: bool) -> Any:
+    return {"tensor": text, "requires_grad": requires_grad}
+
+
+def _given(leaf: Any) -> Any:
+    """A leaf of the arguments as it is looked up."""
+    if isinstance(leaf, torch.Tensor):
+        return _kind(_text(leaf), leaf.requires_grad)
+    try:
+        return nesting.encode(leaf)
+    except TypeError:
+        return {"object": type(leaf).__name__}
+
+
+def _shown(leaf: Any) -> Any:
+    """A leaf of the arguments as messages show it."""
+    if isinstance(leaf, torch.Tensor):
+        return _Text(_text(leaf) + (" that requires a gradient" if leaf.requires_grad else ""))
+    return leaf
+
+
+def _check_shared(program: Program, tensors: list[torch.Tensor]) -> None:
+    """Raise ValueError for tensors that share data in another way than those of the captured calls, where that makes a difference."""
+    keys = [None if tensor_behind(tensor) is None else storage_key(tensor) for tensor in tensors]
+    known = [leaf for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
+    written = {slot.number for slot in program.outputs if slot.kind is Kind.ARGUMENT}
+    for number, leaf in enumerate(known):
+        if leaf.same_as != number and (keys[number] != keys[leaf.same_as] or tensors[number] is not tensors[leaf.same_as]):
+            raise ValueError(
+                f"tensor arguments {leaf.same_as} and {number} were the same tensor when the step was captured: give one tensor for both"
+            )
+        if any(
+            other != number and keys[other] is not None and keys[other] == keys[number] and known[other].same_as != number
+            for other in written
+        ):
+            raise ValueError(f"tensor argument {number} shares data with one that the step writes to: give a copy, from clone()")
+
+
+def _check(description: Description, platform: str) -> None:
+    """Raise ValueError for a file of another platform, or for other dtypes on the device; StepFileError for what makes no sense."""
+    if _version(description.stablehlo) > _version(stablehlo_version()):
+        raise StepFileError(
+            f"it is written in StableHLO {description.stablehlo}, and JAX {jax.__version__} reads up to {stablehlo_version()}: upgrade jax "
+            "and jaxlib"
+        )
+    tensors = [kept.tensor for kept in description.state.values()]
+    for program in description.programs:
+        formulas.check(program.formulas, description.numbers)
+        for result in program.results:
+            if result.kind is Kind.CONSTANT:
+                nesting.decode(result.value)
+        tensors += [leaf.tensor for leaf in program.leaves if leaf.tensor is not None] + [slot.tensor for slot in program.outputs]
+        nesting.unflatten(list(program.results), program.returned)
+        nesting.unflatten(list(program.leaves), program.arguments)
+    for name, kept in description.state.items():
+        _check_size(name, kept.tensor, kept.value.size)
+    for tensor in tensors:
+        _check_dtype(tensor)
+    for program in description.programs:
+        if platform not in program.platforms:
+            raise ValueError(f"the step was exported for {', '.join(program.platforms)}, and this device is of {platform}: export it there")
+    rng.checked(description.random_state)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(\.\d+)*", text):
+        raise StepFileError(f"the version of its StableHLO is {text!r}")
+    return tuple(map(int, text.split(".")))
+
+
+def _check_size(name: str, tensor: Tensor, size: int) -> None:
+    if tensor.dtype not in _DTYPES or math.prod(tensor.shape) * np.dtype(tensor.stored).itemsize != size:
+        raise StepFileError(f"{name} is {tensor}, held as {tensor.stored}, in {size} bytes")
+
+
+def _check_dtype(tensor: Tensor) -> None:
+    if tensor.dtype not in _DTYPES:
+        raise StepFileError(f"a tensor has the dtype {tensor.dtype!r}")
+    here = str(device_dtype(_DTYPES[tensor.dtype]))
+    if here != tensor.stored:
+        raise ValueError(
+            f"the step was exported where torch.{tensor.dtype} is held as {tensor.stored}, here it is held as {here}: set XLA_USE_BF16, "
+            "XLA_DOWNCAST_BF16 and XLA_USE_32BIT_LONG as they were"
+        )
+
+
+def _checked_code(content: bytearray) -> bytes:
+    """A program. Raises StepFileError for one that is none, or calls Python."""
+    code = bytes(content)
+    try:
+        check_code(code)
+    except ValueError as error:
+        raise StepFileError(f"a program cannot be run: {error}") from error
+    return code

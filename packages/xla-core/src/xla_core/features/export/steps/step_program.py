@@ -1,0 +1,157 @@
+"""The program of a captured call as one function over flat arrays, in which state goes in and comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from xla_core.base.errors import CaptureError
+from xla_core.engine.compile.compiler import source_scope
+from xla_core.engine.compile.emit import Constants, program
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.graph import aval_at
+from xla_core.engine.graph.signature import cast
+from xla_core.engine.tensor.plain import ours
+from xla_core.engine.tracing.numbers import Expression
+from xla_core.features.captured.launch import Captured
+from xla_core.features.captured.places import Gradient, Held, New, Origin, Place, Result, Same, Shown
+
+
+@dataclass(slots=True)
+class Flat:
+    """A function over the arrays of `inputs`, then one of `numbers` in float64, then seeds, if there are any.
+
+    It gives results, then the new values of `written`. results: of the returned leaves that are such.
+    """
+
+    run: Callable[..., list[Any]]
+    inputs: list[tuple[Place, Aval]]
+    numbers: list[Expression]
+    draws: int
+    results: list[Aval]
+    written: list[tuple[Place, Aval]]
+
+
+class CapturedProgram:
+    """Takes a captured call apart."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.recorded = captured.recorded
+        self.run = self.recorded.run
+        self.graph = self.run.program.changed or self.run.graph
+        self.result_avals: list[Any] = [aval_at(self.run.graph.entries, slot) for slot in self.run.graph.outs]
+        self._source_avals = [entry for entry in self.run.graph.entries if type(entry) is Aval]
+        self.avals: dict[Place, Aval] = dict(zip(self.recorded.sources, self._source_avals, strict=True))
+        self.expressions: list[Expression] = []
+        self.after: dict[Place, Origin] = dict(self.recorded.writes)
+        self.shown = {number: self._shown(item) for number, item in enumerate(self.recorded.results)}
+        self._keep_gradients()
+
+    def _shown(self, item: Any) -> tuple[Origin, Any] | None:
+        """What a returned leaf shows, and as which view; None for an argument as it is, and for what is no tensor."""
+        if isinstance(item, New):
+            return self.recorded.new[item.number], item.spec
+        if isinstance(item, Same) and item.place is None:
+            found = ours(item.found)
+            return self._current(Held(found._storage)), found._view
+        return (self._current(item.place), item.spec) if isinstance(item, Shown) else None
+
+    def _current(self, place: Place) -> Origin:
+        return self.after.get(place, place)
+
+    def _keep_gradients(self) -> None:
+        """Gradients are state where they are read, and where no optimizer is stepped, so that somebody else may want them."""
+        recorded = self.recorded
+        read = {place for place in self._read() if isinstance(place, Gradient)}
+        for number, leaf in enumerate(recorded.leaves):
+            place = Gradient(number)
+            if place in read and not leaf.after:
+                raise CaptureError(
+                    f"it takes the gradient of a parameter of shape {tuple(leaf.tensor.shape)} from outside, and lets go of it: capture "
+                    "the backward pass in the same function"
+                )
+            wanted = place in read or not recorded.stepped
+            if leaf.fresh and wanted and leaf.origin is not None:
+                self.after[place] = leaf.origin
+            elif not wanted:
+                self.after.pop(place, None)
+
+    def _read(self) -> list[Place]:
+        """The places whose values before the call are taken."""
+        shown = [each[0] for each in self.shown.values() if each is not None]
+        origins: list[Origin] = [*self.after.values(), *shown]
+        return list(dict.fromkeys([*self.recorded.sources, *[each for each in origins if not isinstance(each, Result)]]))
+
+    def aval(self, origin: Origin) -> Aval:
+        """The shape and dtype of a value."""
+        if isinstance(origin, Result):
+            return self.result_avals[origin.number]  # type: ignore[no-any-return]
+        if origin in self.avals:
+            return self.avals[origin]
+        if isinstance(origin, Held):
+            return origin.storage.value.aval
+        raise CaptureError("it keeps an argument or a gradient that it does not compute with: return a copy of that, with clone()")
+
+    def _packed(self) -> Callable[[Any], list[Any]]:
+        """A function from followed numbers to the packed numbers behind the buffers. Sets `expressions`; other numbers are constants."""
+        inputs, known = self.run.inputs, self.run.expressions
+        became = [number for number in range(len(inputs.fixed_floats)) if (True, number) in known]
+        rows: list[Expression] = [known.get((False, number), value) for number, value in enumerate(inputs.floats)]
+        rows += [known[True, number] for number in became]
+        self.constants = Constants(
+            tuple(None if number in became else value for number, value in enumerate(inputs.fixed_floats)), tuple(inputs.fixed_ints)
+        )
+        self.expressions = list(dict.fromkeys(row for row in rows if not isinstance(row, float)))
+        places = {row: number for number, row in enumerate(self.expressions)}
+
+        def packed(numbers: Any) -> list[Any]:
+            floats = [np.float64(row) if isinstance(row, float) else numbers[places[row]] for row in rows]
+            ints = [np.array(inputs.ints, np.int64)] if inputs.ints else []
+            return [*([jax.numpy.stack(floats)] if floats else []), *ints]
+
+        return packed
+
+    def flat(self) -> Flat:
+        """The call as a function of arrays."""
+        packed = self._packed()
+        inputs = [(place, self.aval(place)) for place in self._read()]
+        emit = program(self.graph, self.constants, source_scope)
+        sources, draws = self.recorded.sources, self.recorded.seeds
+        written = list(self.after.items())
+        shown = [each for each in self.shown.values() if each is not None]
+        has_numbers = bool(self.expressions)
+
+        def run(*arrays: Any) -> list[Any]:
+            before = dict(zip([place for place, _ in inputs], arrays, strict=False))
+            rest = list(arrays[len(inputs) :])
+            numbers = rest.pop(0) if has_numbers else None
+            *computed, _ = emit(*[before[place] for place in sources], *packed(numbers), *rest)
+
+            def value(origin: Origin) -> Any:
+                return computed[origin.number] if isinstance(origin, Result) else before[origin]
+
+            results = [_view(value(origin), spec) for origin, spec in shown]
+            return _apart([*results, *[value(origin) for _, origin in written]], arrays)
+
+        results = [self.aval(origin) if spec is None else spec.aval for origin, spec in shown]
+        return Flat(run, inputs, self.expressions, draws, results, [(place, self.aval(origin)) for place, origin in written])
+
+
+def _view(array: Any, spec: Any) -> Any:
+    if spec is None or not spec.steps:
+        return array
+    return cast(spec.read.emit([array, *spec.offsets])[0], spec.aval)
+
+
+def _apart(values: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
+    """Values of which none is an input or another one: what is kept is given to the next call, which takes it over."""
+    seen = {id(array) for array in inputs}
+    apart = []
+    for value in values:
+        apart.append(jax.numpy.copy(value) if id(value) in seen else value)
+        seen.add(id(value))
+    return apart

@@ -1,0 +1,173 @@
+"""The folder of an exported program, written: readers find the old export or the new one, whole, whenever the writer is killed.
+
+All files are written to a folder beside their places, `.export-<id>`, and are on disk before the index is replaced by one rename. That is
+the moment of saving: from then on readers take what the new index names, and look for it where it was written first. Only now the
+files are moved to their places, where readers without the index look; if a writer is killed before, the next save does that.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from xla_core.base.errors import ExportFolderError
+from xla_core.base.files import atomic_write, lock, name_errors, sync_folder, unlock
+from xla_core.features.export.inside import FOLDERS, opened
+from xla_core.features.export.torch_export.folder_index import INDEX, VERSION, Entry, Index, dump, read_index, staging_name
+
+Write = Callable[[BinaryIO], Any]
+_STAGING = re.compile(r"\.export-[0-9a-f]{16}")
+_OURS = re.compile(r"functions/.*\.(meta|bytecode|mlir)|constants/\d+")
+"""Files by their names alone, of an export without index."""
+
+
+def write_folder(folder: Path, contents: Iterable[tuple[str, Write]]) -> None:
+    """Replace the export in a folder, which is made if it is not there. contents: names such as `data/weight`, and what writes each file.
+
+    Raises BlockingIOError if another program is saving there, OSError; then the folder holds the export that it held.
+    """
+    made = [one for one in (*[folder / name for name in FOLDERS], folder, *folder.parents) if not one.exists()]
+    try:
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        with opened(folder) as root, _locked(root, folder):
+            for name in FOLDERS:
+                with _place(folder, root, name):
+                    pass  # it is a folder
+            _finish(folder, root)
+            for name in os.listdir(root):
+                if _STAGING.fullmatch(name):
+                    shutil.rmtree(folder / name)
+            _replace(folder, root, contents)
+    except BaseException:
+        with suppress(OSError):  # a folder in which there is something stays, and those around it
+            for one in made:
+                one.rmdir()
+        raise
+
+
+@contextmanager
+def _locked(root: int, folder: Path) -> Iterator[None]:
+    """Keep other writers out. Without locks in the file system nobody is kept out."""
+    try:
+        lock(root)
+    except BlockingIOError as error:
+        raise BlockingIOError(error.errno, "another program is saving there: let it end, or choose another path", str(folder)) from None
+    try:
+        yield
+    finally:
+        unlock(root)
+
+
+def _replace(folder: Path, root: int, contents: Iterable[tuple[str, Write]]) -> None:
+    old = _old_names(folder, root)
+    export_id = secrets.token_hex(8)
+    staging = folder / staging_name(export_id)
+    try:
+        staging.mkdir()
+        files = {name: _written(staging, name, write) for name, write in contents}
+        for name in files:
+            if (folder / name).is_dir() and not (folder / name).is_symlink():
+                raise IsADirectoryError(errno.EISDIR, "a folder is where a file of the export belongs: move it", str(folder / name))
+        text = dump(Index(VERSION, export_id, files, sorted(old - files.keys())))
+        for one in sorted({(staging / name).parent for name in files}):
+            sync_folder(one)
+        with atomic_write(folder / INDEX, staging / INDEX, durable=True) as temporary:
+            with name_errors(temporary), open(temporary, "xb") as file:
+                file.write(text)
+            sync_folder(staging)
+            sync_folder(folder)
+    except BaseException:
+        if not _is_published(folder, root, export_id):
+            shutil.rmtree(staging, ignore_errors=True)  # the next save tries again
+        raise
+    _finish(folder, root)
+
+
+def _old_names(folder: Path, root: int) -> set[str]:
+    """The files of the export that is there. Of one without index, or with a damaged one, no weights: other files may be in `data`."""
+    with suppress(ExportFolderError):
+        index = read_index(root, folder)
+        if index is not None:
+            return set(index.files)
+    names = set()
+    for each in FOLDERS:
+        with _place(folder, root, each) as inner:
+            names |= {f"{each}/{file}" for file in os.listdir(inner)}
+    return {name for name in names if _OURS.fullmatch(name)}
+
+
+def _written(staging: Path, name: str, write: Write) -> Entry:
+    path = staging / name
+    path.parent.mkdir(exist_ok=True)
+    with name_errors(path), open(path, "xb") as file:
+        summed = _Summed(file)
+        write(summed)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    return Entry(summed.size, summed.sha256.hexdigest())
+
+
+class _Summed:
+    """A file to write to, which takes the checksum on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size, self.sha256 = 0, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+
+def _is_published(folder: Path, root: int, export_id: str) -> bool:
+    try:
+        index = read_index(root, folder)
+    except (ExportFolderError, OSError):
+        return False
+    return index is not None and index.id == export_id
+
+
+@contextmanager
+def _place(folder: Path, root: int, name: str) -> Iterator[int]:
+    """A descriptor of one of the three folders, which must not be a link: nothing is written out of the export."""
+    try:
+        with opened(name, root) as inner:
+            yield inner
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise ExportFolderError(f"{folder / name} is a link or a file, and an export has a folder there: move it") from None
+
+
+def _finish(folder: Path, root: int) -> None:
+    """Move the files of the export to their places, those that are not there yet, and remove what was of the one before."""
+    try:
+        index = read_index(root, folder)
+    except ExportFolderError:  # damaged: no reader takes it, and it is saved anew
+        return
+    if index is None or not (folder / index.staging).exists():
+        return
+    with _place(folder, root, index.staging) as staging:
+        for each in FOLDERS:
+            names = {name.partition("/")[2] for name in index.files if name.startswith(f"{each}/")}
+            gone = [name.partition("/")[2] for name in index.removes if name.startswith(f"{each}/")]
+            with _place(folder, root, each) as place:
+                # There is none where nothing is to be moved, or all is and the writer was killed while it removed what it had used.
+                with suppress(FileNotFoundError), _place(folder / index.staging, staging, each) as waiting:
+                    for name in names.intersection(os.listdir(waiting)):
+                        os.rename(name, name, src_dir_fd=waiting, dst_dir_fd=place)
+                for name in gone:
+                    with suppress(FileNotFoundError, IsADirectoryError):
+                        os.unlink(name, dir_fd=place)
+            sync_folder(folder / each)
+    shutil.rmtree(folder / index.staging)

@@ -1,0 +1,125 @@
+"""How arguments and results of exported functions are nested, as texts of torch's pytree: tuples, lists, dicts and leaves, nothing else.
+
+torch's own reader of these texts imports modules that they name, and takes attributes of them. This one makes containers only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict, deque, namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+from xla_core.base.errors import UnsupportedOperationError
+from xla_core.base.private_torch import TreeSpec, tree_flatten, treespec_children, treespec_dumps
+
+MOST_NODES, MOST_NESTED = 100_000, 100
+"""Of containers and leaves in one text, and of containers in each other."""
+_PROTOCOL = 1  # of texts, as torch numbers them
+_LEAF = None  # stands for a leaf in a nesting: torch's pytree takes it as one
+_NODE = {"type", "context", "children_spec"}
+# Subclasses that earlier releases wrote by their names come back as the plain containers.
+_SEQUENCES = {
+    "builtins.tuple": tuple,
+    "torch.Size": tuple,
+    "builtins.list": list,
+    "collections.deque": list,
+    "torch.fx.immutable_collections.immutable_list": list,
+}
+_DICTS = {"builtins.dict", "collections.OrderedDict", "torch.fx.immutable_collections.immutable_dict"}
+_KEYS = (str, int, float, bool, type(None))
+
+
+def plain(spec: TreeSpec, what: str) -> TreeSpec:
+    """The nesting with tuples, lists and dicts in the place of their subclasses, and dicts by field in that of dataclasses and the like.
+
+    what: is nested so, for messages. Raises UnsupportedOperationError for containers that are like none of them.
+    """
+    return tree_flatten(_as_plain(spec, what, 0))[1]
+
+
+def _as_plain(spec: TreeSpec, what: str, depth: int) -> Any:
+    if spec.is_leaf():
+        return _LEAF
+    if depth == MOST_NESTED:
+        raise UnsupportedOperationError(f"{what} of an exported program: more than {MOST_NESTED} containers are in each other")
+    children = [_as_plain(child, what, depth + 1) for child in treespec_children(spec)]
+    kind, context = spec.type, spec.context
+    if kind is namedtuple or (isinstance(kind, type) and issubclass(kind, tuple)):
+        return tuple(children)
+    if isinstance(kind, type) and issubclass(kind, (list, deque)):
+        return children
+    if kind is defaultdict:
+        context = context[1]
+    elif dataclasses.is_dataclass(kind) and isinstance(context, (list, tuple)) and len(context) == 2 and isinstance(context[0], list):
+        context = context[0]  # of torch.export.register_dataclass: those that are something, and those that are None
+    if not isinstance(context, (list, tuple)) or len(context) != len(children):
+        raise UnsupportedOperationError(
+            f"{what} of an exported program: {getattr(kind, '__name__', kind)} holds tensors there, which a folder cannot say: "
+            "take tuples, lists and dicts"
+        )
+    wrong = next((key for key in context if type(key) not in _KEYS), None)
+    if wrong is not None:
+        raise UnsupportedOperationError(f"{what} of an exported program: a dict has the key {wrong!r}: take texts or numbers")
+    return dict(zip(context, children, strict=True))
+
+
+def dumps(spec: TreeSpec, what: str) -> str:
+    """The text of a nesting, made plain. Raises as `plain`, and UnsupportedOperationError for what `loads` would refuse."""
+    text = str(treespec_dumps(plain(spec, what), _PROTOCOL))
+    try:
+        loads(text)
+    except ValueError as error:
+        raise UnsupportedOperationError(f"{what} of an exported program: {error}") from None
+    return text
+
+
+def loads(text: str) -> TreeSpec:
+    """The nesting of a text. Raises ValueError for one that says anything but tuples, lists, dicts and leaves, and for too large ones."""
+    data = _parsed(text)
+    if not isinstance(data, list) or len(data) != 2 or type(data[0]) is not int or data[0] != _PROTOCOL:
+        raise ValueError(f"a nesting is {_short(data)}, not [{_PROTOCOL}, {{…}}]")
+    return tree_flatten(_read(data[1], 0, iter(range(MOST_NODES))))[1]
+
+
+def _read(node: Any, depth: int, left: Iterator[int]) -> Any:
+    """left: as many as nodes may come."""
+    if next(left, None) is None or depth > MOST_NESTED:
+        raise ValueError(f"a nesting has more than {MOST_NODES} parts, or {MOST_NESTED} containers in each other")
+    if not isinstance(node, dict) or node.keys() != _NODE or not isinstance(node["children_spec"], list):
+        raise ValueError(f"a nesting has the part {_short(node)}, without type, context and children_spec")
+    kind, context = node["type"], node["context"]
+    children = [_read(child, depth + 1, left) for child in node["children_spec"]]
+    if kind is None and context is None and not children:
+        return _LEAF
+    if not isinstance(kind, str) or kind not in _DICTS | _SEQUENCES.keys():
+        raise ValueError(f"a nesting has the type {_short(kind)}: tuples, lists and dicts are read")
+    if not isinstance(context, str):
+        raise ValueError(f"a nesting has a {kind} with the context {_short(context)}, which is no text")
+    if kind in _SEQUENCES:
+        if context != "null":
+            raise ValueError(f"a nesting has a {kind} with the context {_short(context)}, not null")
+        return _SEQUENCES[kind](children)
+    keys = _parsed(context)
+    if not isinstance(keys, list) or len(keys) != len(children) or any(type(key) not in _KEYS for key in keys):
+        raise ValueError(f"a nesting has a dict with the context {_short(context)}, not {len(children)} keys that are texts or numbers")
+    nesting = dict(zip(keys, children, strict=True))
+    if len(nesting) != len(keys):
+        raise ValueError(f"a nesting has a dict with the context {_short(context)}, in which a key occurs twice")
+    return nesting
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"a nesting is {_short(text)}, which is no JSON ({error})") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no key")
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]

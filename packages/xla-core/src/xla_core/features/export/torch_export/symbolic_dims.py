@@ -1,0 +1,108 @@
+"""Dimensions that an exported program leaves open, as JAX's symbolic dimensions."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import torch
+from jax import export
+from torch.export import ExportedProgram
+
+from xla_core.base.errors import UnsupportedOperationError
+
+Dim: TypeAlias = Any  # an int, or a symbolic dimension of JAX: there is no public name for its type
+_LARGEST = 1 << 62  # torch writes "no upper bound" as a number beyond this
+
+# What torch's expressions are made of, by the name of their class.
+_OPERATORS: Mapping[str, Callable[..., Dim]] = {
+    "Add": lambda *terms: sum(terms),
+    "Mul": lambda *factors: math.prod(factors),
+    "Pow": operator.pow,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "CeilDiv": lambda size, by: -(-size // by),
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "ModularIndexing": lambda size, by, modulus: (size // by) % modulus,
+    "Max": lambda *dims: _fold(jax.core.max_dim, dims),
+    "Min": lambda *dims: _fold(jax.core.min_dim, dims),
+}
+
+
+def _fold(function: Callable[[Dim, Dim], Dim], dims: tuple[Dim, ...]) -> Dim:
+    found, *rest = dims
+    for dim in rest:
+        found = function(found, dim)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicDims:
+    """The open dimensions of one program: JAX's dimension for each symbol of torch's."""
+
+    by_symbol: Mapping[str, Dim]
+
+    def of(self, size: int | torch.SymInt) -> Dim:
+        """A size as torch noted it while tracing."""
+        return size if isinstance(size, int) else self._value(size.node.expr)
+
+    def shape(self, sizes: Iterable[int | torch.SymInt]) -> tuple[Dim, ...]:
+        """A shape as torch noted it while tracing."""
+        return tuple(self.of(size) for size in sizes)
+
+    def _value(self, expression: Any) -> Dim:
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            return self._symbol(str(expression))
+        kind = type(expression).__name__
+        if kind not in _OPERATORS:
+            raise UnsupportedOperationError(f"a size of the exported program is {expression}: {kind} of sizes cannot be exported")
+        return _OPERATORS[kind](*[self._value(part) for part in expression.args])
+
+    def _symbol(self, name: str) -> Dim:
+        if name not in self.by_symbol:
+            raise UnsupportedOperationError(
+                f"a size of the exported program ({name}) depends on data and not on the sizes of its inputs: "
+                "give results a fixed size, with masks or padding"
+            )
+        return self.by_symbol[name]
+
+
+def open_symbols(exported: ExportedProgram) -> list[str]:
+    """The symbols of the sizes that a program leaves open, in the order in which its inputs have them; empty if it has only fixed ones."""
+    found: dict[str, None] = {}
+    for size in _open_sizes(exported):
+        found.update(dict.fromkeys(sorted(map(str, size.node.expr.free_symbols))))
+    return list(found)
+
+
+def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> SymbolicDims:
+    """JAX's dimensions for the open sizes of a program, with the ranges that torch gives them. equalities: further constraints."""
+    symbols = open_symbols(exported)
+    constraints = [text for symbol, bounds in exported.range_constraints.items() for text in _bounds(str(symbol), bounds, symbols)]
+    constraints.extend(equalities)
+    dims = export.symbolic_shape(", ".join(symbols), constraints=constraints)
+    return SymbolicDims(dict(zip(symbols, dims, strict=True)))
+
+
+def _bounds(symbol: str, bounds: Any, known: list[str]) -> Iterator[str]:
+    if symbol not in known:
+        return
+    if bounds.lower > 1:  # JAX takes every dimension to be 1 at least
+        yield f"{symbol} >= {int(bounds.lower)}"
+    if bounds.upper < _LARGEST:
+        yield f"{symbol} <= {int(bounds.upper)}"
+
+
+def _open_sizes(exported: ExportedProgram) -> Iterator[torch.SymInt]:
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta.get("val")
+            sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+            yield from (size for size in sizes if isinstance(size, torch.SymInt))

@@ -1,0 +1,253 @@
+"""Quantization in exported modules: operations and types of StableHLO, and back to arithmetic where a module runs.
+
+XLA translates no quantized types, so programs that run have arithmetic (features/kernels/quantized.py). Those who read exported modules
+look for `uniform_quantize`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from xla_core.base.dtypes import device_dtype
+from xla_core.base.errors import ExecutionError
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.graph import Graph, Operation
+from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.features.export.composites import needed
+from xla_core.ops.nn.quantized.quantization import dequantized, quantized
+from xla_core.ops.table import Context, overload_named
+
+_CAST = "stablehlo.bitcast_convert"
+_BYTECODE = b"ML\xefR"
+_TYPE = re.compile(r"!quant\.uniform<([iu])(8|16|32)(?:<(-?\d+):(-?\d+)>)?:f32(?::(\d+))?, \{?([^{}]*)\}?>")
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A quantized type: how integers of `dtype` from low to high stand for numbers of float32. axis: of the channels, or -1."""
+
+    dtype: np.dtype[Any]
+    low: int
+    high: int
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int
+
+    @property
+    def text(self) -> str:
+        """As StableHLO writes it."""
+        storage = f"{'u' if self.dtype.kind == 'u' else 'i'}{8 * self.dtype.itemsize}<{self.low}:{self.high}>"
+        pairs = ",".join(f"{scale:.17e}:{zero}" for scale, zero in zip(self.scale, self.zero_point, strict=True))
+        return f"!quant.uniform<{storage}:f32, {pairs}>" if self.axis < 0 else f"!quant.uniform<{storage}:f32:{self.axis}, {{{pairs}}}>"
+
+    @classmethod
+    def of(cls, text: str) -> Uniform | None:
+        """The type of such a text; None for another type."""
+        found = _TYPE.fullmatch(text)
+        if found is None:
+            return None
+        kind, bits, low, high, axis, numbers = found.groups()
+        dtype = np.dtype(f"{kind}{int(bits) // 8}")
+        pairs = [one.strip().partition(":") for one in numbers.split(",")]
+        bounds = (np.iinfo(dtype).min, np.iinfo(dtype).max) if low is None else (int(low), int(high))
+        scale, zeros = tuple(float(scale) for scale, _, _ in pairs), tuple(int(zero or 0) for _, _, zero in pairs)
+        return cls(dtype, *bounds, scale, zeros, -1 if axis is None else int(axis))
+
+    @property
+    def valid(self) -> bool:
+        """Whether StableHLO has it: integers of at most 32 bits, scales of float32, zero points among the integers."""
+        if self.dtype.kind not in "iu" or self.dtype.itemsize > 4:
+            return False
+        limits = np.iinfo(self.dtype)
+        scales = all(np.finfo(np.float32).tiny <= scale <= np.finfo(np.float32).max for scale in self.scale)
+        zeros = all(self.low <= zero <= self.high for zero in self.zero_point)
+        return scales and zeros and bool(limits.min <= self.low < self.high <= limits.max)
+
+
+def with_uniform_types(graph: Graph, buffers: Sequence[Any]) -> Graph:
+    """`graph` with quantization whose scales are known as operations of StableHLO. buffers: of its leaves, in order.
+
+    What depends on scales that the program computes, or that no quantized type can say, stays arithmetic.
+    """
+    leaves = [slot for slot, entry in enumerate(graph.entries) if type(entry) is Aval]
+    known = dict(zip(leaves, buffers, strict=True))
+    entries: list[Any] = list(graph.entries)
+    integers: dict[int, tuple[Uniform, tuple[int, ...]]] = {}  # by slot: of which type, and of what they were made
+    for operation in graph.operations():
+        kind = _kind(graph, operation, known) if operation.target in _QUANTIZE + _DEQUANTIZE else None
+        if kind is None:
+            continue
+        operands = operation.operands
+        if operation.target in _QUANTIZE:
+            integers[operation.slot] = kind, operands
+        elif integers.get(operands[0], (None,))[0] == kind:
+            operands = integers[operands[0]][1]  # those who read modules look for one behind the other, without integers in between
+        entries[operation.slot] = (_signature(entries[operation.slot][0], kind, len(operands)), *operands)
+    return needed(entries, graph.outs) if integers else replace(graph, entries=tuple(entries))
+
+
+def _kind(graph: Graph, operation: Operation, known: Mapping[int, Any]) -> Uniform | None:
+    names = [argument.name for argument in overload_named(operation.target)._schema.arguments]
+    args, kwargs = graph.arguments(operation)
+    given: dict[str, Any] = {"axis": -1, **dict(zip(names, args, strict=False)), **kwargs}
+    scale, zero_point = (_numbers(given[name], known) for name in ("scale", "zero_point"))
+    if scale is None or zero_point is None or given["input"].dtype is torch.float64:
+        return None
+    dtype = np.dtype(device_dtype(given["dtype"]))
+    kind = Uniform(dtype, given["quant_min"], given["quant_max"], scale, tuple(int(zero) for zero in zero_point), given["axis"])
+    return kind if kind.valid else None
+
+
+def _numbers(given: Any, known: Mapping[int, Any]) -> tuple[float, ...] | None:
+    """Listed numbers, or those of a leaf's buffer."""
+    if isinstance(given, (list, tuple)):
+        return tuple(float(number) for number in given)
+    buffer = known.get(given.slot)
+    return tuple(np.asarray(buffer, np.float64).ravel().tolist()) if isinstance(buffer, jax.Array) else None
+
+
+def _signature(signature: Signature, kind: Uniform, operands: int) -> Signature:
+    gives_floats = signature.target in _DEQUANTIZE
+
+    def lower(context: Context, x: jax.Array, *rest: Any) -> Any:
+        wide = jax.lax.convert_element_type(x, np.float32) if jax.numpy.issubdtype(x.dtype, np.floating) else x
+        return _UNIFORM.bind(wide, kind=kind, gives_floats=gives_floats)
+
+    return Signature(signature.name, lower, (*(PLACEHOLDER,) * operands, kind.text), {}, signature.inferred, line=signature.line)
+
+
+_QUANTIZE, _DEQUANTIZE = ("xla::quantize_tensor", "xla::quantize_channels"), ("xla::dequantize_tensor", "xla::dequantize_channels")
+# From floats, or integers, through a quantized type to integers, or floats.
+_UNIFORM = Primitive("uniform")
+_UNIFORM.def_abstract_eval(lambda x, *, kind, gives_floats: x.update(dtype=np.dtype(np.float32) if gives_floats else kind.dtype))
+
+
+def _write(context: Any, x: Any, *, kind: Uniform, gives_floats: bool) -> list[Any]:
+    from jax.extend.mlir import ir  # slow to import
+
+    _load_quantized_types(context.module_context.context)
+    takes_floats = context.avals_in[0].dtype == np.float32
+    inner = _operation("stablehlo.uniform_quantize" if takes_floats else _CAST, x, ir.Type.parse(kind.text))
+    if gives_floats:
+        return [_operation("stablehlo.uniform_dequantize", inner, ir.F32Type.get())]
+    integer = ir.IntegerType.get_unsigned if kind.dtype.kind == "u" else ir.IntegerType.get_signless
+    return [_operation(_CAST, inner, integer(8 * kind.dtype.itemsize))]
+
+
+mlir.register_lowering(_UNIFORM, _write)
+
+
+def _operation(name: str, x: Any, element: Any) -> Any:
+    from jax.extend.mlir import ir  # slow to import
+
+    return ir.Operation.create(name, results=[ir.RankedTensorType.get(x.type.shape, element)], operands=[x]).result
+
+
+def _load_quantized_types(context: Any) -> None:
+    """Let an MLIR context know quantized types: reading an artifact that has one is what loads their dialect."""
+    from jax.extend.mlir.dialects import stablehlo  # slow to import
+
+    stablehlo.deserialize_portable_artifact(context, _artifact())
+
+
+@cache
+def _artifact() -> bytes:
+    from jax.extend.mlir.dialects import stablehlo  # slow to import
+
+    kind = "tensor<!quant.uniform<i8:f32, 1.0>>"
+    text = f"func.func @main(%x: {kind}) -> {kind} {{ return %x : {kind} }}"
+    return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version()))
+
+
+def runnable(module: bytes | str) -> bytes | str:
+    """The module with arithmetic in the place of quantization; itself if it has none.
+
+    Raises ExecutionError for one that computes with quantized types otherwise.
+    """
+    if b"uniform_" not in (module if isinstance(module, bytes) else module.encode()):
+        return module
+    from jax.extend.mlir import ir  # slow to import
+    from jax.extend.mlir.dialects import stablehlo
+
+    lowered: Any = jax.jit(lambda: ()).lower().compiler_ir("stablehlo")
+    context = lowered.context  # knows all dialects that jax writes
+    _load_quantized_types(context)
+    with context, ir.Location.unknown():
+        artifact = isinstance(module, bytes) and module.startswith(_BYTECODE)
+        parsed = stablehlo.deserialize_portable_artifact(context, module) if artifact else ir.Module.parse(module)
+        found = _operations(parsed, ("stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"))
+        kinds = [_kind_of(operation) for operation in found]  # before any of the types is another
+        for number, (operation, kind) in enumerate(zip(found, kinds, strict=True)):
+            _replace_by_call(parsed, operation, kind, f"quantization_{number}")
+        for operation in _operations(parsed, (_CAST,)):
+            if operation.operands[0].type == operation.result.type:
+                operation.result.replace_all_uses_with(operation.operands[0])
+            if not list(operation.result.uses):
+                operation.erase()
+        text = str(parsed)
+    if "!quant." in text:
+        raise ExecutionError("the module computes with quantized types, which XLA does not run: export it with arithmetic in between")
+    return text
+
+
+def _operations(module: Any, names: tuple[str, ...]) -> list[Any]:
+    found: list[Any] = []
+
+    def look(operation: Any) -> None:
+        for region in operation.regions:
+            for block in region:
+                for inner in block:
+                    if inner.operation.name in names:
+                        found.append(inner.operation)
+                    look(inner.operation)
+
+    look(module.operation)
+    return found
+
+
+def _kind_of(operation: Any) -> Uniform:
+    quantizes = operation.name == "stablehlo.uniform_quantize"
+    element = (operation.result if quantizes else operation.operands[0]).type.element_type
+    kind = Uniform.of(str(element))
+    if kind is None:
+        raise ExecutionError(f"a module with {element} does not run here: only quantized types of float32 do")
+    return kind
+
+
+def _replace_by_call(module: Any, operation: Any, kind: Uniform, name: str) -> None:
+    """Let a function of this name, made of the arithmetic, stand for an operation of quantization."""
+    from jax.extend.mlir import ir  # slow to import
+
+    operand = operation.operands[0]
+    if operation.name == "stablehlo.uniform_quantize":
+        dtype = np.dtype(np.float32)
+        function = partial(
+            quantized, scale=kind.scale, zero_point=kind.zero_point, low=kind.low, high=kind.high, dtype=kind.dtype, axis=kind.axis
+        )
+    else:
+        dtype = kind.dtype
+        function = partial(dequantized, scale=kind.scale, zero_point=kind.zero_point, axis=kind.axis)
+        cast = getattr(operand.owner, "operation", None)  # none for an argument of the function
+        operand = cast.operands[0] if cast is not None and cast.name == _CAST else operand
+    lowered: Any = jax.jit(function).lower(jax.ShapeDtypeStruct(tuple(operand.type.shape), dtype))
+    (main,) = lowered.compiler_ir("stablehlo").body.operations
+    module.body.append(ir.Operation.parse(str(main).replace("public @main", f"private @{name}", 1)))
+    call = ir.Operation.create(
+        "func.call",
+        results=[ir.Type.parse(str(main.type.results[0]))],
+        operands=[operand],
+        attributes={"callee": ir.FlatSymbolRefAttr.get(name)},
+        ip=ir.InsertionPoint(operation),
+    )
+    operation.result.replace_all_uses_with(call.result)
+    operation.erase()

@@ -1,0 +1,42 @@
+"""Evaluate recorded bodies over the arrays of a JAX program, whatever transforms trace it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from xla_core.engine.compile.emit import typed
+from xla_core.engine.tensor.interop import buffer_of
+from xla_core.engine.tensor.tensor import wrap
+from xla_core.engine.tracing.bodies import Body, Number
+from xla_core.engine.tracing.operations import bodies_alone, results_of, seed_of_turn
+
+_WORD = (1 << 32) - 1
+_KEPT = 256
+
+
+def evaluated(body: Body, given: Sequence[Any], random_state: Any) -> list[Any]:
+    """The results of `body` over arrays of the device dtypes of its arguments, as one `jax.jit` function; 64-bit types must be on.
+
+    What it holds of the world outside enters with the values it has now. random_state: (2,) uint32, from which its random operations
+    follow by the order in which they were recorded.
+    """
+    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, Number) else None for held in body.held)
+    with jax.ensure_compile_time_eval():  # the tensors of others are no part of the program that is being traced
+        buffers = [None if isinstance(held, Number) else buffer_of(wrap(held)) for held in body.held]
+    seeds = [seed_of_turn(random_state, np.uint32(seed & _WORD)) for seed in body.seeds]
+    results: list[Any] = _evaluator(bodies_alone([body])[0], numbers)([*given], buffers, seeds)
+    return results
+
+
+@lru_cache(maxsize=_KEPT)
+def _evaluator(body: Body, numbers: tuple[Any, ...]) -> Callable[..., Any]:
+    def recorded(given: list[Any], buffers: list[Any], seeds: list[Any]) -> list[Any]:
+        held = [buffer if number is None else typed(number[0], number[2]) for number, buffer in zip(numbers, buffers, strict=True)]
+        return results_of(body, given, held, seeds, None)
+
+    return jax.jit(recorded)

@@ -1,0 +1,241 @@
+"""A torch function recorded for arguments of certain shapes and dtypes, as a function of JAX arrays.
+
+Its derivatives are torch's own, recorded too, or those that JAX finds in the lowerings. The first see whatever torch lets users say about
+gradients; the others exist in every order and direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from torch.overrides import TorchFunctionMode
+
+from xla_core.base.errors import GraphBreakError, UnsupportedOperationError
+from xla_core.base.private_torch import reads_data, tree_leaves
+from xla_core.engine.graph.aval import Aval
+from xla_core.engine.graph.entries import ScalarInput, ScalarKind
+from xla_core.engine.graph.pending_graph import Value
+from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.source_location import line_of_error
+from xla_core.engine.tensor.jax_call import call_jax
+from xla_core.engine.tracing.bodies import Body
+from xla_core.engine.tracing.gradients import Differentiated, differentiated
+from xla_core.features.interop.evaluation import evaluated
+
+# Random operations are told apart by the states that they are recorded with: these are the same in each recording of a function.
+_FIRST_STATE = 1
+
+
+class Derivatives(Enum):
+    """Whose derivatives a function has."""
+
+    TORCH = "torch"
+    JAX = "jax"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A flat function, from tensors to tensors, recorded for arguments like `avals`. what: its name, for errors.
+
+    enter: contexts in which it was recorded, to record its gradient in.
+    """
+
+    what: str
+    function: Callable[[list[Any]], Sequence[Any]]
+    avals: tuple[Aval, ...]
+    wanted: tuple[bool, ...]  # the arguments that may have a gradient
+    derivatives: Derivatives
+    enter: Callable[[], ExitStack]
+
+    @cached_property
+    def forward(self) -> Body:
+        """What computes the results."""
+        return self._parts.forward
+
+    @cached_property
+    def outs(self) -> tuple[Aval, ...]:
+        """The results."""
+        return self._parts.outs
+
+    @cached_property
+    def _parts(self) -> Differentiated:
+        seen = self.derivatives is Derivatives.JAX
+        return self._record(
+            what_jax_sees(self.what, _ADVICE, self.function) if seen else self.function, [seen and one for one in self.wanted]
+        )
+
+    @cached_property
+    def _gradient(self) -> Differentiated:
+        return self._record(self.function, self.wanted)
+
+    def _record(self, function: Callable[[list[Any]], Sequence[Any]], wanted: Sequence[bool]) -> Differentiated:
+        recorder = current_recorder()
+        with (
+            lines_in_errors(),
+            self.enter(),
+            recorder.lock,
+            jax.ensure_compile_time_eval(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
+            before, recorder.seed = recorder.seed, _FIRST_STATE
+            try:
+                return differentiated(recorder, self.what, self.avals, wanted, function, range(len(self.avals)))
+            finally:
+                recorder.seed = before
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return bool(self.forward.seeds)
+
+    @property
+    def first_random_line(self) -> str | None:
+        """The user's line that draws the first random number."""
+        graph = self.forward.graph
+        seeds = {slot for slot, entry in enumerate(graph.entries) if isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED}
+        return next((graph.line(slot) for slot, entry in enumerate(graph.entries) if type(entry) is tuple and seeds & {*entry[1:]}), None)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it uses no tensor from outside: those may be others at the next call."""
+        return not any(isinstance(held, Value) for held in self.forward.held)
+
+    def __call__(self, given: list[Any], random_state: Any) -> list[Any]:
+        """The results over arrays of the device dtypes. random_state: (2,) uint32. 64-bit types must be on."""
+        if self.derivatives is Derivatives.JAX:
+            return evaluated(self.forward, given, random_state)[: len(self.outs)]
+        results: list[Any] = self._with_torchs_gradient(given, random_state)
+        return results
+
+    @cached_property
+    def _with_torchs_gradient(self) -> Any:
+        count = len(self.outs)
+
+        def primal(given: list[Any], state: Any) -> list[Any]:
+            return evaluated(self.forward, given, state)[:count]
+
+        def forward(given: list[Any], state: Any) -> Any:
+            parts = self._gradient
+            with jax.enable_x64(True):
+                results = _once(self.what, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *given)
+            return results[:count], (results[count:], state)
+
+        def backward(residuals: Any, cotangents: Any) -> Any:
+            parts = self._gradient
+            saved, state = residuals
+            grads: list[Any] = [None] * len(self.avals)
+            if parts.backward is not None:
+                body, count = parts.backward, len(self.avals)
+                tangents = [conj(cotangents[place]) for place in parts.differentiable]
+
+                def pull(state: Any, *arrays: Any) -> list[Any]:
+                    return evaluated(body, [None] * count + list(arrays), state)  # what it needs of the arguments was saved
+
+                with jax.enable_x64(True):
+                    found = _once(self.what, pull)(state, *tangents, *saved)
+                for place, grad in zip(parts.dependent, found, strict=True):
+                    if place < len(parts.wanted):  # behind them are tensors from outside
+                        grads[parts.wanted[place]] = conj(grad)
+            return grads, None
+
+        run = jax.custom_vjp(primal)
+        run.defvjp(forward, backward)
+        return run
+
+
+@contextmanager
+def lines_in_errors() -> Iterator[None]:
+    """Give what the user's code may not do in a recording the line that did it."""
+    try:
+        yield
+    except (GraphBreakError, UnsupportedOperationError) as error:
+        line = line_of_error(error)
+        raise type(error)(f"{error} ({line})" if line else str(error)) from error
+
+
+def conj(array: Any) -> Any:
+    """Torch's gradients of complex numbers are the conjugates of JAX's."""
+    return lax.conj(array) if jax.numpy.issubdtype(array.dtype, jax.numpy.complexfloating) else array
+
+
+def _once(what: str, function: Callable[..., Any]) -> Any:
+    """`function`, which refuses to be differentiated: it is a part of a derivative already."""
+
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise TypeError(
+            f"{what} has torch's gradients, which JAX cannot differentiate again: make it with to_jax(…, derivatives='jax') for second ones"
+        )
+
+    once = jax.custom_jvp(function)
+    once.defjvp(refuse)
+    return once
+
+
+def what_jax_sees(what: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
+    """`function`, in which `detach` is one of JAX, too, and which refuses other gradients than those of its operations."""
+
+    def run(given: list[Any]) -> Sequence[Any]:
+        with _Stops(what, advice):
+            results = function(given)
+        for name in _custom_gradients(results):
+            raise UnsupportedOperationError(f"{what} uses {name}, an autograd.Function, which JAX cannot see: {advice}")
+        return results
+
+    return run
+
+
+_ADVICE = "make it with to_jax(…, derivatives='torch')"
+_DETACH = {torch.Tensor.detach, torch.detach}
+_REFUSED: dict[Any, str] = {torch.Tensor.detach_: "detach_()", torch.detach_: "detach_()"}
+
+
+class _Stops(TorchFunctionMode):
+    """Records where gradients end; refuses where that cannot be."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__()
+        self._what = what
+        self._advice = advice
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        if func in _DETACH:
+            return call_jax(lax.stop_gradient, (func(*args, **kwargs),))
+        result = func(*args, **kwargs)
+        refused = ".data" if reads_data(func) else _REFUSED.get(func)
+        if refused or (not torch.is_grad_enabled() and any(map(_may_have_gradient, tree_leaves(result)))):
+            how = refused or "torch.no_grad() or an autograd.Function"
+            raise UnsupportedOperationError(f"{self._what} cuts gradients by {how}, which JAX cannot see: {self._advice}, or call detach()")
+        return result
+
+
+def _may_have_gradient(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and (item.is_floating_point() or item.is_complex())
+
+
+def _custom_gradients(results: Sequence[Any]) -> list[str]:
+    """The names of gradients of the user's own that `results` have."""
+    stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
+    seen: set[Any] = set()
+    found: list[str] = []
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        owner = getattr(node, "_forward_cls", None)
+        if owner is not None and not owner.__module__.startswith("xla_core."):
+            found.append(owner.__name__)
+        stack += [each for each, _ in node.next_functions]
+    return found

@@ -1,0 +1,289 @@
+"""`remat`: a torch function whose intermediate values are computed again for its gradient, but those that a policy of JAX saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial, wraps
+from typing import Any, TypeVar, cast
+
+import jax
+import numpy as np
+import torch
+from jax.ad_checkpoint import checkpoint_name as name_in_jax
+
+from xla_core.base.dtypes import torch_dtype
+from xla_core.base.errors import UnsupportedOperationError
+from xla_core.base.private_torch import tree_flatten, tree_unflatten
+from xla_core.engine.compile.emit import typed
+from xla_core.engine.graph.aval import Aval, aval_of
+from xla_core.engine.graph.graph import aval_at
+from xla_core.engine.graph.pending_graph import Recorder, Value
+from xla_core.engine.graph.text import graph_hash
+from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.tensor.jax_call import call_jax
+from xla_core.engine.tensor.plain import holder
+from xla_core.engine.tensor.tensor import wrap
+from xla_core.engine.tensor.values import value_of
+from xla_core.engine.tracing.bodies import Body, Number, check_on_device, recording
+from xla_core.engine.tracing.gradients import final
+from xla_core.engine.tracing.operations import Operands, bodies_alone, record, results_of
+from xla_core.features.interop.recorded import conj, lines_in_errors, what_jax_sees
+from xla_core.ops.table import Context
+
+_KEPT = 256
+_F = TypeVar("_F", bound=Callable[..., Any])
+_POLICIES = ("nothing_saveable", "everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
+
+
+def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The xla tensor, named for the policies of `remat`, and of `jax.checkpoint` over what `to_jax` makes."""
+    named: torch.Tensor = call_jax(name_in_jax, (tensor, name))
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """What a gradient may find saved."""
+
+    name: str
+    save: tuple[str, ...]
+    offload: tuple[str, ...]
+
+    def of_jax(self) -> Any:
+        """The policy as `jax.checkpoint` takes it."""
+        policies = jax.checkpoint_policies
+        base = getattr(policies, self.name)
+        if not (self.save or self.offload):
+            return base
+        named = policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=list(self.save),
+            names_which_can_be_offloaded=list(self.offload),
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+        return lambda *args, **kwargs: base(*args, **kwargs) or named(*args, **kwargs)
+
+
+def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str] = (), offload: Sequence[str] = ()) -> _F:
+    """`function` of xla tensors, a module too, whose gradient computes again what was not saved: less memory for more time.
+
+    The gradient is that of JAX, by `jax.checkpoint`; tensors from outside, such as parameters, get theirs.
+    policy: one of `jax.checkpoint_policies` by name: "nothing_saveable", "everything_saveable", "dots_saveable" or
+        "dots_with_no_batch_dims_saveable".
+    save: names, given with `checkpoint_name`, of values to keep besides. offload: of values to keep in the host's memory.
+
+    Python numbers that it uses are constants of its program. Raises ValueError for another policy, TypeError
+    for results that are no tensors, UnsupportedOperationError where the function cuts gradients other than by `detach`, uses an
+    `autograd.Function` or writes to an argument, GraphBreakError where it reads a value; RuntimeError for a second derivative.
+    """
+    if policy not in _POLICIES:
+        raise ValueError(f"{policy!r} is no policy that remat knows: use one of {', '.join(_POLICIES)}, or save= and offload= with names")
+    for given in (save, offload):
+        if isinstance(given, str):
+            raise ValueError(f"save and offload are sequences of names, got the text {given!r}: write [{given!r}]")
+    kept = _Policy(policy, tuple(save), tuple(offload))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _called(function, kept, args, kwargs)
+
+    return wraps(function)(call) if hasattr(function, "__name__") else call  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A recorded function over arrays: `operands` are its arguments, then the values that it holds, then its seeds.
+
+    numbers: by place among what it holds, None for a value. wanted, places: the arguments, and what it holds, that need a gradient.
+    differentiable: the results that have one. text: tells it from others, in every process.
+    """
+
+    body: Body
+    numbers: tuple[tuple[Any, type, Any] | None, ...]
+    wanted: tuple[int, ...]
+    places: tuple[int, ...]
+    differentiable: tuple[int, ...]
+    policy: _Policy
+    arguments: int
+    text: str
+
+    def __call__(self, operands: Sequence[Any]) -> list[Any]:
+        """The results."""
+        rest = iter(operands)
+        given = [next(rest) for _ in range(self.arguments)]
+        held = [next(rest) if number is None else typed(number[0], number[2]) for number in self.numbers]
+        return results_of(self.body, given, held, list(rest), None)
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The operands that need a gradient."""
+        values = [place for place, number in enumerate(self.numbers) if number is None]
+        return (*self.wanted, *[self.arguments + values.index(place) for place in self.places])
+
+    def differentiated(self, operands: Sequence[Any]) -> tuple[list[Any], Any]:
+        """The results, and the function of cotangents that gives gradients of the chosen operands: a nesting of what was saved."""
+
+        def run(chosen: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            arrays = list(operands)
+            for place, array in zip(self.chosen, chosen, strict=True):
+                arrays[place] = array
+            results = self(arrays)
+            return [results[place] for place in self.differentiable], results
+
+        remade = jax.checkpoint(run, policy=self.policy.of_jax())
+        _, pull, results = jax.vjp(remade, [operands[place] for place in self.chosen], has_aux=True)
+        return results, pull
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a gradient needs: for each leaf of `tree` the operand that it is, or None. kinds: those that the forward pass gives besides."""
+
+    tree: Any
+    operands: tuple[int | None, ...]
+    kinds: tuple[Aval, ...]
+
+
+@lru_cache(maxsize=_KEPT)
+def _saved(function: _Function, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
+    trees: list[Any] = []
+
+    def saving(*operands: Any) -> list[Any]:
+        leaves, tree = jax.tree.flatten(function.differentiated(operands)[1])
+        trees.append(tree)
+        return leaves
+
+    structs = [*[kind.struct for kind in kinds], *[jax.ShapeDtypeStruct((2,), np.uint32)] * seeds]
+    with jax.enable_x64(True):
+        jaxpr = jax.make_jaxpr(saving)(*structs).jaxpr
+    at = {id(variable): place for place, variable in enumerate(jaxpr.invars[: len(kinds)])}
+    operands = tuple(at.get(id(variable)) for variable in jaxpr.outvars)
+    made = [variable.aval for variable, place in zip(jaxpr.outvars, operands, strict=True) if place is None]
+    return _Saved(trees[0], operands, tuple(aval_of(tuple(aval.shape), torch_dtype(aval.dtype)) for aval in made))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A call: its function, the values that it holds and its seeds, its results, and the tensors from outside that need a gradient."""
+
+    function: _Function
+    held: tuple[Value, ...]
+    seeds: tuple[int, ...]
+    kinds: tuple[Aval, ...]
+    outs: tuple[Aval, ...]
+    outside: tuple[torch.Tensor, ...]
+
+    @property
+    def body(self) -> Body:
+        """What `record` takes: numbers are no operands."""
+        return replace(self.function.body, held=self.held, seeds=self.seeds)
+
+
+def _called(function: Callable[..., Any], policy: _Policy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves, tree = tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    check_on_device("remat", tensors)
+    recorder = holder(tensors[0])._storage.value.recorder if tensors else current_recorder()
+    nesting: list[Any] = []
+
+    def flat(given: list[Any]) -> list[Any]:
+        rest = iter(given)
+        args, kwargs = tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
+        results, shape = tree_flatten(function(*args, **kwargs))
+        nesting.append(shape)
+        return results
+
+    enabled = torch.is_grad_enabled()
+    advice = "use torch.utils.checkpoint"
+    found = _recorded(recorder, what_jax_sees("remat", advice, flat) if enabled else flat, policy, tensors)
+    results: Sequence[torch.Tensor]
+    if enabled and found.function.chosen:
+        results = _Rematerialized.apply(recorder, found, *tensors, *found.outside)  # type: ignore[no-untyped-call]
+    else:
+        results = record(recorder, "remat", partial(_lower, found.function), (found.function.text,), [found.body], tensors, found.outs)
+    return tree_unflatten(list(results), nesting[0])
+
+
+def _recorded(
+    recorder: Recorder, function: Callable[[list[Any]], Sequence[Any]], policy: _Policy, tensors: Sequence[torch.Tensor]
+) -> _Found:
+    avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
+    with lines_in_errors(), recording(recorder, "remat") as found:
+        given = [found.stand_in(aval, tensor.requires_grad) for aval, tensor in zip(avals, tensors, strict=True)]
+        results = [found.inside(result) for result in function(list(given))]
+        slots = [found.slot_of(result) for result in results]
+        outs = tuple(cast(Aval, aval_at(found.graph.entries, slot)) for slot in slots)
+        body = found.body(slots)
+        differentiable = tuple(place for place, result in enumerate(results) if result.requires_grad)
+        outside = [(tensor, value_of(holder(tensor))) for tensor in found.tensors]
+    at = {id(held): place for place, held in enumerate(body.held)}
+    for tensor, value in outside:
+        if id(value) not in at and holder(tensor)._view is not None:
+            raise UnsupportedOperationError("remat cannot differentiate by a view from outside of its function: pass it as an argument")
+    used = [(tensor, at[id(value)]) for tensor, value in outside if id(value) in at]
+    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, Number) else None for held in body.held)
+    held = tuple(value for value in body.held if isinstance(value, Value))
+    text = graph_hash(body.graph, [(feed.value, place) for feed, place in body.feeds])
+    flat = _Function(
+        bodies_alone([body])[0],
+        numbers,
+        tuple(place for place, tensor in enumerate(tensors) if tensor.requires_grad),
+        tuple(place for _, place in used),
+        differentiable,
+        policy,
+        len(tensors),
+        f"{text} {[number and number[2] for number in numbers]}",
+    )
+    return _Found(flat, held, body.seeds, (*avals, *[value.aval for value in held]), outs, tuple(tensor for tensor, _ in used))
+
+
+def _lower(function: _Function, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+    return function([*operands.given, *operands.held[0], *operands.seeds[0]])
+
+
+class _Rematerialized(torch.autograd.Function):
+    """The recorded function, which gives what its policy saves, and its gradient as another operation."""
+
+    @staticmethod
+    def forward(ctx: Any, recorder: Recorder, found: _Found, *tensors: torch.Tensor) -> Any:
+        function = found.function
+        saved = _saved(function, found.kinds, len(found.seeds))
+        lower = partial(_lower_forward, function, saved)
+        given = tensors[: function.arguments]
+        results = record(recorder, "remat", lower, _layout(function), [found.body], given, [*found.outs, *saved.kinds])
+        count = len(found.outs)
+        operands: list[Any] = [*given, *map(wrap, found.held)]
+        rest = iter(results[count:])
+        ctx.recorder, ctx.found, ctx.saved = recorder, found, saved
+        ctx.save_for_backward(*[next(rest) if place is None else operands[place] for place in saved.operands])
+        ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in function.differentiable])
+        return tuple(results[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
+        found: _Found = ctx.found
+        function = found.function
+        given = [*ctx.saved_tensors, *[cotangents[place] for place in function.differentiable]]
+        lower = partial(_lower_backward, ctx.saved)
+        outs = [found.kinds[place] for place in function.chosen]
+        grads = final("remat", record(ctx.recorder, "remat_backward", lower, _layout(function), [], given, outs), given)
+        of = dict(zip(function.wanted, grads, strict=False))
+        return None, None, *[of.get(place) for place in range(function.arguments)], *grads[len(function.wanted) :]
+
+
+def _layout(function: _Function) -> tuple[Any, ...]:
+    policy = function.policy
+    return (function.text, function.wanted, function.places, function.differentiable, policy.name, policy.save, policy.offload)
+
+
+def _lower_forward(function: _Function, saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+    results, pull = function.differentiated([*operands.given, *operands.held[0], *operands.seeds[0]])
+    leaves = jax.tree.leaves(pull)
+    return [*results, *[leaf for leaf, place in zip(leaves, saved.operands, strict=True) if place is None]]
+
+
+def _lower_backward(saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+    count = len(saved.operands)
+    pull = jax.tree.unflatten(saved.tree, operands.given[:count])
+    [grads] = pull([conj(tangent) for tangent in operands.given[count:]])
+    return [conj(grad) for grad in grads]

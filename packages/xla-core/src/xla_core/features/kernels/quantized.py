@@ -1,0 +1,235 @@
+"""Quantized values and products of chosen dtypes.
+
+Programs compute with the integers and the arithmetic that gives them their meaning: XLA runs no types of quantized elements. What is
+exported has them, `stablehlo.uniform_quantize` and `uniform_dequantize` (features/export/uniform.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from xla_core.base.dtypes import device_dtype
+from xla_core.engine.tensor.dispatch import forget_handlers
+from xla_core.engine.tensor.jax_call import call_jax
+from xla_core.features.kernels.checks import check_floating
+from xla_core.features.kernels.operators import contiguous_like, define
+from xla_core.ops.nn.quantized.quantization import dequantized, quantized
+
+
+def _integers(
+    input: torch.Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int = -1
+) -> torch.Tensor:
+    check_floating("quantization", input=input)
+    _check_channels(input, scale, zero_point, axis)
+    return contiguous_like(input).to(dtype)
+
+
+def _floats(
+    input: torch.Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int = -1
+) -> torch.Tensor:
+    if input.dtype != dtype:
+        raise TypeError(f"expected quantized values of {dtype}, got {input.dtype}")
+    _check_channels(input, scale, zero_point, axis)
+    return contiguous_like(input).to(torch.float32)
+
+
+def _check_channels(input: torch.Tensor, scale: Any, zero_point: Any, axis: int) -> None:
+    """scale, zero_point: lists or tensors; one of each where axis is -1 and they are lists."""
+    listed = not isinstance(scale, torch.Tensor)
+    if not (-1 if listed else 0) <= axis < input.ndim:
+        raise IndexError(f"axis {axis} is out of range for {input.ndim} dimensions")
+    wanted = 1 if axis < 0 else input.shape[axis]
+    for name, given in (("scale", scale), ("zero point", zero_point)):
+        count = len(given) if listed else given.numel()
+        if count != wanted:
+            what = "one scale and zero point" if axis < 0 else f"dimension {axis}, which has {wanted} channels,"
+            raise ValueError(f"{what} got {count} for the {name}")
+
+
+def _quantized(input: jax.Array, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int) -> jax.Array:
+    return quantized(input, scale, zero_point, quant_min, quant_max, device_dtype(dtype), axis)
+
+
+def _dequantized(input: jax.Array, scale: Any, zero_point: Any, axis: int, **rest: Any) -> jax.Array:
+    return dequantized(input, scale, zero_point, axis)
+
+
+_OPTIONS = "int quant_min, int quant_max, ScalarType dtype"
+_quantize = define(
+    f"quantize_tensor(Tensor input, float[] scale, int[] zero_point, {_OPTIONS}, int axis=-1) -> Tensor",
+    _quantized,
+    _integers,
+)
+_dequantize = define(
+    f"dequantize_tensor(Tensor input, float[] scale, int[] zero_point, {_OPTIONS}, int axis=-1) -> Tensor",
+    _dequantized,
+    _floats,
+)
+_quantize_channels = define(
+    f"quantize_channels(Tensor input, Tensor scale, Tensor zero_point, int axis, {_OPTIONS}) -> Tensor",
+    _quantized,
+    _integers,
+)
+_dequantize_channels = define(
+    f"dequantize_channels(Tensor input, Tensor scale, Tensor zero_point, int axis, {_OPTIONS}) -> Tensor",
+    _dequantized,
+    _floats,
+    ("scale",),
+)
+
+
+def xla_quantize_per_tensor(
+    input: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """round(input / scale) + zero_point between quant_min and quant_max, as `dtype`."""
+    found: torch.Tensor = _quantize(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
+    return found
+
+
+def xla_dequantize_per_tensor(
+    input: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """(input - zero_point) * scale in float32. Raises TypeError if input is not of `dtype`."""
+    found: torch.Tensor = _dequantize(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
+    return found
+
+
+def xla_quantize_per_channel(
+    input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """As `xla_quantize_per_tensor`, with scale and zero_point (channels,) for each index of dimension `axis`."""
+    found: torch.Tensor = _by_channel(_quantize, _quantize_channels, input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    return found
+
+
+def xla_dequantize_per_channel(
+    input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """As `xla_dequantize_per_tensor`, with scale and zero_point (channels,) for each index of dimension `axis`."""
+    found: torch.Tensor = _by_channel(_dequantize, _dequantize_channels, input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    return found
+
+
+def _by_channel(
+    listed: Any, by_tensors: Any, input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, *rest: Any
+) -> Any:
+    """Numbers on the CPU are constants of the program; those on the device, or of a tracer, are not read."""
+    if not -input.ndim <= axis < input.ndim:
+        raise IndexError(f"axis {axis} is out of range for {input.ndim} dimensions")
+    place = axis % input.ndim
+    known = all(type(one) is torch.Tensor and one.device.type == "cpu" and not one.requires_grad for one in (scale, zero_point))
+    if known and not torch.compiler.is_compiling():
+        return listed(input, scale.tolist(), [int(number) for number in zero_point.tolist()], *rest, place)
+    return by_tensors(input, scale.to(input.device), zero_point.to(input.device), place, *rest)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype of torch")
+    return found
+
+
+def _xla_quantize_tensor(
+    input: torch.Tensor, scale_list: Sequence[float], zero_point_list: Sequence[int], quant_min: int, quant_max: int, dtype: str, axis: int
+) -> torch.Tensor:
+    """Integers of `dtype` (such as `int8`) for `input`: one scale and zero point, or with axis >= 0 one for each channel."""
+    found: torch.Tensor = _quantize(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
+    return found
+
+
+def _xla_dequantize_tensor(
+    input: torch.Tensor, scale_list: Sequence[float], zero_point_list: Sequence[int], quant_min: int, quant_max: int, dtype: str, axis: int
+) -> torch.Tensor:
+    """The float32 values that such integers stand for."""
+    found: torch.Tensor = _dequantize(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
+    return found
+
+
+def _dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, precision: str | None, preferred: Any) -> jax.Array:
+    common = jnp.promote_types(lhs.dtype, rhs.dtype)
+    mixed = lhs.dtype != rhs.dtype and preferred is None
+    left, right = (lhs.astype(common), rhs.astype(common)) if mixed else (lhs, rhs)
+    with jax.enable_x64(preferred is not None and preferred.itemsize == 8):
+        return lax.dot_general(left, right, numbers, precision=precision, preferred_element_type=preferred)
+
+
+def _decomposed_to_floats(
+    input: torch.Tensor, scale: Any, zero_point: Any, *rest: Any, out_dtype: torch.dtype | None = None, by: Any = xla_dequantize_per_tensor
+) -> torch.Tensor:
+    """torch's own dequantization; in another dtype it computes in that."""
+    if out_dtype in (None, torch.float32):
+        found: torch.Tensor = by(input, scale, zero_point, *rest)
+        return found
+    shape = [-1 if place == rest[0] % input.ndim else 1 for place in range(input.ndim)] if isinstance(scale, torch.Tensor) else None
+    factor, offset = (scale, zero_point) if shape is None else (scale.reshape(shape), zero_point.reshape(shape))
+    return torch.mul(input.to(out_dtype) - offset, factor).to(out_dtype)
+
+
+def _decomposed_channels_to_floats(input: torch.Tensor, scales: torch.Tensor, zero_points: Any, *rest: Any, **options: Any) -> torch.Tensor:
+    zeros = torch.zeros(scales.shape, dtype=torch.int32, device=scales.device) if zero_points is None else zero_points
+    return _decomposed_to_floats(input, scales, zeros, *rest, by=xla_dequantize_per_channel, **options)
+
+
+# Of torch's operations of these names, which it defines when somebody imports them. Held for good: torch takes kernels back otherwise.
+_DECOMPOSED: Any = torch.library.Library("quantized_decomposed", "IMPL")
+for _name, _kernel in {
+    "quantize_per_tensor": xla_quantize_per_tensor,
+    "dequantize_per_tensor": _decomposed_to_floats,
+    "quantize_per_channel": xla_quantize_per_channel,
+    "dequantize_per_channel": _decomposed_channels_to_floats,
+}.items():
+    _DECOMPOSED.impl(_name, _kernel, "PrivateUse1")
+forget_handlers("quantized_decomposed")
+
+
+def _place(index: int, rank: int) -> int:
+    if not -rank <= index < rank:
+        raise IndexError(f"dimension {index} is out of range for {rank} dimensions")
+    return index % rank
+
+
+def _xla_dot_general(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    dimension_numbers: tuple[Any, Any],
+    precision_config: str | None = None,
+    preferred_element_type: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The product over contracting dimensions, as `jax.lax.dot_general`: batch dimensions first, then the rest of lhs and of rhs.
+
+    dimension_numbers: ((contracting of lhs, of rhs), (batch of lhs, of rhs)), tuples of indices, from the end where negative; an empty
+    tuple for no batch dimensions. precision_config: `default`, `high` or `highest`. preferred_element_type: the dtype of the result, in
+    which products are summed. Differentiable.
+    """
+    contracting, batch = (tuple(pair) or ((), ()) for pair in dimension_numbers)
+    numbers = tuple(
+        tuple(tuple(_place(index, side.ndim) for index in indices) for indices, side in zip(pair, (lhs, rhs), strict=True))
+        for pair in (contracting, batch)
+    )
+    preferred = None if preferred_element_type is None else np.dtype(device_dtype(preferred_element_type))
+    found: torch.Tensor = call_jax(
+        _dot_general, (lhs, rhs, numbers, None if precision_config is None else precision_config.lower(), preferred), name="dot_general"
+    )
+    return found
+
+
+def _four_bits(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.int4).astype(np.int8)
+
+
+def _xla_cast_int4(weight: torch.Tensor, int_weight: Sequence[int]) -> torch.Tensor:
+    """The values `int_weight`, or those of `weight` if the list is empty, as numbers of four bits, in an int8 tensor of its shape.
+
+    torch has no dtype of four bits; the program does have, so that XLA may keep them so.
+    """
+    given = torch.tensor(list(int_weight), dtype=torch.int8, device=weight.device).reshape(weight.shape) if len(int_weight) else weight
+    found: torch.Tensor = call_jax(_four_bits, (given,), name="cast_int4")
+    return found

@@ -1,0 +1,390 @@
+"""`Op`, an operation as users write with it: operators, and methods by the names of 2.9's builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xla_core.legacy.builder import nodes, shapes
+from xla_core.legacy.builder.constants import array_of, number_of, operand_array, scalar_array
+from xla_core.legacy.builder.nodes import XlaBuilder, XlaComputation, XlaOp
+from xla_core.legacy.builder.shapes import Shape
+from xla_core.legacy.builder.table import operator
+from xla_core.legacy.builder.windowed_methods import WindowedMethods
+
+
+def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> Op:
+    """The operation of a name of the builder's table over others. kwargs: its attributes.
+
+    Raises ValueError for an unknown name, for operations of two builders, and for shapes or attributes that do not fit; TypeError for
+    operands that are no operations.
+    """
+    operands = Op._extract_xla_ops(ops)
+    if not operands:
+        raise ValueError(f"{name} over no operations needs its builder: use mkleaf")
+    return Op(nodes.operation(operands[0].builder, name, operator(name), operands, kwargs))
+
+
+def mkleaf(name: str, builder: XlaBuilder, **kwargs: Any) -> Op:
+    """An operation over no others: "Constant", "Iota" or an empty "Tuple"."""
+    return Op(nodes.operation(builder, name, operator(name), (), kwargs))
+
+
+def mkparam(builder: XlaBuilder, param_no: int, shape: Shape) -> Op:
+    """The parameter of a number, counted from 0, of a computation under construction."""
+    if not isinstance(shape, Shape):
+        raise TypeError(f"the shape of parameter {param_no} is a Shape, not a {type(shape).__name__}: mkshape and tensor_shape make one")
+    return Op(nodes.parameter(builder, param_no, shape.shape))
+
+
+def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Shape], **kwargs: Any) -> XlaComputation:
+    """The computation of `fn(*parameters, **kwargs)`, called once with an `Op` for each shape; it returns one, or several.
+
+    A function of no parameters makes its operations with a builder of its own.
+    """
+    builder = XlaBuilder(name)
+    parameters = [mkparam(builder, number, shape) for number, shape in enumerate(shapes)]
+    root = fn(*parameters, **kwargs)
+    if isinstance(root, (tuple, list)):
+        root = Op.tuple(root, builder=builder)
+    if not isinstance(root, Op):
+        raise TypeError(f"the function of computation {name!r} gave a {type(root).__name__}: it has to give an Op, or several")
+    if shapes and root.op.builder is not builder:
+        raise ValueError(f"the result of computation {name!r} belongs to builder {root.op.builder.name!r}: it uses none of its parameters")
+    return root.build(name)
+
+
+class Op(WindowedMethods):
+    """An operation of a builder. Its methods and operators make others of the same builder; nothing runs.
+
+    A number (of Python or NumPy, or a tensor without dimensions) in the place of an operand is a constant of the other one's type; a float
+    beside integers is a ValueError.
+    """
+
+    def __init__(self, op: XlaOp) -> None:
+        self.op = op
+
+    def shape(self) -> Shape:
+        """The shape of the result."""
+        return Shape(shapes.shape_of(self.op.structs))
+
+    def builder(self) -> XlaBuilder:
+        """The builder that the operation belongs to."""
+        return self.op.builder
+
+    def build(self, name: str) -> XlaComputation:
+        """The computation that gives this result, over all parameters of the builder."""
+        return nodes.build(name, self.op)
+
+    def _make(self, name: str, *others: Any, **kwargs: Any) -> Op:
+        return mkop(name, (self, *[self._operand(name, one) for one in others]), **kwargs)
+
+    def _operand(self, name: str, value: Any, like: Any = None) -> Op:
+        if isinstance(value, (Op, XlaOp)):
+            return value if isinstance(value, Op) else Op(value)
+        kind = self.shape().dtype if like is None else like
+        return mkleaf("Constant", self.builder(), value=operand_array(value, kind, name))
+
+    def reshape(self, sizes: Sequence[int], dimensions: Sequence[int] | None = None, inferred_dimension: int | None = None) -> Op:
+        """The elements in another shape. dimensions: in which order the old ones are read."""
+        return self._make("Reshape", sizes=sizes, dimensions=dimensions, inferred_dimension=inferred_dimension)
+
+    def dynamic_reshape(self, sizes: Sequence[int]) -> Op:
+        """`reshape`: shapes are fixed here."""
+        return self._make("DynamicReshape", sizes=sizes)
+
+    def broadcast(self, sizes: Sequence[int]) -> Op:
+        """Repeated along new dimensions of these sizes, in front."""
+        return self._make("Broadcast", sizes=sizes)
+
+    def broadcast_in_dim(self, sizes: Sequence[int], dimensions: Sequence[int]) -> Op:
+        """Repeated to `sizes`; dimensions: which of those the own ones are."""
+        return self._make("BroadcastInDim", sizes=sizes, dimensions=dimensions)
+
+    def slice(self, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Op:
+        """The elements from start to limit, in each dimension."""
+        return self._make("Slice", start_indices=start_indices, limit_indices=limit_indices, strides=strides)
+
+    def slice_in_dim(self, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> Op:
+        """The elements from start to limit in one dimension."""
+        return self._make("SliceInDim", start_index=start_index, limit_index=limit_index, dimno=dimno, stride=stride)
+
+    def dynamic_slice(self, start_indices: Any, slice_sizes: Sequence[int]) -> Op:
+        """A slice that begins where operations (or numbers) say: one for each dimension, or one vector of them."""
+        return self._make("DynamicSlice", *self._starts(start_indices), slice_sizes=slice_sizes)
+
+    def dynamic_update_slice(self, update: Op, start_indices: Any) -> Op:
+        """With `update` put where operations (or numbers) say."""
+        return self._make("DynamicUpdateSlice", update, *self._starts(start_indices))
+
+    def _starts(self, starts: Any) -> list[Op]:
+        several = starts if isinstance(starts, (tuple, list)) else (starts,)
+        kind = next((one.shape().dtype for one in several if isinstance(one, Op)), "s32")
+        return [self._operand("a start index", one, kind) for one in several]
+
+    def gather(
+        self,
+        start_indices: Op,
+        offset_dims: Sequence[int],
+        collapsed_slice_dims: Sequence[int],
+        start_index_map: Sequence[int],
+        index_vector_dim: int,
+        indices_are_sorted: bool | None = None,
+        slice_sizes: Sequence[int] | None = None,
+    ) -> Op:
+        """XLA's Gather. slice_sizes: 1 for collapsed dimensions and the whole of others, if left out."""
+        return self._make(
+            "Gather",
+            start_indices,
+            offset_dims=offset_dims,
+            collapsed_slice_dims=collapsed_slice_dims,
+            start_index_map=start_index_map,
+            index_vector_dim=index_vector_dim,
+            slice_sizes=slice_sizes,
+            indices_are_sorted=indices_are_sorted,
+        )
+
+    def scatter(
+        self,
+        scatter_indices: Op,
+        updates: Op,
+        computation: XlaComputation,
+        update_window_dims: Sequence[int],
+        inserted_window_dims: Sequence[int],
+        scatter_dims_to_operand_dims: Sequence[int],
+        index_vector_dim: int,
+        indices_are_sorted: bool | None = None,
+        unique_indices: bool | None = None,
+    ) -> Op:
+        """XLA's Scatter; `computation` combines what was there with an update."""
+        return self._make(
+            "Scatter",
+            scatter_indices,
+            updates,
+            computation=computation,
+            update_window_dims=update_window_dims,
+            inserted_window_dims=inserted_window_dims,
+            scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
+            index_vector_dim=index_vector_dim,
+            indices_are_sorted=indices_are_sorted,
+            unique_indices=unique_indices,
+        )
+
+    def cast(self, to_type: str) -> Op:
+        """The values as another type."""
+        return self._make("Convert", to_type=to_type)
+
+    def bitcast(self, to_type: str) -> Op:
+        """The bits as another type."""
+        return self._make("BitcastConvert", to_type=to_type)
+
+    def pad(self, value: Op, config: Sequence[Sequence[int]]) -> Op:
+        """Padded with a number. config: elements before, after and between, for each dimension."""
+        return self._make("Pad", value, config=config)
+
+    def reduce(self, init_value: Op, computation: XlaComputation, dimensions: Sequence[int]) -> Op:
+        """Reduced along dimensions by a computation of two numbers."""
+        return self._make("Reduce", init_value, computation=computation, dimensions=dimensions)
+
+    def reduce_all(self, init_value: Op, computation: XlaComputation) -> Op:
+        """Reduced to one number."""
+        return self._make("ReduceAll", init_value, computation=computation)
+
+    def select(self, true_value: Op, false_value: Op) -> Op:
+        """One value where this is true, the other where it is not; one of them may be a number."""
+        values = true_value, false_value
+        kind = next((one.shape().dtype for one in values if isinstance(one, Op)), None)
+        if kind is None:
+            raise TypeError("Select between two numbers does not say their type: make one with Op.scalar")
+        return self._make("Select", *[self._operand("Select", one, kind) for one in values])
+
+    def transpose(self, permutation: Sequence[int]) -> Op:
+        """With the dimensions in another order."""
+        return self._make("Transpose", permutation=permutation)
+
+    def triangualr_solve(
+        self,
+        b: Op,
+        left_side: bool | None = None,
+        lower: bool | None = None,
+        unit_diagonal: bool | None = None,
+        transpose_a: bool | None = None,
+    ) -> Op:
+        """The x of `self x = b` (or `x self = b`) for a triangular matrix, upper unless `lower`."""
+        return self._make("TriangularSolve", b, left_side=left_side, lower=lower, unit_diagonal=unit_diagonal, transpose_a=transpose_a)
+
+    def clamp(self, min_value: Op, max_value: Op) -> Op:
+        """Not less than one value, nor more than the other."""
+        return self._make("Clamp", min_value, max_value)
+
+    def get_tuple_element(self, index: int) -> Op:
+        """One element of a tuple."""
+        return self._make("GetTupleElement", index=index)
+
+    def conditional(self, true_operand: Any, false_operand: Any, true_computation: XlaComputation, false_computation: XlaComputation) -> Op:
+        """The result of one of two computations, as this predicate says."""
+        choices = (true_operand, true_computation), (false_operand, false_computation)
+        operands = [one for operand, computation in choices for one in _typed((operand,), computation, self)]
+        return self._make("Conditional", *operands, true_computation=true_computation, false_computation=false_computation)
+
+    @classmethod
+    def wrap_function(cls, fn: Callable[..., Any]) -> Callable[..., Op]:
+        """`fn` of several operations as a function of one tuple; several results become a tuple."""
+
+        def wrapped(elements: Op, **kwargs: Any) -> Op:
+            result = fn(*[elements.get_tuple_element(index) for index in range(elements.shape().tuple_size())], **kwargs)
+            return cls.tuple(result) if isinstance(result, (tuple, list)) else result
+
+        return wrapped
+
+    @classmethod
+    def make_computation(cls, name: str, computation: Any, args_or_shapes: Sequence[Any], **kwargs: Any) -> XlaComputation:
+        """The computation itself, or that of a function over shapes (or operations of such)."""
+        if isinstance(computation, XlaComputation):
+            return computation
+        return create_computation(name, computation, [one.shape() if isinstance(one, Op) else one for one in args_or_shapes], **kwargs)
+
+    def mkconditional(self, ops: Sequence[Op], true_fn: Any, false_fn: Any, **kwargs: Any) -> Op:
+        """What one of two functions (or computations of a tuple) makes of `ops`, as this predicate says."""
+        operands = Op.tuple(ops)
+        branches = [
+            one if isinstance(one, XlaComputation) else Op.make_computation(name, Op.wrap_function(one), (operands,), **kwargs)
+            for name, one in (("CondTrue", true_fn), ("CondFalse", false_fn))
+        ]
+        return self.conditional(operands, operands, *branches)
+
+    def while_loop(self, condition_computation: XlaComputation, body_computation: XlaComputation) -> Op:
+        """This state after `body`, again and again while `condition` holds of it."""
+        return self._make("While", condition_computation=condition_computation, body_computation=body_computation)
+
+    @classmethod
+    def mkwhile(cls, ops: Sequence[Op], condition_fn: Any, body_fn: Any, **kwargs: Any) -> Op:
+        """The tuple of `ops` after body_fn, again and again while condition_fn holds.
+
+        The functions take one operation for each of `ops` (and kwargs), or are computations of the tuple.
+        """
+        state = Op.tuple(ops)
+        made = [
+            one if isinstance(one, XlaComputation) else Op.make_computation(name, Op.wrap_function(one), (state,), **kwargs)
+            for name, one in (("WhileCondition", condition_fn), ("WhileBody", body_fn))
+        ]
+        return state.while_loop(*made)
+
+    def get_dimension_size(self, dimension: int) -> Op:
+        """The size of a dimension, an s32. It is known now: a constant."""
+        sizes = self.shape().sizes
+        if not 0 <= dimension < len(sizes):
+            raise ValueError(f"dimension {dimension} is out of range for {self.shape()}")
+        return Op.scalar(self.builder(), sizes[dimension], "s32")
+
+    def set_dimension_size(self, size: Any, dimension: int) -> Op:
+        """Itself for its own size; raises ValueError or NotImplementedError for another."""
+        return self._make("SetDimensionSize", self._operand("SetDimensionSize", size, "s32"), dimension=dimension)
+
+    def rev(self, dimensions: Sequence[int]) -> Op:
+        """With the elements along dimensions in reverse order."""
+        return self._make("Rev", dimensions=dimensions)
+
+    def scalar_like(self, value: Any) -> Op:
+        """A number of this one's type and builder."""
+        return Op.scalar(self.builder(), value, self.shape().dtype)
+
+    def zeros_like(self) -> Op:
+        """Zeros of the same shape and type."""
+        return self.scalar_like(0).broadcast(self.shape().sizes)
+
+    def ones_like(self) -> Op:
+        """Ones of the same shape and type."""
+        return self.scalar_like(1).broadcast(self.shape().sizes)
+
+    @classmethod
+    def _extract_xla_ops(cls, ops: Sequence[Any]) -> list[XlaOp]:
+        for one in ops:
+            if not isinstance(one, (Op, XlaOp)):
+                raise TypeError(f"an operand is an Op, not a {type(one).__name__}: make one with Op.scalar or Op.constant")
+        return [one.op if isinstance(one, Op) else one for one in ops]
+
+    @classmethod
+    def tuple(cls, ops: Sequence[Any], builder: XlaBuilder | None = None) -> Op:
+        """Several results as one. builder: needed for none."""
+        return _over(builder, "Tuple", ops)
+
+    @classmethod
+    def concat_in_dim(cls, ops: Sequence[Any], dimension: int, builder: XlaBuilder | None = None) -> Op:
+        """Operations one behind the other along a dimension."""
+        return _over(builder, "ConcatInDim", ops, dimension=dimension)
+
+    @classmethod
+    def call(cls, computation: XlaComputation, ops: Sequence[Any], builder: XlaBuilder | None = None) -> Op:
+        """A computation applied to operations (or, for some of them, numbers)."""
+        return _over(builder, "Call", _typed(ops, computation), computation=computation)
+
+    @classmethod
+    def constant(cls, builder: XlaBuilder, value: Any) -> Op:
+        """A tensor, a NumPy array, a nested list or a number as it is; numbers have torch's types."""
+        return mkleaf("Constant", builder, value=array_of(value))
+
+    @classmethod
+    def scalar(cls, builder: XlaBuilder, value: Any, dtype: str | None = None) -> Op:
+        """One number; f32 where no type is named, c64 for a complex one. Raises ValueError for one that the type cannot hold."""
+        chosen = dtype or ("c64" if isinstance(number_of(value), complex) else "f32")
+        return mkleaf("Constant", builder, value=scalar_array(value, chosen))
+
+    @classmethod
+    def zero(cls, builder: XlaBuilder, dtype: str | None = None) -> Op:
+        """The number 0."""
+        return cls.scalar(builder, 0, dtype)
+
+    @classmethod
+    def one(cls, builder: XlaBuilder, dtype: str | None = None) -> Op:
+        """The number 1."""
+        return cls.scalar(builder, 1, dtype)
+
+    @classmethod
+    def iota(cls, builder: XlaBuilder, shape: Shape, iota_dimension: int) -> Op:
+        """The index in one dimension, everywhere in a shape."""
+        return mkleaf("Iota", builder, shape=shape.shape, iota_dimension=iota_dimension)
+
+    @classmethod
+    def sort(cls, ops: Sequence[Any], comparator: XlaComputation, dimension: int | None = None, is_stable: bool | None = None) -> Op:
+        """Operations sorted together along a dimension (the last if None); the comparator takes a pair of numbers of each."""
+        return mkop("Sort", ops, comparator=comparator, dimension=dimension, is_stable=is_stable)
+
+    @classmethod
+    def map(
+        cls,
+        ops: Sequence[Any],
+        computation: XlaComputation,
+        dimensions: Sequence[int],
+        static_operands: Sequence[Any] = (),
+        builder: XlaBuilder | None = None,
+    ) -> Op:
+        """A computation of numbers applied to all elements of operations."""
+        return _over(
+            builder, "Map", _typed(ops, computation), computation=computation, dimensions=dimensions, static_operands=static_operands
+        )
+
+    @classmethod
+    def to_torch_type(cls, dtype: str) -> torch.dtype:
+        """The torch dtype of a type's name."""
+        return shapes.to_torch_type(dtype)
+
+    @classmethod
+    def from_torch_type(cls, dtype: torch.dtype) -> str:
+        """The type's name of a torch dtype."""
+        return shapes.from_torch_type(dtype)
+
+
+def _typed(ops: Sequence[Any], computation: XlaComputation, owner: Op | None = None) -> list[Any]:
+    """`ops` with the numbers among them as constants of the types that the computation takes. owner: whose builder they get."""
+    first = next((one for one in (owner, *ops) if isinstance(one, Op)), None)
+    if first is None or not isinstance(computation, XlaComputation) or len(ops) != len(computation.parameters):
+        return list(ops)
+    kinds = [shapes.shape_of(one) for one in computation.parameters]
+    return [one if isinstance(kind, list) else first._operand("Call", one, kind["type"]) for one, kind in zip(ops, kinds, strict=True)]
+
+
+def _over(builder: XlaBuilder | None, name: str, ops: Sequence[Any], **kwargs: Any) -> Op:
+    return mkop(name, ops, **kwargs) if ops or builder is None else mkleaf(name, builder, **kwargs)

@@ -1,0 +1,36 @@
+"""What the subjects share: from the texts and tensors that callers give to devices and tensors of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from xla_core.api import devices
+from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.runtime import client
+from xla_core.engine.tensor.live_buffers import live_tensors
+from xla_core.engine.tensor.plain import unwrapped
+from xla_core.engine.tensor.tensor import XLATensor
+
+Tensors = Sequence[torch.Tensor]
+
+
+def recorder_named(device: str) -> Recorder:
+    """The recorder of `xla:<n>` or of a real name; of the current device for an empty text. Raises RuntimeError for another text."""
+    return client.recorder_at(devices.local_index(device)) if device else client.current_recorder()
+
+
+def plain_tensors(tensors: Tensors) -> list[XLATensor]:
+    """The xla tensors behind parameters and wrappers. Raises DeviceMismatchError for one that is not on xla."""
+    return [unwrapped(tensor) for tensor in tensors]
+
+
+def holders(first: Tensors = ()) -> dict[int, XLATensor]:
+    """The live tensors, those of `first` before others, that show all of a computed value, by the id of its buffer."""
+    found: dict[int, XLATensor] = {}
+    for tensor in (*plain_tensors(first), *live_tensors()):
+        buffer = tensor._storage.value.buffer if tensor._view is None else None
+        if buffer is not None:
+            found.setdefault(id(buffer), tensor)
+    return found

@@ -1,0 +1,166 @@
+"""Devices of the process and of the job, replicas, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from xla_core.api import devices, plugins, replicas
+from xla_core.api.hardware import addressable_runtime_device_count, global_runtime_device_attributes
+from xla_core.api.memory import MemoryInfo, get_memory_info
+from xla_core.api.processes import process_count, process_index
+from xla_core.api.replication import addressable_device_count, global_device_count, global_ordinal
+from xla_core.api.spmd_mode import use_spmd
+from xla_core.api.user_modules import xr
+from xla_core.base import config
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime.executor import wait
+from xla_core.engine.tensor.plain import unwrapped
+from xla_core.engine.tensor.values import value_of
+
+
+def _xla_get_devices() -> list[str]:
+    return [str(device) for device in devices.devices()]
+
+
+def _xla_get_all_devices() -> list[str]:
+    return [str(attributes["name"]) for attributes in xr(global_runtime_device_attributes)()]
+
+
+def _xla_num_devices() -> int:
+    return int(xr(addressable_device_count)())
+
+
+def _xla_get_default_device() -> str:
+    return str(devices.device())
+
+
+def _xla_get_default_device_ordinal() -> int:
+    return int(xr(global_ordinal)())
+
+
+def _xla_set_default_device(device: str) -> str:
+    previous = _xla_get_default_device()
+    client.set_current_index(devices.local_index(device))
+    return previous
+
+
+def _xla_real_devices(names: Sequence[str] | None = None) -> list[str]:
+    return devices.xla_real_devices(names)
+
+
+def _xla_device_kind(device: str) -> str:
+    return devices.xla_device_kind(device)
+
+
+def _xla_set_replication_devices(names: Sequence[str]) -> None:
+    replicas.join(names)
+
+
+def _xla_get_replication_devices() -> list[str]:
+    return list(replicas.joined())
+
+
+def _xla_get_replication_devices_count() -> int:
+    return len(replicas.joined())
+
+
+def _xla_runtime_is_initialized() -> bool:
+    return client.started()
+
+
+def _xla_memory_info(device: str = "") -> MemoryInfo:
+    return get_memory_info(device or None)
+
+
+def _xla_get_runtime_devices() -> list[str]:
+    return devices.xla_real_devices()
+
+
+def _prepare_to_exit() -> None:
+    if client.started():
+        for recorder in client.client().recorders:
+            wait(recorder)
+
+
+def _init_computation_client() -> None:
+    """Start the devices of this process, unless they run."""
+    client.client()
+
+
+def _init_xla_lazy_backend() -> None:
+    """Load the plugins of this project. Recording needs nothing else, and no device is started."""
+    plugins.implementations()
+
+
+def _xla_get_all_runtime_devices() -> list[str]:
+    """Real names of all physical devices of the job."""
+    return _xla_get_all_devices()
+
+
+def _xla_num_runtime_devices() -> int:
+    """Physical devices that this process addresses."""
+    return int(xr(addressable_runtime_device_count)())
+
+
+def _xla_num_global_devices() -> int:
+    """Devices of the job; one in SPMD mode."""
+    return int(xr(global_device_count)())
+
+
+def _xla_get_num_processes() -> int:
+    """Processes of the job."""
+    return int(xr(process_count)())
+
+
+def _xla_get_process_index() -> int:
+    """The number of this process in the job."""
+    return int(xr(process_index)())
+
+
+def _xla_get_all_device_attributes() -> list[dict[str, Any]]:
+    """`torch_xla.runtime.global_runtime_device_attributes`."""
+    return list(xr(global_runtime_device_attributes)())
+
+
+def _xla_get_device_attributes(device: str) -> dict[str, Any]:
+    """The attributes of the device behind `xla:<n>` or a real name. Raises RuntimeError for neither."""
+    return devices.runtime_device_attributes(device)
+
+
+def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
+    """The kind of hardware that a tensor is on: `CPU`, `CUDA`, `TPU`."""
+    return devices.xla_device_hw(value_of(unwrapped(tensor)).recorder.device)
+
+
+def _xla_get_device_ordinal(device: str) -> int:
+    """The number in `xla:<n>` or in a real name. Raises RuntimeError for another text."""
+    parsed = devices.parse_real_name(device)
+    return devices.index_of(device) if parsed is None else parsed[1]
+
+
+def _xla_get_platform_version() -> str:
+    """The version of the compiler and the driver behind the devices, as they name it."""
+    return str(client.client().devices[0].client.platform_version)
+
+
+def _xla_force_spmd_device() -> None:
+    """Switch to SPMD mode, as `torch_xla.runtime.use_spmd`."""
+    xr(use_spmd)()
+
+
+def _xla_get_spmd_config_is_locked() -> bool:
+    """Whether devices run already: SPMD mode would then have to move what is on them."""
+    return client.started()
+
+
+def _xla_get_auto_sharding() -> bool:
+    """Whether what moves to `xla` in SPMD mode is sharded by a policy, without marks."""
+    return config.AUTO_SPMD.get()
+
+
+def _xla_set_auto_sharding() -> None:
+    """Shard what moves to `xla` in SPMD mode by a policy from now on, as `torch_xla.runtime.use_spmd(auto=True)`."""
+    config.AUTO_SPMD.set(True)

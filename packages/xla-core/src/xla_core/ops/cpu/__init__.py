@@ -1,0 +1,1 @@
+"""Forms of lowerings that only XLA:CPU needs."""

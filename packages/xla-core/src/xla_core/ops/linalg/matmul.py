@@ -1,0 +1,187 @@
+"""Matrix products: mm, bmm, their add- forms, vector products, linear and matmul with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+from xla_core.ops import precision
+from xla_core.ops.elementwise.activation import gelu, relu
+from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, is_complex, is_float
+from xla_core.ops.table import Context, op, scalar
+
+Axes = Sequence[int]
+
+
+def contract(a: jax.Array, b: jax.Array, axes: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> jax.Array:
+    """Sum of products over `axes`, in the dtype that CPU torch accumulates in: float32 for half, int32 for short integers."""
+    dtype = compute_dtype(a.dtype)
+    if dtype.kind in "iu" and dtype.itemsize < 4:
+        dtype = np.dtype(np.int32)
+    inexact = is_float(dtype) or is_complex(dtype)
+    numbers = ((tuple(axes[0]), tuple(axes[1])), (tuple(batch[0]), tuple(batch[1])))
+    return lax.dot_general(a, b, numbers, precision=precision.current() if inexact else None, preferred_element_type=dtype)
+
+
+def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a @ b over the last two dimensions; equal leading dimensions are batches. Not cast back from the accumulation dtype."""
+    lead = tuple(range(a.ndim - 2))
+    return contract(a, b, ((a.ndim - 1,), (b.ndim - 2,)), (lead, lead))
+
+
+def _scaled(factor: Number | jax.Array, x: jax.Array) -> jax.Array:
+    """`factor * x`, leaving `x` alone for a constant 1."""
+    if not isinstance(factor, jax.Array) and factor == 1:
+        return x
+    return lax.mul(scalar(factor, x.dtype), x)
+
+
+def accumulate(ctx: Context, base: jax.Array, product: jax.Array, beta: Number | jax.Array, alpha: Number | jax.Array) -> jax.Array:
+    """`beta * base + alpha * product` as a result; beta = 0 ignores `base` altogether, NaN included."""
+    product = _scaled(alpha, expand(product, ctx.shape))
+    if not isinstance(beta, jax.Array) and beta == 0:
+        return cast(product, ctx.dtype)
+    addend = _scaled(beta, expand(cast(base, product.dtype), ctx.shape))
+    if isinstance(beta, jax.Array):
+        addend = lax.select(expand(lax.eq(beta, lax.full_like(beta, 0)), ctx.shape), lax.full_like(addend, 0), addend)
+    return cast(lax.add(addend, product), ctx.dtype)
+
+
+@op("mm", "bmm", "mm.dtype", "bmm.dtype", "_int_mm")
+def mm(ctx: Context, a: jax.Array, b: jax.Array, out_dtype: object = None) -> jax.Array:
+    """mm(Tensor self, Tensor mat2) -> Tensor, batched or not, and with a wider result."""
+    if ctx.dtype.itemsize > a.dtype.itemsize:
+        a, b = cast(a, ctx.dtype), cast(b, ctx.dtype)
+    return cast(matrix_product(a, b), ctx.dtype)
+
+
+@op("_foreach_mm")
+def foreach_mm(ctx: Context, left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
+    """_foreach_mm(Tensor[] self, Tensor[] mat2) -> Tensor[]"""
+    return [cast(matrix_product(a, b), a.dtype) for a, b in zip(left, right, strict=True)]
+
+
+@op("addmm", "baddbmm", scalars=("beta", "alpha"))
+def addmm(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
+    """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor, batched or not"""
+    return accumulate(ctx, base, matrix_product(a, b), beta, alpha)
+
+
+@op("addmm.dtype", "baddbmm.dtype", scalars=("beta", "alpha"))
+def addmm_dtype(
+    ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, out_dtype: object, *, beta: Number = 1, alpha: Number = 1
+) -> jax.Array:
+    """addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    return accumulate(ctx, base, matrix_product(cast(a, ctx.dtype), cast(b, ctx.dtype)), beta, alpha)
+
+
+@op("addbmm", scalars=("beta", "alpha"))
+def addbmm(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
+    """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor, summed over the batch"""
+    return accumulate(ctx, base, contract(a, b, ((0, 2), (0, 1))), beta, alpha)
+
+
+@op("mv")
+def mv(ctx: Context, matrix: jax.Array, vector: jax.Array) -> jax.Array:
+    """mv(Tensor self, Tensor vec) -> Tensor"""
+    return cast(contract(matrix, vector, ((1,), (0,))), ctx.dtype)
+
+
+@op("addmv", scalars=("beta", "alpha"))
+def addmv(ctx: Context, base: jax.Array, matrix: jax.Array, vector: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
+    """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    return accumulate(ctx, base, contract(matrix, vector, ((1,), (0,))), beta, alpha)
+
+
+def _conjugate(x: jax.Array) -> jax.Array:
+    return lax.conj(x) if is_complex(x.dtype) else x
+
+
+@op("dot")
+def dot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
+    """dot(Tensor self, Tensor tensor) -> Tensor"""
+    return cast(contract(a, b, ((0,), (0,))), ctx.dtype)
+
+
+@op("vdot")
+def vdot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
+    """vdot(Tensor self, Tensor other) -> Tensor"""
+    return dot(ctx, _conjugate(a), b)
+
+
+@op("addr", scalars=("beta", "alpha"))
+def addr(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
+    """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    column, row = lax.expand_dims(a, (1,)), lax.expand_dims(b, (0,))
+    if ctx.dtype.kind == "b":
+        terms = [expand(x, ctx.shape) for x in (column, row, base, scalar(alpha, ctx.dtype), scalar(beta, ctx.dtype))]
+        return lax.bitwise_or(lax.bitwise_and(terms[2], terms[4]), lax.bitwise_and(terms[3], lax.bitwise_and(terms[0], terms[1])))
+    dtype = compute_dtype(ctx.dtype)
+    outer = lax.mul(*broadcast(cast(column, dtype), cast(row, dtype)))
+    return accumulate(ctx, base, outer, beta, alpha)
+
+
+@op("linear")
+def linear(ctx: Context, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
+    product = contract(x, weight, ((x.ndim - 1,), (weight.ndim - 1,)))
+    return cast(product, ctx.dtype) if bias is None else accumulate(ctx, bias, product, 1, 1)
+
+
+@op("linear_backward")
+def linear_backward(
+    ctx: Context, x: jax.Array, grad: jax.Array, weight: jax.Array, output_mask: Sequence[bool]
+) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
+    """linear_backward(Tensor self, Tensor grad_output, Tensor weight, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"""
+    lead = tuple(range(x.ndim - 1))
+    to_x = to_weight = to_bias = None
+    if output_mask[0]:
+        to_x = cast(contract(grad, _conjugate(weight), ((grad.ndim - 1,), (0,))), x.dtype)
+    if output_mask[1]:
+        to_weight = cast(contract(grad, _conjugate(x), (lead, lead)), weight.dtype)
+    if output_mask[2]:
+        # Not in steps (ops/cpu/staged.py): a step is kept in memory, and training a GPT took a fifth longer.
+        to_bias = cast(lax.reduce_sum(cast(grad, compute_dtype(grad.dtype)), lead), grad.dtype)
+    return to_x, to_weight, to_bias
+
+
+@op("matmul")
+def matmul(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
+    """matmul(Tensor self, Tensor other) -> Tensor: vectors, matrices and broadcast batches of them"""
+    left = lax.expand_dims(a, (0,)) if a.ndim == 1 else a
+    right = lax.expand_dims(b, (1,)) if b.ndim == 1 else b
+    if right.ndim == 2:  # the batches of the left operand are rows of one product
+        return lax.reshape(cast(contract(left, right, ((left.ndim - 1,), (0,))), ctx.dtype), ctx.shape)
+    lead = lax.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    product = matrix_product(expand(left, (*lead, *left.shape[-2:])), expand(right, (*lead, *right.shape[-2:])))
+    return lax.reshape(cast(product, ctx.dtype), ctx.shape)
+
+
+@op("_trilinear")
+def trilinear(
+    ctx: Context, a: jax.Array, b: jax.Array, c: jax.Array, expand1: Axes, expand2: Axes, expand3: Axes, sumdim: Axes, unroll_dim: int = 1
+) -> jax.Array:
+    """_trilinear(i1, i2, i3, int[] expand1, expand2, expand3, sumdim, int unroll_dim=1): the sum of i1 * i2 * i3 over sumdim"""
+    dtype = compute_dtype(ctx.dtype)
+    a, b, c = (lax.expand_dims(cast(x, dtype), tuple(dims)) for x, dims in ((a, expand1), (b, expand2), (c, expand3)))
+    full = lax.broadcast_shapes(a.shape, b.shape, c.shape)
+    summed = {dim % len(full) for dim in sumdim}
+    # Dimensions that only `a` and `b` carry are summed first, as a matrix product where one can be made of them.
+    names = "".join(chr(ord("a") + i) for i in range(len(full)))
+    specs = ["".join(n for n, size, whole in zip(names, x.shape, full, strict=True) if size == whole) for x in (a, b, c)]
+    squeezed = [lax.squeeze(x, [i for i, (size, whole) in enumerate(zip(x.shape, full, strict=True)) if size != whole]) for x in (a, b, c)]
+    out = "".join(n for i, n in enumerate(names) if i not in summed)
+    result = jax.numpy.einsum(f"{','.join(specs)}->{out}", *squeezed, precision=precision.current())
+    return lax.reshape(cast(result, ctx.dtype), ctx.shape)
+
+
+@op("_addmm_activation", scalars=("beta", "alpha"))
+def addmm_activation(
+    ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1, use_gelu: bool = False
+) -> jax.Array:
+    """_addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, bool use_gelu=False) -> Tensor"""
+    product = addmm(ctx, base, a, b, beta=beta, alpha=alpha)
+    return gelu(product) if use_gelu else relu(product)

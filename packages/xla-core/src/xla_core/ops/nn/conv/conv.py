@@ -1,0 +1,128 @@
+"""The aten rows of convolution: channel order, transposed convolution, bias, gradients by output mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+from xla_core.ops.cpu import staged
+from xla_core.ops.cpu.in_memory import channels_first, channels_last, in_memory
+from xla_core.ops.nn.conv import choice as conv_choice
+from xla_core.ops.nn.conv.shape import Window, spatial_arguments
+from xla_core.ops.promote import cast, compute_dtype
+from xla_core.ops.table import Context, op
+
+Gradients = tuple[jax.Array | None, jax.Array | None, jax.Array | None]
+
+
+def _working_dtype(dtype: np.dtype) -> np.dtype:
+    """float32 for half precision on the CPU, whose XLA has no fast half convolution; other devices accumulate in it anyway."""
+    return compute_dtype(dtype) if jax.default_backend() == "cpu" else dtype
+
+
+def _operand(x: jax.Array) -> jax.Array:
+    """(N, C, *spatial) as (N, *spatial, C), in the working dtype."""
+    return cast(in_memory(channels_last(x)), _working_dtype(x.dtype))
+
+
+def _window(rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> Window:
+    strides, paddings, dilations = spatial_arguments(rank, stride, padding, dilation)
+    return Window(strides, paddings, dilations, groups)
+
+
+@op("convolution", "convolution_overrideable", "_convolution")
+def convolution(
+    ctx: Context,
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    *tuning: bool,
+) -> jax.Array:
+    """convolution(input, weight, Tensor? bias, stride, padding, dilation, bool transposed, output_padding, SymInt groups) -> Tensor"""
+    window = _window(x.ndim - 2, stride, padding, dilation, groups)
+    last, weight = _operand(x), cast(weight, _working_dtype(weight.dtype))
+    if 0 in (*x.shape, *weight.shape, *ctx.shape):
+        result = lax.full(ctx.shape, 0, last.dtype)
+    elif transposed:
+        result = channels_first(conv_choice.data_gradient(last, weight, ctx.shape[2:], window))
+    else:
+        result = channels_first(conv_choice.forward(last, weight, window, ctx.shape[2:]))
+    if bias is not None:
+        result = lax.add(result, lax.broadcast_in_dim(cast(bias, result.dtype), ctx.shape, (1,)))
+    return cast(result, ctx.dtype)
+
+
+def _gradients(
+    grad: jax.Array, x: jax.Array, weight: jax.Array, window: Window, transposed: bool, output_mask: Sequence[bool]
+) -> Gradients:
+    """Gradients of input, weight and bias that the mask asks for."""
+    dtype = _working_dtype(grad.dtype)
+    last_x, last_grad, matrix = _operand(x), _operand(grad), cast(weight, dtype)
+    size, kernel = x.shape[2:], weight.shape[2:]
+    empty = 0 in (*x.shape, *grad.shape, *weight.shape)
+    to_x = to_weight = to_bias = None
+    if output_mask[0] and empty:
+        to_x = lax.full(x.shape, 0, dtype)
+    elif output_mask[0] and transposed:
+        to_x = channels_first(conv_choice.forward(last_grad, matrix, window, size))
+    elif output_mask[0]:
+        to_x = channels_first(conv_choice.data_gradient(last_grad, matrix, size, window))
+    if output_mask[1] and empty:
+        to_weight = lax.full(weight.shape, 0, dtype)
+    elif output_mask[1] and transposed:  # the roles of input and gradient are exchanged
+        to_weight = conv_choice.weight_gradient(last_grad, last_x, kernel, window)
+    elif output_mask[1]:
+        to_weight = conv_choice.weight_gradient(last_x, last_grad, kernel, window)
+    if output_mask[2]:
+        to_bias = staged.total(cast(last_grad, compute_dtype(grad.dtype)), range(last_grad.ndim - 1))
+    return to_x, to_weight, to_bias
+
+
+@op("convolution_backward")
+def convolution_backward(
+    ctx: Context,
+    grad: jax.Array,
+    x: jax.Array,
+    weight: jax.Array,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Gradients:
+    """convolution_backward(grad_output, input, weight, bias_sizes, as convolution from stride to groups, bool[3] output_mask)"""
+    found = _gradients(grad, x, weight, _window(x.ndim - 2, stride, padding, dilation, groups), transposed, output_mask)
+    to_x, to_weight, to_bias = (None if g is None else cast(g, like.dtype) for g, like in zip(found, (x, weight, grad), strict=True))
+    return to_x, to_weight, to_bias
+
+
+@op("convolution_backward_overrideable")
+def convolution_backward_overrideable(
+    ctx: Context, grad: jax.Array, x: jax.Array, weight: jax.Array, *settings: Sequence[int]
+) -> Gradients:
+    """convolution_backward_overrideable: convolution_backward without bias_sizes"""
+    return convolution_backward(ctx, grad, x, weight, None, *settings)  # type: ignore[arg-type]
+
+
+@op("conv_tbc")
+def conv_tbc(ctx: Context, x: jax.Array, weight: jax.Array, bias: jax.Array, pad: int = 0) -> jax.Array:
+    """conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor: time, batch, channels; weight (kernel, I, O)"""
+    dtype = _working_dtype(x.dtype)
+    last, kernel = lax.transpose(cast(x, dtype), (1, 0, 2)), lax.transpose(cast(weight, dtype), (2, 1, 0))
+    if 0 in (*x.shape, *weight.shape, *ctx.shape):
+        result = lax.full(ctx.shape, 0, dtype)
+    else:
+        result = lax.transpose(conv_choice.forward(last, kernel, Window((1,), (pad,), (1,)), (ctx.shape[0],)), (1, 0, 2))
+    return cast(lax.add(result, lax.broadcast_in_dim(cast(bias, dtype), ctx.shape, (2,))), ctx.dtype)

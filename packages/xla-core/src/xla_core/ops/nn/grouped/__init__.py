@@ -1,0 +1,1 @@
+"""Products by groups of rows."""

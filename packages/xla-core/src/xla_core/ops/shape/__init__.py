@@ -1,0 +1,1 @@
+"""Operators that make and rearrange elements."""

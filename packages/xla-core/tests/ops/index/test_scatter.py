@@ -1,0 +1,119 @@
+"""Writes at computed positions against CPU torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import xla_core.ops.index.scatter  # noqa: F401 - registers the family
+from xla_core.testing.lowering import check_lowering, lower_once
+
+A = torch.ops.aten
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+# torch rounds every half-precision sum on its way, the device only the last
+ROUNDED_OFTEN = {"rtol": 0.03, "atol": 0.03}
+NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(3)
+
+
+def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.testing.make_tensor(shape, dtype=dtype, device="cpu", low=-4 if dtype.is_signed else 0, high=5)
+
+
+def positions(x: torch.Tensor, dim: int, *shape: int) -> torch.Tensor:
+    """Random places along `dim`, some of them twice."""
+    return torch.randint(0, x.shape[dim], shape)
+
+
+def distinct(x: torch.Tensor, dim: int, *shape: int) -> torch.Tensor:
+    """Random places along `dim`, none twice."""
+    return torch.rand_like(x, dtype=torch.float32).argsort(dim)[tuple(slice(size) for size in shape)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_scatter(dtype: torch.dtype) -> None:
+    x, src = values(dtype, 4, 5, 3), values(dtype, 4, 6, 5)
+    for dim in (0, 1, -1):
+        check_lowering(A.scatter.src, x, dim, distinct(x, dim, 3, 4, 2), src)
+        check_lowering(A.scatter.value, x, dim, distinct(x, dim, 4, 5, 3), 1)
+    check_lowering(A.scatter_add.default, x, 1, positions(x, 1, 4, 5, 3), src)
+    check_lowering(A.scatter_add.default, x, -1, positions(x, -1, 2, 3, 5), src)
+    check_lowering(A.scatter.src, x, 1, torch.empty(4, 0, 3, dtype=torch.int64), src)
+    check_lowering(A.scatter_add.default, values(dtype), 0, torch.tensor([0]), values(dtype, 1))
+    check_lowering(A.scatter.src, values(dtype), 0, torch.tensor(0), values(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("reduce", ["add", "multiply"])
+def test_scatter_with_reduction(dtype: torch.dtype, reduce: str) -> None:
+    x = values(dtype, 4, 5)
+    check_lowering(A.scatter.reduce, x, 0, positions(x, 0, 6, 5), values(dtype, 6, 5), reduce=reduce)
+    check_lowering(A.scatter.value_reduce, x, 1, positions(x, 1, 4, 7), 3, reduce=reduce)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_reductions(dtype: torch.dtype, reduce: str, include_self: bool) -> None:
+    x, src = values(dtype, 5, 4), values(dtype, 8, 4)
+    check_lowering(A.scatter_reduce.two, x, 0, positions(x, 0, 7, 3), src, reduce, include_self=include_self)
+    if reduce != "sum":
+        check_lowering(A.index_reduce.default, x, 0, positions(x, 0, 8), src, reduce, include_self=include_self)
+        check_lowering(A.index_reduce.default, x.t().contiguous(), -1, positions(x, 0, 8), src.t(), reduce, include_self=include_self)
+
+
+def test_reductions_let_nan_win() -> None:
+    x, src = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([float("nan"), 5.0, -1.0, 7.0])
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        check_lowering(A.scatter_reduce.two, x, 0, torch.tensor([0, 0, 2, 2]), src, reduce, include_self=False)
+    check_lowering(A.scatter_reduce.two, x, 0, torch.empty(0, dtype=torch.int64), src, "mean", include_self=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_whole_slices(dtype: torch.dtype) -> None:
+    x = values(dtype, 4, 5, 3)
+    tolerance = ROUNDED_OFTEN if dtype is torch.bfloat16 else {}
+    for dim in (0, 1, -1):
+        source = values(dtype, *(2 if d == dim % 3 else size for d, size in enumerate(x.shape)))
+        check_lowering(A.index_add.default, x, dim, torch.tensor([1, 1]), source, **tolerance)
+        check_lowering(A.index_copy.default, x, dim, torch.tensor([2, 0]), source)
+        check_lowering(A.index_fill.int_Scalar, x, dim, torch.tensor([-1, 0]), 1)
+    check_lowering(A.index_fill.int_Tensor, x, 1, torch.tensor(2), torch.tensor(1, dtype=dtype))
+    check_lowering(A.index_add.default, values(dtype), 0, torch.tensor([0]), values(dtype))
+    check_lowering(A.index_copy.default, values(dtype, 3), 0, torch.tensor(1), values(dtype))
+    check_lowering(A.index_fill.int_Scalar, values(dtype), 0, torch.tensor([0]), 1)
+    check_lowering(A.index_fill.int_Scalar, x, 0, torch.empty(0, dtype=torch.int64), 1)
+
+
+def test_index_add_with_alpha() -> None:
+    for dtype, alpha in ((torch.float32, 2.5), (torch.int64, -3), (torch.complex64, 1 + 2j), (torch.bfloat16, 0.5)):
+        check_lowering(A.index_add.default, values(dtype, 3, 2), 0, torch.tensor([0, 2]), values(dtype, 2, 2), alpha=alpha)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_put(dtype: torch.dtype) -> None:
+    x = values(dtype, 3, 4)
+    check_lowering(A.put.default, x, torch.tensor([[0, -1], [5, 6]]), values(dtype, 2, 2))
+    check_lowering(A.put.default, x, torch.tensor([3, 3, -9]), values(dtype, 3), True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_embedding_gradient(dtype: torch.dtype, by_frequency: bool) -> None:
+    indices = torch.tensor([[0, 2, 2], [5, 1, 2]])
+    tolerance = ROUNDED_OFTEN if dtype is torch.bfloat16 else {}
+    for padding in (-1, 2):
+        check_lowering(A.embedding_dense_backward.default, values(dtype, 2, 3, 4), indices, 6, padding, by_frequency, **tolerance)
+    check_lowering(A.embedding_dense_backward.default, values(dtype, 4), torch.tensor(3), 6, -1, by_frequency)
+    check_lowering(A.embedding_dense_backward.default, values(dtype, 0, 4), indices[0, :0], 6, -1, by_frequency)
+
+
+def test_out_of_range_writes_are_dropped() -> None:
+    x = torch.zeros(3)
+    for place in (7, -1):
+        got = lower_once(A.index_add.default, x, x, 0, torch.tensor([1, place]), torch.ones(2))[0]
+        torch.testing.assert_close(got, torch.tensor([0.0, 1.0, 0.0]))
