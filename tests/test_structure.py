@@ -65,12 +65,45 @@ def test_private_names_are_seen(source: str) -> None:
 
 
 def test_private_names_stay_in_their_modules() -> None:
+    modules = ("_compat.py", "private_torch.py", "private_jax.py")
     strays = {
         file.relative_to(ROOT).as_posix(): names
         for file in SOURCES
-        if file.name not in ("_compat.py", "private_torch.py", "private_jax.py") and (names := private_names(file.read_text(encoding="utf-8")))
+        if file.name not in modules and (names := private_names(file.read_text(encoding="utf-8")))
     }
     assert strays == {}
+
+
+# Where modules of ours are imported by names that are put together, and why. Contracts of imports do not see these.
+LOADERS: dict[str, str] = {
+    "xla-core/src/xla_core/api/user_modules.py": "a submodule of a package that its user asks for by attribute",
+    "xla-core/src/xla_core/base/private_jax.py": "modules of jaxlib",
+    "xla-core/src/xla_core/ops/families.py": "each file of a folder",
+    "xla-debug/src/xla_debug/cli.py": "the command that was asked for",
+    "xla-distributed/src/xla_distributed/collectives/ops/__init__.py": "each file of the folder",
+    "xla-serialization/src/xla_serialization/cli.py": "the command that was asked for",
+}
+OURS = ("torch_xla", "xla_core", "xla_debug", "xla_distributed", "xla_serialization", "xla_spmd")
+
+
+def imported_by_string(source: str) -> list[str]:
+    """The calls of `import_module` whose argument is no name of another's module: ours, or put together."""
+    calls = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+    ]
+    names = [node.args[0].value if isinstance(node.args[0], ast.Constant) else "" for node in calls]
+    return [ast.unparse(call) for call, name in zip(calls, names, strict=True) if str(name).partition(".")[0] in ("", *OURS)]
+
+
+@pytest.mark.parametrize("argument", ["'xla_core.ops'", "f'xla_core.{name}'", "name", "'torch_xla'"])
+def test_imports_by_string_are_seen(argument: str) -> None:
+    assert imported_by_string(f"importlib.import_module({argument})")
+    assert not imported_by_string("importlib.import_module('libtpu')")
+
+
+def test_our_modules_are_imported_by_statements() -> None:
+    by_string = {file.relative_to(ROOT / "packages").as_posix() for file in SOURCES if imported_by_string(file.read_text(encoding="utf-8"))}
+    assert by_string == LOADERS.keys()
 
 
 def test_the_tour_names_no_file_that_is_gone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import torch_xla.runtime as xr
 from xla_core.abi.process import client, topology
 from xla_spmd._compat import all_submeshes, check_before_fully_shard, make_meshes_of
+from xla_spmd.dtensor_support import support
 from xla_spmd.errors import AnnotationError, MeshError
 
 
@@ -26,7 +26,7 @@ class SpmdDeviceMesh(DeviceMesh):
     _dim_group_names: list[Any] = []  # torch's name; what is sliced and flattened gets a list of its own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        serve_dtensors()
+        support()  # so that torch.distributed.tensor knows these meshes
         super().__init__(*args, **{**kwargs, "_init_backend": False, "_rank": 0})
 
     @property
@@ -73,7 +73,7 @@ class SpmdDeviceMesh(DeviceMesh):
         Raises RuntimeError if there are several processes, none of which has such a group.
         """
         self._axis(mesh_dim, "get_group")
-        check_before_fully_shard(_refuse_fully_shard)  # it is loaded by now if this is for it
+        check_before_fully_shard(_refuse_fully_shard)  # fully_shard is imported by now if this process uses it
         if topology().process_count > 1:
             raise AnnotationError(
                 "the axes of a mesh in SPMD mode are over devices, not over processes, and have no process groups: the compiler "
@@ -88,11 +88,6 @@ class SpmdDeviceMesh(DeviceMesh):
     def _init_process_groups(*_: Any, **__: Any) -> list[Any]:
         """No names of groups."""
         return []
-
-
-def serve_dtensors() -> None:
-    """Let torch.distributed.tensor make sharded tensors on `xla` in SPMD mode, from now on. Loads it, which takes a second."""
-    importlib.import_module("xla_spmd.dtensors")
 
 
 def _refuse_fully_shard(mesh: Any) -> None:

@@ -14,10 +14,14 @@ from xla_core.abi.process import topology
 from xla_core.abi.tensors import is_pending
 from xla_spmd._compat import serve_dtensors, serve_local_map
 from xla_spmd.annotations import annotation_of
-from xla_spmd.distribute import place, xla_distribute_tensor
+from xla_spmd.distribute import full_tensor, place, redistribute, to_local, xla_distribute_tensor
 from xla_spmd.errors import AnnotationError, PartitionSpecError
 from xla_spmd.local_map import has_sharded, local_map
+from xla_spmd.placements import device_mesh_of_tensor, placements_of, spec_of
 from xla_spmd.tensor import XLAShardedTensor
+
+# With the functions above, a `DTensorSupport`.
+__all__ = ["device_mesh_of_tensor", "full_tensor", "placements_of", "redistribute", "spec_of", "to_local"]
 
 
 def from_local(

@@ -127,6 +127,11 @@ def device_mesh_of(mesh: AnyMesh) -> DeviceMesh:
     return mesh.device_mesh if isinstance(mesh, Mesh) else mesh
 
 
+def device_mesh_of_tensor(tensor: Any) -> DeviceMesh:
+    """The mesh of a wrapper, as torch has it. Raises ValueError without a mesh."""
+    return device_mesh_of(mesh_and_spec(tensor)[0])
+
+
 def spec_of(tensor: Any) -> Any:
     """The DTensorSpec of a wrapper: the same one until it is sharded otherwise."""
     mesh, spec = mesh_and_spec(tensor)

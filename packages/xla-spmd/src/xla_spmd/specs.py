@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from xla_spmd.errors import AxisError, PartitionSpecError, ShardingError
 from xla_spmd.op_sharding import NO_IDS, REPLICATED, Ids, OpSharding, ShardingType
-
-if TYPE_CHECKING:
-    from xla_spmd.mesh import Mesh
 
 # One entry per tensor dimension: the axis that splits it, by index or name, several axes (first one outermost), or None.
 PartitionSpec = tuple[int | str | None | tuple[int | str, ...], ...]
@@ -21,7 +18,23 @@ PartitionSpec = tuple[int | str | None | tuple[int | str, ...], ...]
 IndexedSpec = tuple[int | None | tuple[int, ...], ...]
 
 
-def translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) -> IndexedSpec:
+class Axes(Protocol):
+    """What a spec needs of a mesh (`xla_spmd/mesh.py`)."""
+
+    mesh_shape: tuple[int, ...]
+    axis_names: tuple[str, ...] | None
+
+    def size(self) -> int:
+        """The number of devices."""
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The index of an axis."""
+
+    def get_logical_mesh(self) -> Ids:
+        """The ids, shape `mesh_shape`."""
+
+
+def translate_named_partition_spec(mesh: Axes, partition_spec: PartitionSpec) -> IndexedSpec:
     """The spec with axis indices in place of names.
 
     Raises PartitionSpecError for an unknown name and for anything that is no entry, AxisError for a tuple inside a tuple.
@@ -31,7 +44,7 @@ def translate_named_partition_spec(mesh: Mesh, partition_spec: PartitionSpec) ->
     return tuple(_indexed(mesh, entry, partition_spec) for entry in partition_spec)
 
 
-def _indexed(mesh: Mesh, entry: Any, spec: object) -> int | None | tuple[int, ...]:
+def _indexed(mesh: Axes, entry: Any, spec: object) -> int | None | tuple[int, ...]:
     if not _splits(entry):
         return None
     if not isinstance(entry, tuple):
@@ -47,7 +60,7 @@ def _splits(entry: Any) -> bool:
     return entry is not None and not (isinstance(entry, tuple) and not entry)
 
 
-def _axis(mesh: Mesh, entry: Any, spec: object) -> int:
+def _axis(mesh: Axes, entry: Any, spec: object) -> int:
     if isinstance(entry, str):
         index = mesh.get_axis_name_idx(entry)
         if index is None:
@@ -59,7 +72,7 @@ def _axis(mesh: Mesh, entry: Any, spec: object) -> int:
     raise PartitionSpecError(f"an entry of a partition spec is an axis (index or name), a tuple of axes or None, not {entry!r}: {spec}")
 
 
-def split_axes(mesh: Mesh, partition_spec: PartitionSpec) -> list[tuple[int, ...]]:
+def split_axes(mesh: Axes, partition_spec: PartitionSpec) -> list[tuple[int, ...]]:
     """The mesh axes that split each tensor dimension; () where it is not split.
 
     Raises what `translate_named_partition_spec` does, and AxisError for an index that the mesh has not and for an axis used twice.
@@ -80,7 +93,7 @@ def split_axes(mesh: Mesh, partition_spec: PartitionSpec) -> list[tuple[int, ...
     return axes
 
 
-def tile_assignment(mesh: Mesh, partition_spec: PartitionSpec) -> Ids:
+def tile_assignment(mesh: Axes, partition_spec: PartitionSpec) -> Ids:
     """The mesh's ids with the axes of the spec in front, each tuple's axes merged into one, and the axes not named behind."""
     axes = [entry for entry in split_axes(mesh, partition_spec) if entry]
     front = [axis for entry in axes for axis in entry]
@@ -121,7 +134,7 @@ def _groups(kind: ShardingType, tiles: Ids, rank: int, replicate_dims: Collectio
     return np.arange(len(groups)).reshape([counts.get(dim, 1) for dim in range(rank)]), groups
 
 
-def op_sharding_of(mesh: Mesh, spec: IndexedSpec) -> OpSharding:
+def op_sharding_of(mesh: Axes, spec: IndexedSpec) -> OpSharding:
     """The sharding of a spec of indices. Raises AxisError as `split_axes` does."""
     tiles = tile_assignment(mesh, spec)
     if not spec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +14,11 @@ from xla_core.abi.tensors import XLATensor, tensor_behind
 from xla_spmd import local_shards
 from xla_spmd._compat import DISABLED_TORCH_FUNCTION, make_wrapper, tree_map
 from xla_spmd.annotations import annotation_of, sharding_text
+from xla_spmd.dtensor_support import support
 from xla_spmd.errors import AnnotationError
 from xla_spmd.local_shards import XLAShard
 from xla_spmd.op_sharding import ShardingType
 from xla_spmd.specs import PartitionSpec
-
-
-def _distribution(module: str) -> Any:
-    """A module that needs torch.distributed.tensor, which takes seconds to load."""
-    return importlib.import_module(f"xla_spmd.{module}")
 
 
 class _Results(threading.local):
@@ -159,19 +154,17 @@ class XLAShardedTensor(XLATensor):
     @property
     def device_mesh(self) -> Any:
         """The torch DeviceMesh that it is placed on. Raises as `placements`."""
-        module = _distribution("placements")
-        return module.device_mesh_of(module.mesh_and_spec(self)[0])
+        return support().device_mesh_of_tensor(self)
 
     @property
     def placements(self) -> tuple[Any, ...]:
         """For each mesh axis, Shard or Replicate, as it was asked for; Replicate where nobody did. Raises ValueError without a mesh."""
-        found: tuple[Any, ...] = _distribution("placements").placements_of(self)
-        return found
+        return support().placements_of(self)
 
     @property
     def _spec(self) -> Any:
         """The DTensorSpec, which is the same object until the tensor is sharded otherwise. Raises as `placements`."""
-        return _distribution("placements").spec_of(self)
+        return support().spec_of(self)
 
     def invalidate_spec_cache(self) -> None:
         """Make `_spec` anew when it is next asked for."""
@@ -191,19 +184,16 @@ class XLAShardedTensor(XLATensor):
         device_mesh: its own if None. forward_dtype: of the result. backward_dtype: in which gradients are moved.
         Raises RuntimeError without placements, and as `xla_distribute_tensor`.
         """
-        module = _distribution("distribute")
-        found: XLAShardedTensor = module.redistribute(self, device_mesh, placements, forward_dtype, backward_dtype)
-        return found
+        redistributed: XLAShardedTensor = support().redistribute(self, device_mesh, placements, forward_dtype, backward_dtype)
+        return redistributed
 
     def to_local(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
         """The plain tensor, which in SPMD mode is the whole: for what each device has, see `local_shards`. Gradients flow back."""
-        found: torch.Tensor = _distribution("distribute").to_local(self)
-        return found
+        return support().to_local(self)
 
     def full_tensor(self, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
         """The whole tensor, plain and replicated. Gradients flow back. Raises ValueError without a mesh."""
-        found: torch.Tensor = _distribution("distribute").full_tensor(self)
-        return found
+        return support().full_tensor(self)
 
     def storage_offset(self) -> int:
         """The offset of a view in the data that it shares, in elements."""

@@ -5,21 +5,22 @@ Both are looked up in `torch_xla.distributed.xla_backend` when they are used; wi
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from typing import Any
 
 import torch.distributed as dist
 
-_MODULE = "torch_xla.distributed.xla_backend"
-
 
 def _create(options: Any, group_options: Any = None) -> Any:
-    return importlib.import_module(_MODULE).create(options, group_options)
+    from torch_xla.distributed import xla_backend
+
+    return xla_backend.create(options, group_options)
 
 
 def _rendezvous(url: str, **options: Any) -> Any:
-    return importlib.import_module(_MODULE).rendezvous(url, **options)
+    from torch_xla.distributed import xla_backend
+
+    return xla_backend.rendezvous(url, **options)
 
 
 @cache

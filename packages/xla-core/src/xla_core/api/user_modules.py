@@ -12,17 +12,18 @@ R = TypeVar("R")
 
 def xr(function: Callable[P, R]) -> Callable[P, R]:
     """The function that `torch_xla.runtime` now has under the name of `function`: itself, unless it was replaced there."""
-    return _current("torch_xla.runtime", function)
+    from torch_xla import runtime
+
+    replaceable: Callable[P, R] = getattr(runtime, function.__name__)
+    return replaceable
 
 
 def xm(function: Callable[P, R]) -> Callable[P, R]:
     """As `xr`, in `torch_xla.core.xla_model`, where a collective may also be another package's."""
-    return _current("torch_xla.core.xla_model", function)
+    from torch_xla.core import xla_model
 
-
-def _current(module: str, function: Callable[P, R]) -> Callable[P, R]:
-    found: Callable[P, R] = getattr(importlib.import_module(module), function.__name__)
-    return found
+    replaceable: Callable[P, R] = getattr(xla_model, function.__name__)
+    return replaceable
 
 
 def submodule(package: str, name: str, names: tuple[str, ...]) -> Any:

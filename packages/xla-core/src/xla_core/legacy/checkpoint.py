@@ -7,7 +7,6 @@ again. Tensors that are not on an XLA device are treated as `torch.utils.checkpo
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,7 +20,9 @@ from xla_core.engine.runtime.client import current_recorder
 
 def _model() -> Any:
     """The user's functions on devices; fetched late, so that importing this starts nothing."""
-    return importlib.import_module("torch_xla.core.xla_model")
+    from torch_xla.core import xla_model
+
+    return xla_model
 
 
 def _on_xla(value: Any) -> bool:

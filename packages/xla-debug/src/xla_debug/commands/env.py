@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import platform
 import warnings
@@ -56,9 +55,9 @@ def _found() -> dict[str, Any]:
 
 def _devices() -> dict[str, Any]:
     """Kind of hardware, models and their number."""
+    import torch_xla  # noqa: F401 - as a program does: it finds the plugins, and which do not fit
     from xla_debug.core import process
 
-    importlib.import_module("torch_xla")  # as a program does: it finds the plugins, and which do not fit
     client = process.client()
     return {"kind": client.kind, "count": len(client.devices), "models": sorted({device.device_kind for device in client.devices})}
 

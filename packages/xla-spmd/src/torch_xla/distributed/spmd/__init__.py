@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from torch_xla.distributed.spmd import debugging, xla_sharding
@@ -59,6 +58,7 @@ __all__ += ["api", *_WITH_DTENSOR]
 def __getattr__(name: str) -> Any:
     """Load what needs torch.distributed.tensor, which takes seconds, at its first use."""
     if name == "api" or name in _WITH_DTENSOR:
-        api = importlib.import_module(f"{__name__}.api")
+        import torch_xla.distributed.spmd.api as api
+
         return api if name == "api" else getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

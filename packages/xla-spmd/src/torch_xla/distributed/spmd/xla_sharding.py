@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from torch_xla._internal.jax_workarounds import maybe_get_jax, maybe_get_torchax, requires_jax
 from xla_spmd.constraints import MarkShardingFunction, annotate_custom_sharding, mark_sharding_with_gradients, shard_as
 from xla_spmd.hybrid import HybridMesh
 from xla_spmd.inputs import ShardingSpec
-from xla_spmd.jax_use import maybe_get_jax, maybe_get_torchax, requires_jax
 from xla_spmd.linear import (
     EinsumLinear,
     XLAPatchedLinear,
