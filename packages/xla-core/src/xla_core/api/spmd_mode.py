@@ -9,7 +9,6 @@ from dataclasses import replace
 from xla_core.api import plugins
 from xla_core.base import config
 from xla_core.base.installation import SPMD
-from xla_core.engine.placement.sharding import spans_devices
 from xla_core.engine.runtime import client
 from xla_core.engine.runtime.topology import set_topology, topology
 from xla_core.engine.tensor import sharding
@@ -43,9 +42,9 @@ def use_spmd(auto: bool | None = False) -> None:
     config.USE_SPMD.set(True)
     _Mode.ours = True
     set_topology(replace(topology(), spmd=True))
-    if client.started() and not spans_devices(client.client().default_shardings[0]):
+    if client.started() and not client.client().placements[0].is_mesh:
         client.set_current_index(0)
-        sharding.reshard_live_data(client.enter_spmd())
+        sharding.reshard_live_data(client.enter_spmd().sharding)
 
 
 def _tensors_exist() -> bool:

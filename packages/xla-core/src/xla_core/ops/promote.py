@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 
 import jax
 import numpy as np
@@ -44,6 +44,7 @@ def is_integral(dtype: np.dtype) -> bool:
     return np.dtype(dtype).kind in "iub"
 
 
+@cache
 def compute_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which CPU torch computes on `dtype`: float32 for half precision, else `dtype` itself."""
     logical = torch_dtype(dtype)
@@ -166,10 +167,10 @@ def common_dtype(*operands: Operand) -> np.dtype:
 def as_array(operand: Operand, dtype: np.dtype) -> jax.Array:
     """An operand as an array of `dtype`, shape unchanged (numbers become 0-d)."""
     value = operand.value if isinstance(operand, Weak) else operand
-    if is_open(value):
-        value = jax.numpy.asarray(value)
-    if not isinstance(value, Number):
+    if isinstance(value, jax.Array):
         return cast(value, dtype)
+    if is_open(value):
+        return cast(jax.numpy.asarray(value), dtype)
     with np.errstate(over="ignore", invalid="ignore"):  # 1e40 is inf in float32, as in torch
         return scalar(value, dtype)
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 from jax import lax
-from jax.sharding import SingleDeviceSharding
 
 from xla_core.base.errors import LoweringError, UnsupportedOperationError
-from xla_core.engine.compile.compiler import donated_arguments, jitted
+from xla_core.engine.compile.compiler import jitted
 from xla_core.engine.compile.emit import Constants, arrays_of, program
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.entries import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, ScalarInput, ScalarKind
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.placement.placement import OneDevice
 from xla_core.ops.table import scalar
 
 F32, F64, HALF, I64 = (aval_of((3,), dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64))
@@ -42,6 +42,11 @@ def op(
 SCALE = op(lambda context, x, number: x * scalar(number, context.dtype), PLACEHOLDER, PLACEHOLDER)
 ADD = op(lambda context, x, y: x + y, PLACEHOLDER, PLACEHOLDER)
 SPLIT = op(lambda context, x: (x + 1, x + 2), PLACEHOLDER, outs=(F32, F32))
+
+
+def on_first_device(graph: Graph) -> Any:
+    placement = OneDevice(jax.local_devices()[0])
+    return jitted(graph, NOTHING, placement, placement.layout(graph, ()), "step")
 
 
 def outcome(graph: Graph, *arguments: Any, constants: Constants = NOTHING) -> list[Any]:
@@ -182,16 +187,16 @@ def test_every_lowering_runs_in_its_scope() -> None:
 
 def test_dead_buffers_are_donated_where_a_result_fits() -> None:
     graph = Graph((F32, F32, I64, F32, (ADD, 0, 1), (ADD, 4, 3)), (5,), dead=(0, 2, 3))
-    assert donated_arguments(graph) == (0,), "one result, so one buffer; the first that fits"
+    assert graph.parts.donated == (0,), "one result, so one buffer; the first that fits"
     arguments = [jax.device_put(each) for each in (X, X * 2, np.arange(3), X * 3)]
     with jax.enable_x64(True):
-        result, _ = jitted(graph, NOTHING, SingleDeviceSharding(jax.local_devices()[0]), "step")(*arguments)
+        result, _ = on_first_device(graph)(*arguments)
     np.testing.assert_array_equal(result, X * 6)
     assert [each.is_deleted() for each in arguments] == [True, False, False, False]
 
 
 def test_a_program_without_inputs_runs_on_its_device() -> None:
-    device = jax.local_devices()[-1]
+    device = jax.local_devices()[0]
     fill = op(lambda context: lax.full((3,), 7, np.float32))
-    result, token = jitted(Graph(((fill,),), (0,)), NOTHING, SingleDeviceSharding(device), "step")()
+    result, token = on_first_device(Graph(((fill,),), (0,)))()
     assert result.devices() == {device} and token.devices() == {device} and result.tolist() == [7, 7, 7]

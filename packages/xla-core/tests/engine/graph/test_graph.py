@@ -11,22 +11,20 @@ import torch
 from xla_core.base.errors import InternalError
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.aval import Aval, aval_of
-from xla_core.engine.graph.entries import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import (
-    Graph,
-    Inputs,
-    ancestors,
+from xla_core.engine.graph.entries import (
+    FLOAT_FIXED,
+    FLOAT_INPUT,
+    INT_FIXED,
+    INT_INPUT,
+    SEED,
+    ScalarInput,
+    ScalarKind,
     aval_at,
-    dead_leaves,
-    extract,
-    inputs_of,
-    live_slots,
-    operation,
     operation_at,
-    shrink,
-    store_results,
 )
+from xla_core.engine.graph.graph import Graph, Inputs, inputs_of, recorded_at
 from xla_core.engine.graph.pending_graph import PendingGraph, Recorder, Value, buffer_value
+from xla_core.engine.graph.selection import ancestors, dead_leaves, extract, live_slots, shrink, store_results
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 
 F32 = aval_of((2,), torch.float32)
@@ -177,9 +175,9 @@ def test_lines_are_those_of_the_call_or_of_the_first_one_like_it() -> None:
     graph = Graph((F32, (signed, 0), (signed, 1)), (2,), lines={2: "this.py:9"})
     assert [graph.line(slot) for slot in range(3)] == [None, "first.py:1", "this.py:9"]
     assert graph == Graph((F32, (signed, 0), (signed, 1)), (2,)), "lines are not part of the program"
-    assert operation(graph, 1)[0] is signed
+    assert recorded_at(graph.entries, 1)[0] is signed
     with pytest.raises(InternalError):
-        operation(graph, 0)
+        recorded_at(graph.entries, 0)
 
 
 BUFFER = np.zeros(2, np.float32)

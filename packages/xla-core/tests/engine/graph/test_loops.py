@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_xla
-from xla_core.engine.graph.graph import keep_live
 from xla_core.engine.graph.loop import Loop
 from xla_core.engine.graph.loop_search import find_loop, repeating_end
+from xla_core.engine.graph.selection import keep_live
 from xla_core.engine.runtime.client import current_recorder
 
 

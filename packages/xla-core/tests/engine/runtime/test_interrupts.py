@@ -19,7 +19,7 @@ from xla_core.abi.graph import Graph, register_pass
 from xla_core.abi.operators import Context, OpSpec, register_op
 from xla_core.base import errors
 from xla_core.engine.compile.cache import programs
-from xla_core.engine.graph.graph import renamed_lines
+from xla_core.engine.graph.selection import renamed_lines
 from xla_core.engine.runtime.interrupts import uninterrupted
 
 Run = Callable[..., str]
@@ -193,7 +193,7 @@ def test_ctrl_c_while_slots_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(400):  # so many dead ones are dropped by a read
         x + number
     kept.append(x - 7)
-    monkeypatch.setattr("xla_core.engine.graph.graph.renamed_lines", interrupted(renamed_lines))
+    monkeypatch.setattr("xla_core.engine.graph.selection.renamed_lines", interrupted(renamed_lines))
     with pytest.raises(KeyboardInterrupt):
         kept[0].tolist()
     expected = torch.arange(5.0) + 0.25

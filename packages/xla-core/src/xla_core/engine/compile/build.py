@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-import jax
 
 from xla_core.base import config, metrics
 from xla_core.base.dtypes import check_conversions
@@ -16,12 +15,12 @@ from xla_core.base.errors import LoweringError
 from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk
 from xla_core.engine.compile.cache import Program
-from xla_core.engine.compile.compiler import Executable, devices_of, donated_arguments, jitted, result_shardings
+from xla_core.engine.compile.compiler import Executable, jitted
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
-from xla_core.engine.placement.device_order import in_order_of, relabelled, relabelling
-from xla_core.engine.placement.sharding import sharding_text, spans_devices
+from xla_core.engine.placement.layout import Layout
+from xla_core.engine.placement.placement import Placement
 from xla_core.ops import precision
 
 # Makes of an executable what is called in its place at each execution of that program; the executable itself to stay out of the way.
@@ -48,11 +47,10 @@ def register_build_scope(scope: BuildScope) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device that a program is built for. name: of ours, for texts; default: the sharding of buffers without one of their own."""
+    """What a program is built for. name: of our device, for texts; placement: where it runs."""
 
     name: str
-    device: jax.Device
-    default: jax.sharding.Sharding
+    placement: Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +80,22 @@ def build(target: Target, graph: Graph, inputs: Inputs, program: Program, argume
 def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
     start, begin = time.time(), time.perf_counter_ns()
     check_conversions()
+    checked = config.CHECKS.get()
     if config.CORE_VERIFY.get():
         verify(graph, inputs)
-    shardings = [sharding_text(buffer.sharding) for buffer in inputs.buffers] if spans_devices(target.default) else ()
-    program.graph_hash = graph_hash(graph, program.constants, precision.get(), config.CHECKS.get(), *shardings)
+    placement = target.placement
+    constants = program.constants
+    program.graph_hash = graph_hash(graph, constants, precision.get(), checked, *placement.texts(inputs.buffers))
     program.described = _described(target, graph, program)
-    donated = donated_arguments(graph)
-    held = [buffer.sharding for buffer in inputs.buffers]
-    arguments = arguments.copy()  # as they enter; the program is run with those of the caller
-    arguments[: len(held)] = [_inside(argument, sharding, target.default) for argument, sharding in zip(arguments, held, strict=False)]
-    executable = disk.load(program.graph_hash, graph, arguments, target.device, devices_of(target.default))
+    layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
+    # As they enter; the program is run with those of the caller.
+    entered = arguments if layout.enter is None else layout.enter(arguments)
+    executable = disk.load(program.graph_hash, graph, entered, placement)
     if executable is None:
-        executable = _compile(target, graph, program, held, arguments, name)
+        executable, compiled = _compile(
+            target, graph, inputs, layout, partial(jitted, graph, constants, placement, name=name, checked=checked), entered
+        )
+        disk.store(program.graph_hash, graph, compiled, entered, placement)
         duration = time.perf_counter_ns() - begin
         metrics.counter_add("UncachedCompile")
         metrics.counter_add("CreateCompileHandles")
@@ -103,13 +105,12 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
             if request.cause is Cause.DYNAMO_EXECUTE:
                 fields["cause"] = Cause.DYNAMO_COMPILE
             known = (*inputs.fixed_floats, *inputs.fixed_ints)
-            leaves = [found.slot for found in graph.inputs()]
-            given = tuple(leaves[number] for number in donated)
-            metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=given))
-    if spans_devices(target.default):
-        executable = relabelling(executable, held, result_shardings(graph, target.default, held), target.default)
+            donated = tuple(graph.parts.leaf_slots[number] for number in graph.parts.donated)
+            metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=donated))
+    if layout.outside is not None:
+        executable = layout.outside(executable)
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
-    metrics.metric_add("InputOutputAliasCount", len(donated), Unit.NUMBER)
+    metrics.metric_add("InputOutputAliasCount", len(graph.parts.donated), Unit.NUMBER)
     for wrapper in _wrappers:
         executable = wrapper(graph, executable)
     # Last: what was cut off before has no executable, and the next execution builds it.
@@ -117,36 +118,35 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     return executable
 
 
-def _inside(argument: Any, sharding: Any, default: Any) -> Any:
-    """A buffer as it enters a program (engine/placement/device_order.py)."""
-    inside = in_order_of(sharding, default)
-    return argument if inside is sharding else relabelled(argument, inside)
+def _compile(
+    target: Target, graph: Graph, inputs: Inputs, layout: Layout, make: Callable[[Layout], Any], arguments: list[Any]
+) -> tuple[Executable, Any]:
+    """Trace and compile what `make` makes of a layout: what is called, and what was compiled.
 
-
-def _compile(target: Target, graph: Graph, program: Program, given: list[Any], arguments: list[Any], name: str) -> Executable:
-    """Trace and compile. Raises LoweringError for a lowering that fails, or if the compiler does."""
-    function = jitted(graph, program.constants, target.default, name, given)
+    Raises LoweringError for a lowering that fails, or if the compiler does.
+    """
+    function = make(layout)
     # Outside of the try: a lowering that fails says so itself, with its place in the graph.
     lowered = function.lower(*arguments)
     try:
         try:
             compiled = lowered.compile()
         except ValueError:
-            if not spans_devices(target.default):
+            if not target.placement.is_mesh:
                 raise
             # XLA cut a result in a way that no mesh here describes: have it whole.
-            function = jitted(graph, program.constants, target.default, name, given, replicate=True)
+            function = make(target.placement.layout(graph, [buffer.sharding for buffer in inputs.buffers], replicate=True))
             lowered = function.lower(*arguments)
             compiled = lowered.compile()
     except RecursionError:  # not the program's fault
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        count = len(graph.parts.operations)
         raise LoweringError(
-            f"a program of {count_operations(graph)} operations could not be compiled for {target.name}: {error}{_kept_text(lowered)}"
+            f"a program of {count} operations could not be compiled for {target.name}: {error}{_kept_text(lowered)}"
         ) from error
-    disk.store(program.graph_hash, graph, compiled, arguments, target.device, devices_of(target.default))
-    called: Executable = function  # the jit function finds what was just compiled, and is called faster than `compiled`
-    return called
+    # The jit function finds what was just compiled, and is called faster than `compiled`.
+    return function, compiled
 
 
 def _kept_text(lowered: Any) -> str:
@@ -161,17 +161,12 @@ def _kept_text(lowered: Any) -> str:
     return f"\n{text}" if shown else ""
 
 
-def count_operations(graph: Graph) -> int:
-    """The number of operations of a program."""
-    return sum(type(entry) is tuple for entry in graph.entries)
-
-
 def _described(target: Target, graph: Graph, program: Program) -> dict[str, Any]:
     """The fields that all events of a program share."""
     return {
         "device": target.name,
         "graph_hash": program.graph_hash,
-        "num_nodes": count_operations(graph),
-        "num_inputs": sum(type(entry) is not tuple and entry is not None for entry in graph.entries),
+        "num_nodes": len(graph.parts.operations),
+        "num_inputs": len(graph.parts.inputs),
         "num_outputs": len(graph.outs),
     }

@@ -37,10 +37,10 @@ from xla_core.base import config, metrics
 from xla_core.base.dtypes import conversions
 from xla_core.base.files import atomic_write, sync_file
 from xla_core.base.private_jax import jaxlib_version
-from xla_core.engine.compile.compiler import donated_arguments
 from xla_core.engine.compile.entry import Identity, UnusableError, pack, unpack
 from xla_core.engine.compile.options import compiler_options
-from xla_core.engine.graph.graph import Graph, aval_at
+from xla_core.engine.graph.graph import Graph
+from xla_core.engine.placement.placement import Placement
 from xla_core.engine.placement.sharding import sharding_at, sharding_text
 
 _HERE = Path(xla_core.__file__ or "").parent
@@ -127,28 +127,25 @@ def active() -> DiskCache | None:
     return _active
 
 
-def load(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Callable[..., Any] | None:
-    """The program stored for `key` on this kind of device, ready to call; None if there is no usable one.
-
-    devices: those that run the program together, `device` among them.
-    """
+def load(key: str, graph: Graph, arguments: list[Any], placement: Placement) -> Callable[..., Any] | None:
+    """The program stored for `key` on this kind of device, ready to call; None if there is no usable one."""
     disk = active()
     if disk is None:
         return None
-    payload = disk.load(_identity(key, graph, arguments, device, devices))
+    payload = disk.load(_identity(key, graph, arguments, placement))
     loaded = None
     if payload is not None:
         in_tree = jax.tree.structure((tuple(arguments), {}))
         out_tree = jax.tree.structure((0,) * (len(graph.outs) + 1))
         try:
-            loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, device.client, devices)
+            loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, placement.device.client, placement.devices)
         except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, EOFError, pickle.UnpicklingError) as error:
             disk.complain(f"an entry could not be loaded and the program is compiled again: {error}")
     metrics.counter_add("PersistentCacheMiss" if loaded is None else "PersistentCacheHit")
     return loaded
 
 
-def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> None:
+def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], placement: Placement) -> None:
     """Keep a program compiled for `arguments` under `key`, as `load` finds it, if there is a cache that may be written."""
     disk = active()
     if disk is None or disk.readonly:
@@ -156,13 +153,14 @@ def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], device: j
     try:
         payload, _, _ = serialize_executable.serialize(compiled)
     except (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, pickle.PicklingError) as error:
-        disk.complain(f"a program cannot be serialized on {device.platform} and is not kept: {error}")
+        disk.complain(f"a program cannot be serialized on {placement.device.platform} and is not kept: {error}")
         return
-    disk.store(_identity(key, graph, arguments, device, devices), payload)
+    disk.store(_identity(key, graph, arguments, placement), payload)
 
 
-def _identity(key: str, graph: Graph, arguments: list[Any], device: jax.Device, devices: list[jax.Device]) -> Identity:
-    places = [device.id, *(other.id for other in devices), jax.process_count()]
+def _identity(key: str, graph: Graph, arguments: list[Any], placement: Placement) -> Identity:
+    device = placement.device
+    places = [device.id, *(other.id for other in placement.devices), jax.process_count()]
     environment = f"{_environment(device)}\n{sorted(compiler_options(device.platform).items())}"
     name = hashlib.sha256(f"{key}\n{places}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
     return Identity(name, _interface(graph, arguments), environment)
@@ -170,18 +168,18 @@ def _identity(key: str, graph: Graph, arguments: list[Any], device: jax.Device, 
 
 def _interface(graph: Graph, arguments: list[Any]) -> str:
     """A program's interface as its caller knows it: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
-    donated = frozenset(donated_arguments(graph))
+    donated = frozenset(graph.parts.donated)
     taken = [
         f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (number in donated)}"
         for number, argument in enumerate(arguments)
     ]
-    given = [f"{aval_at(graph.entries, slot)}@{sharding_at(graph.entries, slot)}" for slot in graph.outs]
+    given = [f"{aval}@{sharding_at(graph.entries, slot)}" for slot, aval in zip(graph.outs, graph.parts.results, strict=True)]
     return f"{', '.join(taken)} -> {', '.join(given)}"
 
 
 def _lowerings(graph: Graph) -> list[str]:
     """Digests of the code outside this package that lowers operations of the graph."""
-    functions = {id(entry[0].lower): entry[0].lower for entry in graph.entries if type(entry) is tuple}.values()
+    functions = {id(signature.lower): signature.lower for signature in graph.parts.signatures}.values()
     return sorted({digest for function in functions if (digest := _code_digest(function))})
 
 

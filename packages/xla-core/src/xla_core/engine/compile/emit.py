@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 
 from xla_core.base.errors import LoweringError, XlaError
-from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, operation
-from xla_core.engine.graph.signature import Signature, cast, check_results
-from xla_core.engine.placement.manual import is_boundary, manual_operands, on_each_device
-from xla_core.engine.placement.sharding import spans_devices
+from xla_core.engine.graph.graph import Graph, recorded_at
+from xla_core.engine.graph.signature import Signature, WrongResult
+from xla_core.engine.placement.manual import is_boundary, is_manual, on_each_device
 from xla_core.ops.checks import Check, error_word
 
 
@@ -46,18 +46,18 @@ Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 
 
 def program(
-    graph: Graph, constants: Constants, scope: Scope | None = None, default: jax.sharding.Sharding | None = None, checked: bool = False
+    graph: Graph, constants: Constants, scope: Scope | None = None, manual: Mesh | None = None, checked: bool = False
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
     Nobody donates the token: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
     a scalar.
-    scope: entered around each lowering. default: the default sharding of buffers, for manual regions. checked: test data.
+    scope: entered around each lowering. manual: the mesh of manual regions, in SPMD mode. checked: test data.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
         checks: list[tuple[int, Check]] = []
-        env = evaluate(graph, _leaves(graph, constants, arguments), scope, default, checks if checked else None)
+        env = evaluate(graph, _leaves(graph, constants, arguments), scope, manual, checks if checked else None)
         token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
@@ -68,7 +68,7 @@ def evaluate(
     graph: Graph,
     leaves: Iterable[Any],
     scope: Scope | None = None,
-    default: jax.sharding.Sharding | None = None,
+    manual: Mesh | None = None,
     checks: list[tuple[int, Check]] | None = None,
 ) -> list[Any]:
     """The value at each slot of `graph`; None where an operation with several results stands.
@@ -78,14 +78,15 @@ def evaluate(
     rest = iter(leaves)
     env: list[Any] = []
     results: Iterator[Any] = iter(())
+    lower = _lower if manual is None else partial(_lower_in_regions, manual)
     for slot, entry in enumerate(graph.entries):
         if entry is None:
             env.append(next(results))
         elif type(entry) is tuple:
-            found: list[Check] | None = None if checks is None else []
-            made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, default, found)
+            tests: list[Check] | None = None if checks is None else []
+            made = lower(graph, slot, entry[0], [env[operand] for operand in entry[1:]], scope, tests)
             if checks is not None:
-                checks.extend((slot, check) for check in found or ())
+                checks.extend([(slot, test) for test in tests or ()])
             if len(made) == 1:
                 env.append(made[0])
             else:
@@ -109,32 +110,27 @@ def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
 
 def _leaves(graph: Graph, constants: Constants, arguments: tuple[Any, ...]) -> list[Any]:
     """The values of the leaves and scalar inputs, in slot order."""
-    entries = [entry for entry in graph.entries if isinstance(entry, (Aval, ScalarInput))]
-    buffers = iter(arguments[: sum(type(entry) is Aval for entry in entries)])
-    columns = _columns(entries, constants, arguments)
+    parts = graph.parts
+    values = dict(zip(parts.leaf_slots, arguments, strict=False))
+    columns = _columns(parts.scalars, constants, arguments[len(parts.leaves) :])
     fixed = {ScalarKind.FLOAT: iter(constants.floats), ScalarKind.INT: iter(constants.ints)}
-    leaves: list[Any] = []
-    for entry in entries:
-        if not isinstance(entry, ScalarInput):
-            leaves.append(next(buffers))
-            continue
-        number = next(fixed[entry.kind]) if entry.fixed else None
+    for slot, scalar in zip(parts.scalar_slots, parts.scalars, strict=True):
+        number = next(fixed[scalar.kind]) if scalar.fixed else None
         if number is None:
-            number = next(columns[entry.kind, entry.fixed])
-        leaves.append(typed(entry, number))
-    return leaves
+            number = next(columns[scalar.kind, scalar.fixed])
+        values[slot] = typed(scalar, number)
+    return [values[slot] for slot in parts.inputs]
 
 
-def _columns(entries: list[Any], constants: Constants, arguments: tuple[Any, ...]) -> dict[tuple[ScalarKind, bool], Iterator[Any]]:
+def _columns(scalars: Sequence[ScalarInput], constants: Constants, packed: tuple[Any, ...]) -> dict[tuple[ScalarKind, bool], Iterator[Any]]:
     """Rows of the packed arrays: first the numbers that were always inputs, then those that became inputs."""
-    input_data = [entry for entry in entries if isinstance(entry, ScalarInput)]
     became = {ScalarKind.FLOAT: constants.floats.count(None), ScalarKind.INT: constants.ints.count(None), ScalarKind.SEED: 0}
-    packed = list(arguments[len(entries) - len(input_data) :])
+    arrays = iter(packed)
     columns: dict[tuple[ScalarKind, bool], Iterator[Any]] = {}
     for kind in ScalarKind:
-        always = sum(scalar.kind is kind and not scalar.fixed for scalar in input_data)
+        always = sum([scalar.kind is kind and not scalar.fixed for scalar in scalars])
         if always + became[kind]:
-            array = packed.pop(0)
+            array = next(arrays)
             rows = [array[row] for row in range(array.shape[0])]
             columns[kind, False], columns[kind, True] = iter(rows[:always]), iter(rows[always:])
     return columns
@@ -149,44 +145,42 @@ def typed(scalar: ScalarInput, number: Any) -> Any:
     return lax.convert_element_type(number, scalar.aval.physical)
 
 
-def _lower(
-    graph: Graph, slot: int, operands: list[Any], scope: Scope | None, default: jax.sharding.Sharding | None, checks: list[Check] | None
+def _lower_in_regions(
+    mesh: Mesh, graph: Graph, slot: int, signature: Signature, operands: list[Any], scope: Scope | None, checks: list[Check] | None
 ) -> list[Any]:
-    """The results of one operation. checks: takes those of its data, outside of manual regions."""
-    if default is not None and spans_devices(default):
-        signature, *slots = operation(graph, slot)
-        if is_boundary(signature):
-            return signature.emit(operands)  # type: ignore[no-any-return]
-        manual = manual_operands(graph.entries, slots)
-        if any(manual):
-            return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, manual, default)
-    return _lower_here(graph, slot, operands, scope, checks)
+    """`_lower` in SPMD mode: an operation over manual values runs on each device of the mesh by itself, without checks of data."""
+    if is_boundary(signature):
+        return signature.call(operands)
+    _, *slots = recorded_at(graph.entries, slot)
+    manual = [is_manual(graph.parts.avals[at]) for at in slots]
+    if not any(manual):
+        return _lower(graph, slot, signature, operands, scope, checks)
+    return on_each_device(lambda local: _lower(graph, slot, signature, local, scope), operands, manual, mesh)
 
 
-def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, checks: list[Check] | None = None) -> list[Any]:
-    signature: Signature = operation(graph, slot)[0]
+def _lower(
+    graph: Graph, slot: int, signature: Signature, operands: list[Any], scope: Scope | None, checks: list[Check] | None = None
+) -> list[Any]:
+    """The results of one operation. checks: takes those of its data."""
     try:
         if scope is None:
             # Over a copy: `emit` takes the seed off it, and an error shows all operands.
-            results = signature.emit(list(operands), checks)
-        else:
-            with scope(signature.name, graph.line(slot)):
-                results = signature.emit(list(operands), checks)
+            return signature.emit(list(operands), checks)
+        with scope(signature.name, graph.lines.get(slot) or signature.line):
+            return signature.emit(list(operands), checks)
     except XlaError as error:
         error.place = graph, slot
         raise
     except (MemoryError, RecursionError):  # not the operation's fault
         raise
+    except WrongResult as error:
+        raise _failed(graph, slot, signature, operands, f"its lowering {error}") from None
     except Exception as error:
-        raise _failed(graph, slot, operands, f"{type(error).__name__}: {error}") from error
-    wrong = check_results(signature, results)
-    if wrong is not None:
-        raise _failed(graph, slot, operands, f"its lowering {wrong}")
-    return [cast(result, aval) for result, aval in zip(results, signature.outs, strict=True)]
+        raise _failed(graph, slot, signature, operands, f"{type(error).__name__}: {error}") from error
 
 
-def _failed(graph: Graph, slot: int, operands: list[Any], what: str) -> LoweringError:
-    error = LoweringError(_describe(operation(graph, slot)[0], graph.line(slot), operands, what))
+def _failed(graph: Graph, slot: int, signature: Signature, operands: list[Any], what: str) -> LoweringError:
+    error = LoweringError(_describe(signature, graph.line(slot), operands, what))
     error.place = graph, slot
     return error
 

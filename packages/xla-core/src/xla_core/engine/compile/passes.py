@@ -10,9 +10,8 @@ from collections.abc import Callable, Hashable
 
 from xla_core.base.errors import GraphEditError, InternalError, PluginError, RegistrationError, XlaError, described
 from xla_core.engine.compile.verify import verify_structure
-from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import ScalarInput
-from xla_core.engine.graph.graph import Graph, aval_at
+from xla_core.engine.graph.entries import Entry
+from xla_core.engine.graph.graph import Graph
 from xla_core.engine.placement.sharding import sharding_at
 
 GraphPass = Callable[[Graph], Graph | None]
@@ -65,14 +64,14 @@ def _check(before: Graph, made: Graph) -> None:
     if not isinstance(made, Graph):
         raise GraphEditError(f"it gave {made!r}, a pass gives a graph or None")
     verify_structure(made)
-    if _leaves(before) != _leaves(made) or before.dead != made.dead:
+    if _inputs(before) != _inputs(made) or before.dead != made.dead:
         raise GraphEditError(
             "inputs and numbers that enter the program must stay, in their order: what needs them no more leaves them unused"
         )
     if len(before.outs) != len(made.outs):
         raise GraphEditError(f"the program has {len(before.outs)} results, not {len(made.outs)}")
     for number, (old, new) in enumerate(zip(before.outs, made.outs, strict=True)):
-        wanted, found = aval_at(before.entries, old), aval_at(made.entries, new)
+        wanted, found = before.parts.avals[old], made.parts.avals[new]
         # Avals are interned.
         if wanted is not found:
             raise GraphEditError(f"result {number} of the program is {wanted}, not {found}")
@@ -82,9 +81,9 @@ def _check(before: Graph, made: Graph) -> None:
         raise GraphEditError("operations with side effects, such as collectives, must stay as they are, in their order")
 
 
-def _leaves(graph: Graph) -> list[Aval | ScalarInput]:
-    return [entry for entry in graph.entries if isinstance(entry, (Aval, ScalarInput))]
+def _inputs(graph: Graph) -> list[Entry]:
+    return [graph.entries[slot] for slot in graph.parts.inputs]
 
 
 def _effects(graph: Graph) -> list[object]:
-    return [entry[0] for entry in graph.entries if type(entry) is tuple and entry[0].has_side_effects]
+    return [signature for signature in graph.parts.signatures if signature.has_side_effects]

@@ -6,21 +6,21 @@ from typing import Any
 
 from xla_core.base.errors import internal
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, Inputs, operation
+from xla_core.engine.graph.entries import ScalarKind
+from xla_core.engine.graph.graph import Graph, Inputs, recorded_at
 from xla_core.engine.graph.signature import PLACEHOLDER
 from xla_core.engine.placement.sharding import stored_shape
 
 
 def verify(graph: Graph, inputs: Inputs) -> None:
     """Raise InternalError naming the slot and the rule that it breaks; nothing if `graph` and `inputs` are legal."""
-    leaves = [entry for entry in graph.entries if type(entry) is Aval]
+    verify_structure(graph)
+    leaves = graph.parts.leaves
     internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves get {len(inputs.buffers)} buffers")
     for number, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
         fits = buffer is not None and _fits(aval, buffer)
         internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, gets {_kind(buffer)}")  # type: ignore[misc]
     _verify_feeds(graph, inputs)
-    verify_structure(graph)
 
 
 def _fits(aval: Aval, buffer: Any) -> bool:
@@ -51,7 +51,6 @@ def _kind(buffer: object) -> str:
 
 
 def _verify_feeds(graph: Graph, inputs: Inputs) -> None:
-    input_data = [entry for entry in graph.entries if isinstance(entry, ScalarInput)]
     given = {
         (ScalarKind.FLOAT, False): len(inputs.floats),
         (ScalarKind.FLOAT, True): len(inputs.fixed_floats),
@@ -60,12 +59,12 @@ def _verify_feeds(graph: Graph, inputs: Inputs) -> None:
         (ScalarKind.SEED, False): len(inputs.seeds),
     }
     for (kind, fixed), count in given.items():
-        wanted = sum(scalar.kind is kind and scalar.fixed is fixed for scalar in input_data)
+        wanted = len(graph.numbers_of(kind, fixed))
         internal(wanted == count, lambda kind=kind, wanted=wanted, count=count: f"{wanted} numbers of {kind} get {count}")  # type: ignore[misc]
 
 
 def _verify_operation(graph: Graph, slot: int) -> None:
-    signature, *operands = operation(graph, slot)
+    signature, *operands = recorded_at(graph.entries, slot)
     internal(all(0 <= operand < slot for operand in operands), lambda: f"slot {slot} ({signature.name}) reads a later slot: {operands}")
     placeholders = _count_placeholders(signature.args) + _count_placeholders(list(signature.kwargs.values())) + signature.random
     internal(

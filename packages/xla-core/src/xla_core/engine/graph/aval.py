@@ -15,6 +15,22 @@ from xla_core.base.dtypes import device_dtype
 _SMALL = 1 << 14  # bytes
 
 
+_SHORT = {
+    torch.bool: "pred",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
+
 class Aval:
     """Shape and torch dtype of one value, and the dtype that stands for it on the device.
 
@@ -28,6 +44,8 @@ class Aval:
         self.dtype = dtype
         self.manual = manual
         self.physical: np.dtype = device_dtype(dtype)
+        name = _SHORT.get(dtype, str(dtype).removeprefix("torch."))
+        self.text = f"{name}[{','.join(map(str, shape))}]{' on each device' if manual else ''}"  # `f32[8,4]`
         self.small = self.nbytes < _SMALL
         self.integral = not (dtype.is_floating_point or dtype.is_complex)
         # Made at first use and kept here, where finding them costs nothing.
@@ -50,24 +68,9 @@ class Aval:
         return math.prod(self.shape) * self.physical.itemsize
 
     def __repr__(self) -> str:
-        name = _SHORT.get(self.dtype, str(self.dtype).removeprefix("torch."))
-        return f"{name}[{','.join(map(str, self.shape))}]{' on each device' if self.manual else ''}"
+        return self.text
 
 
-_SHORT = {
-    torch.bool: "pred",
-    torch.uint8: "u8",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
 _INTERNED: dict[tuple[tuple[int, ...], torch.dtype, bool], Aval] = {}
 
 

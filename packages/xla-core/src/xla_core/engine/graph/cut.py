@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xla_core.engine.graph.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
+from xla_core.engine.graph.graph import Graph, Inputs, inputs_of
 from xla_core.engine.graph.pending_graph import BLANK, PendingGraph, Value, computed_buffer
+from xla_core.engine.graph.selection import ancestors, extract, renamed_lines
 from xla_core.engine.graph.signature import blank
 
 

@@ -13,6 +13,7 @@ Entries hold no tensors and compare by identity and small integers, so `tuple(en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -60,3 +61,33 @@ class NamedLine(str):
     scopes: tuple[str, ...] = ()
     prefix: str = ""
     callers: tuple[str, ...] = ()
+
+
+def operation_at(entries: Sequence[Entry], slot: int) -> int:
+    """The slot of the operation, leaf or scalar input that defines the value at `slot`."""
+    if entries[slot] is None:
+        while type(entries[slot]) is not tuple:
+            slot -= 1
+    return slot
+
+
+def result_slots(entries: Sequence[Entry], slot: int) -> list[int]:
+    """The slots of the results of the operation at `slot`: its own, or those behind it."""
+    entry = entries[slot]
+    count = len(entry[0].outs) if type(entry) is tuple else 1
+    return [slot] if count == 1 else list(range(slot + 1, slot + 1 + count))
+
+
+def aval_at(entries: Sequence[Entry], slot: int) -> Aval | None:
+    """Shape and dtype of the value at `slot`; None for a Python number or an absent result."""
+    entry = entries[slot]
+    if isinstance(entry, ScalarInput):
+        return entry.aval
+    if isinstance(entry, Aval):
+        return entry
+    start = slot
+    while type(entry) is not tuple:
+        start -= 1
+        entry = entries[start]
+    outs: tuple[Aval | None, ...] = entry[0].outs
+    return outs[0] if len(outs) == 1 else outs[slot - start - 1]

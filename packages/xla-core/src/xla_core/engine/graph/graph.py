@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from xla_core.base.errors import InternalError
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import Entry, ScalarInput, ScalarKind
-from xla_core.engine.graph.pending_graph import PendingGraph, Value, buffers_made
-from xla_core.engine.graph.signature import fill
+from xla_core.engine.graph.entries import Entry, ScalarInput, ScalarKind, result_slots
+from xla_core.engine.graph.signature import Signature, fill
 
 
 class Operation(NamedTuple):
@@ -66,6 +66,86 @@ class NumberPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """The entries of a program, sorted by what they are.
+
+    leaves, scalars: the buffers and the numbers that it takes, in order, with their slots in leaf_slots and scalar_slots; inputs: both.
+    operations, signatures: of its operations, the slots and signatures. By slot, avals: the shape and dtype of the value there, None for a
+    Python number and for an absent result; makers: the slot of the operation, leaf or number that defines it. results: the avals of what it
+    gives. donated: those of its dead leaves, by number, whose buffers a result of the same shape and dtype can take over.
+    """
+
+    leaves: tuple[Aval, ...]
+    leaf_slots: tuple[int, ...]
+    scalars: tuple[ScalarInput, ...]
+    scalar_slots: tuple[int, ...]
+    inputs: tuple[int, ...]
+    operations: tuple[int, ...]
+    signatures: tuple[Signature, ...]
+    avals: tuple[Aval | None, ...]
+    makers: tuple[int, ...]
+    results: tuple[Aval | None, ...]
+    donated: tuple[int, ...]
+
+
+def _parts(entries: Sequence[Entry], outs: Sequence[int], dead: Sequence[int]) -> Parts:
+    leaves: list[Aval] = []
+    leaf_slots: list[int] = []
+    scalars: list[ScalarInput] = []
+    scalar_slots: list[int] = []
+    operations: list[int] = []
+    signatures: list[Signature] = []
+    avals: list[Aval | None] = []
+    makers: list[int] = []
+    results: tuple[Aval | None, ...] = ()  # of the operation before
+    for slot, entry in enumerate(entries):
+        maker = slot
+        if entry is None:
+            maker = operations[-1]
+            avals.append(results[slot - maker - 1])
+        elif type(entry) is tuple:
+            operations.append(slot)
+            signatures.append(entry[0])
+            results = entry[0].outs
+            avals.append(results[0] if len(results) == 1 else None)
+        elif isinstance(entry, ScalarInput):
+            scalars.append(entry)
+            scalar_slots.append(slot)
+            avals.append(entry.aval)
+        else:
+            aval = cast(Aval, entry)
+            leaves.append(aval)
+            leaf_slots.append(slot)
+            avals.append(aval)
+        makers.append(maker)
+    given = tuple([avals[slot] for slot in outs])
+    return Parts(
+        tuple(leaves),
+        tuple(leaf_slots),
+        tuple(scalars),
+        tuple(scalar_slots),
+        tuple(sorted([*leaf_slots, *scalar_slots])),
+        tuple(operations),
+        tuple(signatures),
+        tuple(avals),
+        tuple(makers),
+        given,
+        _donated([leaves[number] for number in dead], dead, given),
+    )
+
+
+def _donated(avals: Sequence[Aval], numbers: Sequence[int], results: Sequence[Aval | None]) -> tuple[int, ...]:
+    wanted = Counter([(aval.shape, aval.physical) for aval in results if aval is not None])
+    donated = []
+    for number, aval in zip(numbers, avals, strict=True):
+        kind = (aval.shape, aval.physical)
+        if wanted[kind]:
+            wanted[kind] -= 1
+            donated.append(number)
+    return tuple(donated)
+
+
+@dataclass(frozen=True)
 class Graph:
     """A program: `entries` by slot, `outs` the slots of its results, `dead` the leaves whose buffers nobody else holds.
 
@@ -83,32 +163,32 @@ class Graph:
         """Equal exactly for equal programs of this process."""
         return (self.entries, self.outs, self.dead)
 
+    @cached_property
+    def parts(self) -> Parts:
+        """Its entries, sorted. Worked out when it is first asked for: a program that is run again needs none of it."""
+        return _parts(self.entries, self.outs, self.dead)
+
     def operations(self) -> Iterator[Operation]:
         """The recorded operations, in order."""
-        for slot, entry in enumerate(self.entries):
-            if type(entry) is tuple:
-                yield self._operation(slot)
+        return map(self.operation, self.parts.operations)
 
     def inputs(self) -> Iterator[Operand]:
         """The buffers it takes, in order."""
-        for slot, entry in enumerate(self.entries):
-            if type(entry) is Aval:
-                yield self.operand(slot)
+        return map(self.operand, self.parts.leaf_slots)
 
     def operand(self, slot: int) -> Operand:
         """The value at a slot, to be asked for its shape and dtype, or to be an argument of an operation."""
-        aval, entry = aval_at(self.entries, slot), self.entries[slot]
+        aval, entry = self.parts.avals[slot], self.entries[slot]
         if aval is None:
             return Operand(slot, None, None, entry.kind.value if isinstance(entry, ScalarInput) else "none", 0)
         return Operand(slot, aval.shape, aval.dtype, repr(aval), aval.nbytes)
 
     def arguments(self, operation: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of an operation, by place and by name as the schema of its `target` has them: operands, and constants."""
-        entry: Any = self.entries[operation.slot]
-        signature, *slots = entry
-        taken = iter([self.operand(slot) for slot in slots])
-        args = tuple(fill(argument, taken) for argument in signature.args)
-        return args, {name: fill(argument, taken) for name, argument in signature.kwargs.items()}
+        signature, *slots = cast("tuple[Any, ...]", self.entries[operation.slot])
+        operands = iter([self.operand(slot) for slot in slots])
+        args = tuple(fill(argument, operands) for argument in signature.args)
+        return args, {name: fill(argument, operands) for name, argument in signature.kwargs.items()}
 
     def results_of(self, operation: Operation) -> tuple[Operand, ...]:
         """The values that an operation computes."""
@@ -117,51 +197,73 @@ class Graph:
     def users(self, *operands: Operand) -> list[Operation]:
         """The operations that take any of these values, in order."""
         slots = {operand.slot for operand in operands}
-        return [self._operation(at) for at, entry in enumerate(self.entries) if type(entry) is tuple and not slots.isdisjoint(entry[1:])]
+        return [self.operation(at) for at, (_, *taken) in self.recorded() if not slots.isdisjoint(taken)]
 
     def maker(self, operand: Operand) -> Operation | None:
         """The operation that computes a value; None for an input or a number."""
-        slot = operation_at(self.entries, operand.slot)
-        return self._operation(slot) if type(self.entries[slot]) is tuple else None
+        return self._operation_at(self.parts.makers[operand.slot])
+
+    def results(self) -> Iterator[Operation | None]:
+        """The operation that computes each result, in order; None for an input that is handed through."""
+        return (self._operation_at(self.parts.makers[slot]) for slot in self.outs)
+
+    def recorded(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """The slots of the operations with their entries, each a signature and the slots of its operands, in order."""
+        return ((slot, cast("tuple[Any, ...]", self.entries[slot])) for slot in self.parts.operations)
+
+    def user_of(self, slot: int) -> int | None:
+        """The slot of the first operation that takes the value at a slot."""
+        return next((at for at, (_, *taken) in self.recorded() if slot in taken), None)
 
     def numbers(self) -> list[int]:
         """The slots of the Python numbers that it was compiled with, floats before integers, as `CompileEvent.constants` has them."""
-        fixed = [(slot, entry.kind) for slot, entry in enumerate(self.entries) if isinstance(entry, ScalarInput) and entry.fixed]
-        return [slot for wanted in (ScalarKind.FLOAT, ScalarKind.INT) for slot, kind in fixed if kind is wanted]
+        return [*self.numbers_of(ScalarKind.FLOAT, True), *self.numbers_of(ScalarKind.INT, True)]
+
+    def numbers_of(self, kind: ScalarKind, fixed: bool) -> list[int]:
+        """The slots of the numbers of one kind that are constants until they vary (`fixed`), or inputs from the start."""
+        parts = self.parts
+        pairs = zip(parts.scalar_slots, parts.scalars, strict=True)
+        return [slot for slot, scalar in pairs if scalar.kind is kind and scalar.fixed is fixed]
 
     def places(self) -> list[NumberPlace | None]:
         """For each of `numbers()`, where in the user's code it is; None where no line is known."""
         users: dict[int, NumberPlace] = {}
         seen: Counter[NumberPlace] = Counter()
-        for slot, entry in enumerate(self.entries):
-            line = self.line(slot)
-            if type(entry) is tuple and line is not None:
-                for operand, taken in enumerate(entry[1:]):
-                    if type(self.entries[taken]) is ScalarInput:
-                        place = NumberPlace(line, entry[0].name.translate(_NO_DIGITS), operand)
-                        users[taken] = place._replace(turn=seen[place])
-                        seen[place] += 1
+        scalars = {*self.parts.scalar_slots}
+        for slot, (signature, *operands) in self.recorded() if scalars else ():
+            line = self.lines.get(slot) or signature.line
+            for operand, taken in enumerate(operands) if line is not None else ():
+                if taken in scalars:
+                    place = NumberPlace(line, signature.name.translate(_NO_DIGITS), operand)
+                    users[taken] = place._replace(turn=seen[place])
+                    seen[place] += 1
         return [users.get(slot) for slot in self.numbers()]
 
     def scheduled(self) -> set[int]:
         """Which of `numbers()` optimizers use: they may be others in the next step."""
-        taken = {slot for entry in self.entries if type(entry) is tuple and entry[0].scheduled for slot in entry[1:]}
+        taken = {slot for _, (signature, *operands) in self.recorded() if signature.scheduled for slot in operands}
         return {number for number, slot in enumerate(self.numbers()) if slot in taken}
 
-    def results(self) -> Iterator[Operation | None]:
-        """The operation that computes each result, in order; None for an input that is handed through."""
-        for slot in self.outs:
-            place = operation_at(self.entries, slot)
-            yield self._operation(place) if type(self.entries[place]) is tuple else None
+    def operation(self, slot: int) -> Operation:
+        """The operation at a slot. Raises InternalError if none stands there."""
+        signature, *operands = recorded_at(self.entries, slot)
+        return Operation(signature.name, signature.text(), self.line(slot), slot, tuple(operands), signature.target)
 
-    def _operation(self, slot: int) -> Operation:
-        entry = operation(self, slot)
-        return Operation(entry[0].name, entry[0].text(), self.line(slot), slot, entry[1:], entry[0].target)
+    def _operation_at(self, slot: int) -> Operation | None:
+        return self.operation(slot) if type(self.entries[slot]) is tuple else None
 
     def line(self, slot: int) -> str | None:
         """The user's line of the operation at `slot`: of this very call if captured, else where its signature was first seen."""
         entry = self.entries[slot]
         return self.lines.get(slot) or (entry[0].line if type(entry) is tuple else None)
+
+
+def recorded_at(entries: Sequence[Entry], slot: int) -> tuple[Any, ...]:
+    """The operation entry at `slot`: its signature, then the slots of its operands. Raises InternalError if none stands there."""
+    entry = entries[slot]
+    if type(entry) is not tuple:
+        raise InternalError(f"slot {slot} holds {entry}, not an operation")
+    return entry
 
 
 @dataclass(slots=True)
@@ -195,193 +297,3 @@ def _column(inputs: Inputs, scalar: ScalarInput) -> list[Any]:
     if scalar.kind is ScalarKind.INT:
         return inputs.fixed_ints if scalar.fixed else inputs.ints
     return inputs.seeds
-
-
-def operation_at(entries: Sequence[Entry], slot: int) -> int:
-    """The slot of the operation, leaf or scalar input that defines the value at `slot`."""
-    if entries[slot] is None:
-        while type(entries[slot]) is not tuple:
-            slot -= 1
-    return slot
-
-
-def result_slots(entries: Sequence[Entry], slot: int) -> list[int]:
-    """The slots of the results of the operation at `slot`: its own, or those behind it."""
-    entry = entries[slot]
-    count = len(entry[0].outs) if type(entry) is tuple else 1
-    return [slot] if count == 1 else list(range(slot + 1, slot + 1 + count))
-
-
-def ancestors(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
-    """The slots of all leaves, scalar inputs and operations that `slots` need, ascending."""
-    entries = pending_graph.entries
-    seen: set[int] = set()
-    stack = [operation_at(entries, slot) for slot in slots]
-    while stack:
-        slot = stack.pop()
-        if slot in seen:
-            continue
-        seen.add(slot)
-        entry = entries[slot]
-        if type(entry) is tuple:
-            for operand in entry[1:]:
-                stack.append(operation_at(entries, operand) if entries[operand] is None else operand)
-    return sorted(seen)
-
-
-def dependants(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
-    """`slots`, of operations or leaves, and the slots of all that is computed from them; results of operations included."""
-    bad = set(slots)
-    for slot, entry in enumerate(pending_graph.entries):
-        if type(entry) is tuple:
-            if slot in bad or not bad.isdisjoint(entry[1:]):
-                count = len(entry[0].outs)
-                bad.update(range(slot, slot + (1 if count == 1 else 1 + count)))
-    return bad
-
-
-def extract(pending_graph: PendingGraph, slots: list[int]) -> tuple[list[Entry], dict[int, int], dict[int, Any]]:
-    """Copy `slots` (closed under ancestors, ascending) to a new numbering: entries, old slot → new slot, input data."""
-    if len(slots) == len(pending_graph.entries):
-        return list(pending_graph.entries), dict(zip(slots, slots, strict=True)), dict(pending_graph.input_data)
-    entries: list[Entry] = []
-    renamed: dict[int, int] = {}
-    input_data: dict[int, Any] = {}
-    for slot in slots:
-        if slot in renamed:
-            continue
-        entry = pending_graph.entries[slot]
-        block = [slot]
-        if type(entry) is tuple and len(entry[0].outs) > 1:
-            # Results stay right behind their operation; one that a read has computed is a leaf among them.
-            block = list(range(slot, slot + len(entry[0].outs) + 1))
-        for old in block:
-            new = renamed[old] = len(entries)
-            copied = pending_graph.entries[old]
-            if type(copied) is tuple:
-                copied = (copied[0], *[renamed[operand] for operand in copied[1:]])
-            elif copied is not None:
-                input_data[new] = pending_graph.input_data[old]
-            entries.append(copied)
-    return entries, renamed, input_data
-
-
-def renamed_lines(pending_graph: PendingGraph, renamed: Mapping[int, int]) -> dict[int, str]:
-    """The user's lines that were captured, by new slot."""
-    return {renamed[slot]: line for slot, line in pending_graph.lines.items() if slot in renamed}
-
-
-def live_slots(pending_graph: PendingGraph) -> list[int]:
-    """Slots of pending values that somebody still holds, ascending."""
-    input_data = pending_graph.input_data
-    live = [slot for slot, reference in enumerate(pending_graph.refs) if reference() is not None]
-    return [slot for slot in live if slot not in input_data]
-
-
-def live_values(pending_graph: PendingGraph) -> list[Value]:
-    """The pending values that somebody still holds, in the order of their slots, held by this list."""
-    return [value for slot in live_slots(pending_graph) if (value := pending_graph.refs[slot]()) is not None]
-
-
-def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
-    """Numbers of the leaves whose buffers nobody but the pending graph holds; not of small ones, whose memory is worth no other program.
-
-    So a prompt that is still held is read by the same program as the tokens that follow it.
-    """
-    entries, refs = pending_graph.entries, pending_graph.refs
-    leaves: list[Any] = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
-    return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
-
-
-def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
-    """The results, not computed yet, of those operations among `slots` that must not run twice, ascending."""
-    found = []
-    for slot in slots:
-        entry = pending_graph.entries[slot]
-        if type(entry) is tuple and entry[0].has_side_effects:
-            found.extend([result for result in result_slots(pending_graph.entries, slot) if result not in pending_graph.input_data])
-    return found
-
-
-def wanted_outside(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
-    """The pending results among `slots` (closed under ancestors) that operations outside, which lead to something alive, read.
-
-    A loop that reads a value of the last turn while the next turn is pending would otherwise carry all turns along: nobody holds the
-    state of the last turn, and each read would compute it anew, in a longer program.
-    """
-    inside = set(slots)
-    outside = [slot for slot in ancestors(pending_graph, live_slots(pending_graph)) if slot not in inside]
-    read: set[int] = set()
-    for slot in outside:
-        entry = pending_graph.entries[slot]
-        if type(entry) is tuple:
-            read.update(entry[1:])
-    return {slot for slot in read if slot not in pending_graph.input_data and operation_at(pending_graph.entries, slot) in inside}
-
-
-def store_results(pending_graph: PendingGraph, slots: list[int], buffers: list[Any]) -> None:
-    """Turn pending results that were computed into leaves; whoever holds them follows."""
-    for slot, buffer in zip(slots, buffers, strict=True):
-        value: Value | None = pending_graph.refs[slot]()
-        if value is not None:
-            value.buffer = buffer
-            next(buffers_made)
-        # Also of values that nobody holds any more: pending operations read them.
-        pending_graph.entries[slot] = aval_at(pending_graph.entries, slot)
-        pending_graph.input_data[slot] = buffer
-    # In slot order: the arguments of a program, and the numbers of dead leaves, follow the dictionary.
-    pending_graph.input_data = dict(sorted(pending_graph.input_data.items()))
-
-
-def shrink(pending_graph: PendingGraph, slots: list[int]) -> None:
-    """Drop from `pending_graph` all but `slots` (closed under ancestors, ascending); live values follow to their new places."""
-    entries, renamed, input_data = extract(pending_graph, slots)
-    refs = [pending_graph.refs[old] for old in renamed]
-    for old, new in renamed.items():
-        value: Value | None = pending_graph.refs[old]()
-        if value is not None and value.pending_graph is pending_graph and value.slot == old:
-            value.slot = new
-    reads = {
-        (renamed[base], spec): renamed[slot] for (base, spec), slot in pending_graph.reads.items() if base in renamed and slot in renamed
-    }
-    lines = renamed_lines(pending_graph, renamed)
-    pending_graph.filled = [(holder, renamed[slot], number) for holder, slot, number in pending_graph.filled if slot in renamed]
-    dropped = [reference() for slot, reference in enumerate(pending_graph.refs) if slot not in renamed]
-    for value in dropped:
-        if value is not None and value.pending_graph is pending_graph:
-            value.pending_graph = None  # a leaf that no pending operation reads
-    pending_graph.entries, pending_graph.refs, pending_graph.input_data, pending_graph.reads, pending_graph.lines = (
-        entries,
-        refs,
-        input_data,
-        reads,
-        lines,
-    )
-
-
-def keep_live(pending_graph: PendingGraph) -> None:
-    """Drop what nothing alive needs."""
-    shrink(pending_graph, ancestors(pending_graph, [operation_at(pending_graph.entries, slot) for slot in live_slots(pending_graph)]))
-
-
-def operation(graph: Graph, slot: int) -> tuple[Any, ...]:
-    """The operation entry at `slot`: its signature, then the slots of its operands."""
-    entry = graph.entries[slot]
-    if type(entry) is not tuple:
-        raise InternalError(f"slot {slot} holds {entry}, not an operation")
-    return entry
-
-
-def aval_at(entries: Sequence[Entry], slot: int) -> Aval | None:
-    """Shape and dtype of the value at `slot`; None for a Python number or an absent result."""
-    entry = entries[slot]
-    if isinstance(entry, ScalarInput):
-        return entry.aval
-    if isinstance(entry, Aval):
-        return entry
-    start = slot
-    while type(entry) is not tuple:
-        start -= 1
-        entry = entries[start]
-    outs: tuple[Aval | None, ...] = entry[0].outs
-    return outs[0] if len(outs) == 1 else outs[slot - start - 1]

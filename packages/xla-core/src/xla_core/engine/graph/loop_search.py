@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.graph import aval_at, operation_at
+from xla_core.engine.graph.entries import aval_at, operation_at
 from xla_core.engine.graph.loop import Loop
 from xla_core.engine.graph.pending_graph import PendingGraph
 from xla_core.engine.graph.signature import Signature

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import NamedLine, ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, Inputs, aval_at, operation_at, result_slots
+from xla_core.engine.graph.entries import NamedLine, ScalarInput, ScalarKind, result_slots
+from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
@@ -67,13 +67,13 @@ def node_text(graph: Graph, device: str, numbers: Mapping[int, Any] | None = Non
     roots = {slot: place for place, slot in enumerate(graph.outs)}
     rows: list[str] = []
     for slot, entry in enumerate(graph.entries):
-        if entry is None or operation_at(graph.entries, slot) != slot:
+        if graph.parts.makers[slot] != slot:
             continue
         node = f"%{len(rows)}"
         slots = result_slots(graph.entries, slot)
         names.update({at: node if len(slots) == 1 else f"{node}.{place}" for place, at in enumerate(slots)})
         shape = _shape(graph, slots)
-        if isinstance(entry, tuple) and not isinstance(entry, ScalarInput):
+        if type(entry) is tuple:
             call, attributes = f"{_name(entry[0])}({', '.join(names[at] for at in entry[1:])})", _attributes(entry[0], len(slots))
         else:
             call, attributes = _input(entry, device, (numbers or {}).get(slot), (shardings or {}).get(slot))
@@ -94,15 +94,15 @@ def numbers_of(graph: Graph, inputs: Inputs) -> dict[int, Any]:
         (ScalarKind.INT, False): iter(inputs.ints),
         (ScalarKind.SEED, False): iter(inputs.seeds),
     }
-    scalars = [(slot, entry) for slot, entry in enumerate(graph.entries) if isinstance(entry, ScalarInput)]
-    return {slot: next(columns[entry.kind, entry.fixed]) for slot, entry in scalars}
+    parts = graph.parts
+    return {slot: next(columns[scalar.kind, scalar.fixed]) for slot, scalar in zip(parts.scalar_slots, parts.scalars, strict=True)}
 
 
 def _shape(graph: Graph, slots: list[int]) -> str:
     entry = graph.entries[slots[0]]
     if isinstance(entry, ScalarInput) and entry.aval is None:
         return _OF_NUMBERS[entry.kind]
-    avals = [aval_at(graph.entries, slot) for slot in slots]
+    avals = [graph.parts.avals[slot] for slot in slots]
     texts = ["token[]" if aval is None else shape_text(aval) for aval in avals]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 

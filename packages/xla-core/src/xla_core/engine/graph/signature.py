@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -84,23 +84,48 @@ class Signature:
         self.has_bodies = has_bodies
 
     def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
-        """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data."""
+        """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data.
+
+        Raises WrongResult for other results than were inferred.
+        """
+        return _check_and_cast(self, self.call(operands, checks))
+
+    def call(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
+        """As `emit`, without a look at the results: those of the boundary of a manual region are not what is inferred for one device."""
         # Recording puts it last, behind all operands that arguments have.
         seed = operands.pop() if self.random else None
         rest = iter(operands)
         args = [fill(arg, rest) for arg in self.args]
         kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
-        context = Context(tuple(None if aval is None else aval.struct for aval in self.inferred), seed, checks)
+        context = Context(tuple([None if aval is None else aval.struct for aval in self.inferred]), seed, checks)
         result = self.lower(context, *args, **kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
     def text(self) -> str:
         """The same text in every process for the same operation (part of the on-disk key)."""
         inner = [repr(arg) for arg in self.args] + [f"{name}={arg!r}" for name, arg in self.kwargs.items()]
-        return f"{self.name}({', '.join(inner)})->{','.join(map(repr, self.inferred))};{','.join(map(repr, self.outs))}"
+        return f"{self.name}({', '.join(inner)})->{_texts(self.inferred)};{_texts(self.outs)}"
+
+    def call_text(self, slots: Sequence[int]) -> str:
+        """`aten.add.Tensor(%1, %2, alpha=2)` for a call with the operands at these slots."""
+        names = iter([f"%{slot}" for slot in slots])
+        shown = [_argument_text(argument, names) for argument in self.args]
+        shown += [f"{name}={_argument_text(argument, names)}" for name, argument in self.kwargs.items()]
+        shown += [f"seed={name}" for name in names]
+        return f"{self.name}({', '.join(shown)})"
 
     def __repr__(self) -> str:
         return f"Signature({self.text()})"
+
+
+def _texts(avals: Sequence[Aval | None]) -> str:
+    return ",".join(["None" if aval is None else aval.text for aval in avals])
+
+
+def _argument_text(argument: Any, names: Iterator[str]) -> str:
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join([_argument_text(item, names) for item in argument])}]"
+    return next(names) if argument is PLACEHOLDER else repr(argument)
 
 
 def blank(aval: Aval) -> Signature:
@@ -121,20 +146,21 @@ def fill(arg: Any, operands: Iterator[Any]) -> Any:
     return arg
 
 
-def check_results(signature: Signature, results: list[Any]) -> str | None:
-    """Check a lowering's results against what was inferred: the difference in words, or None."""
+class WrongResult(Exception):
+    """A lowering gave what was not inferred: the difference in words."""
+
+
+def _check_and_cast(signature: Signature, results: list[Any]) -> list[Any]:
+    """A lowering's results in the dtypes that their slots hold. Raises WrongResult for other ones than were inferred."""
     if len(results) != len(signature.inferred):
-        return f"gave {len(results)} results where {len(signature.inferred)} were inferred"
-    for number, (result, aval) in enumerate(zip(results, signature.inferred, strict=True)):
+        raise WrongResult(f"gave {len(results)} results where {len(signature.inferred)} were inferred")
+    cast = []
+    for number, (result, aval, out) in enumerate(zip(results, signature.inferred, signature.outs, strict=True)):
         if (result is None) != (aval is None):
-            return f"result {number} is {'missing' if result is None else 'unexpected'}"
+            raise WrongResult(f"result {number} is {'missing' if result is None else 'unexpected'}")
         if aval is not None and (result.shape != aval.shape or result.dtype != aval.physical):
-            return f"result {number} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})"
-    return None
-
-
-def cast(result: jax.Array | None, aval: Aval | None) -> jax.Array | None:
-    """A result in the dtype its slot holds."""
-    if result is None or aval is None or result.dtype == aval.physical:
-        return result
-    return jax.lax.convert_element_type(result, aval.physical)
+            raise WrongResult(f"result {number} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})")
+        if result is not None and out is not None and result.dtype != out.physical:
+            result = jax.lax.convert_element_type(result, out.physical)
+        cast.append(result)
+    return cast

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from xla_core.base.errors import InternalError
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import Entry
-from xla_core.engine.graph.graph import aval_at, renamed_lines, result_slots
+from xla_core.engine.graph.entries import Entry, aval_at, result_slots
 from xla_core.engine.graph.pending_graph import PendingGraph, Value
+from xla_core.engine.graph.selection import renamed_lines
 
 Fill = Callable[[Any, Aval, Any], Any]
 

@@ -11,25 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
-from xla_core.base.errors import internal
 from xla_core.engine.graph.aval import Aval, aval_of
-from xla_core.engine.graph.entries import Entry
-from xla_core.engine.graph.graph import aval_at
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
-from xla_core.engine.placement.sharding import Sharding, shard_count, spans_devices
+from xla_core.engine.placement.sharding import Sharding, shard_count
 
 REPLICA_AXIS = "replica"  # of the mesh over which replicas, or the devices of a manual region, run: lowerings of collectives name it
 _ENTER, _LEAVE = "xla.enter_manual", "xla.leave_manual"
 _REPLICATED, _SHARDED = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
-
-
-def manual_sharding(default: jax.sharding.Sharding) -> NamedSharding:
-    """The sharding of a manual value over the devices of a program. Raises InternalError outside SPMD mode."""
-    internal(spans_devices(default), lambda: f"a manual value is sharded over all devices, not over {default}")
-    devices: Any = default.mesh.devices  # type: ignore[attr-defined]
-    return NamedSharding(Mesh(devices.reshape(-1), (REPLICA_AXIS,)), _SHARDED)
 
 
 def shard_shape(shape: Sequence[int], sharding: Sharding) -> tuple[int, ...]:
@@ -78,16 +68,16 @@ def is_boundary(signature: Signature) -> bool:
     return signature.name in (_ENTER, _LEAVE)
 
 
-def manual_operands(entries: Sequence[Entry], slots: Sequence[int]) -> list[bool]:
-    """For each operand, whether it is a manual value."""
-    avals = [aval_at(entries, slot) for slot in slots]
-    return [aval is not None and aval.manual for aval in avals]
+def is_manual(aval: Aval | None) -> bool:
+    """Whether a value is a manual one."""
+    return aval is not None and aval.manual
 
 
-def on_each_device(
-    function: Callable[[list[Any]], list[Any]], operands: list[Any], manual: list[bool], default: jax.sharding.Sharding
-) -> list[Any]:
-    """`function` on each device, over its shard of the operands that are manual values and over the whole of the others."""
+def on_each_device(function: Callable[[list[Any]], list[Any]], operands: list[Any], manual: list[bool], mesh: Mesh) -> list[Any]:
+    """`function` on each device of a mesh, over its shard of the operands that are manual values and over the whole of the others.
+
+    mesh: with the axis REPLICA_AXIS.
+    """
     traced = [number for number, operand in enumerate(operands) if isinstance(operand, jax.Array)]
     missing: list[int] = []
 
@@ -100,7 +90,7 @@ def on_each_device(
         return tuple(result[None] for result in results if result is not None)
 
     specs = tuple(_SHARDED if manual[number] else _REPLICATED for number in traced)
-    mapped = jax.shard_map(one, mesh=manual_sharding(default).mesh, in_specs=specs, out_specs=_SHARDED, check_vma=False)
+    mapped = jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=_SHARDED, check_vma=False)
     made: list[Any] = list(mapped(*[operands[number] for number in traced]))
     for place in missing:
         made.insert(place, None)

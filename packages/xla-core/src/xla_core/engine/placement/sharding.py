@@ -11,8 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import Entry
-from xla_core.engine.graph.graph import operation_at
+from xla_core.engine.graph.entries import Entry, operation_at
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 
 _NAME = "xla.sharding_constraint"
@@ -30,11 +29,6 @@ def replicated_over(devices: np.ndarray[Any, Any]) -> NamedSharding:
             factor += 1
     names = tuple(f"{_AXIS}{number}" for number in range(max(1, len(sizes))))
     return NamedSharding(Mesh(devices.reshape(sizes or [1]), names), PartitionSpec())
-
-
-def spans_devices(default: Any) -> bool:
-    """Whether this is the default sharding of SPMD mode: buffers are arrays of one program over all devices of the job."""
-    return isinstance(default, NamedSharding) and default.mesh.axis_names[0] == f"{_AXIS}0"
 
 
 @dataclass(frozen=True, slots=True)

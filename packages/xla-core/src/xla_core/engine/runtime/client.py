@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh as JaxMesh
 
 from xla_core.base import config, metrics
 from xla_core.base.errors import DeviceIndexError, ExecutionError, UnknownDeviceError
@@ -22,7 +22,7 @@ from xla_core.base.private_jax import import_dialects, leave_runtime_to_parent
 from xla_core.engine.graph import rng
 from xla_core.engine.graph.pending_graph import NO_LIMIT, ForkedPendingGraph, Lock, Recorder, forked_error
 from xla_core.engine.placement.manual import REPLICA_AXIS
-from xla_core.engine.placement.sharding import replicated_over, spans_devices
+from xla_core.engine.placement.placement import Mesh, OneDevice, Placement, Replicas, over_mesh
 from xla_core.engine.runtime.topology import topology
 
 _logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Client:
     """The devices that this process addresses, and one recorder for each.
 
     kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
-    default_shardings: of buffers, for each device: on it alone; among replicas in several processes, as this process's shard of a
+    placements: for each recorder where data is: on one device; among replicas in several processes, as this process's shard of a
         "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives); in SPMD mode,
         where `xla:0` stands for all devices of the job, replicated over them unless a sharding was set for the data.
     """
@@ -41,7 +41,12 @@ class Client:
     kind: str
     devices: tuple[jax.Device, ...]
     recorders: tuple[Recorder, ...]
-    default_shardings: tuple[jax.sharding.Sharding, ...]
+    placements: tuple[Placement, ...]
+
+    @property
+    def default_shardings(self) -> tuple[jax.sharding.Sharding, ...]:
+        """The sharding of buffers without one of their own, for each recorder."""
+        return tuple(placement.sharding for placement in self.placements)
 
 
 _lock = threading.Lock()
@@ -236,16 +241,16 @@ def _start() -> Client:
     recorders = tuple(Recorder(index) for index in range(1 if config.USE_SPMD.get() else len(devices)))
     for recorder in recorders:
         _set_mode(recorder, eager())
-    return Client(kind, devices, recorders, _default_shardings(devices, platform))
+    return Client(kind, devices, recorders, _placements(devices, platform))
 
 
-def _default_shardings(devices: tuple[jax.Device, ...], platform: str) -> tuple[jax.sharding.Sharding, ...]:
+def _placements(devices: tuple[jax.Device, ...], platform: str) -> tuple[Placement, ...]:
     place = topology()
     if config.USE_SPMD.get():
         metrics.counter_add("VirtualDeviceUsage")
-        return (replicated_over(_devices_of_job(devices)),)
+        return (over_mesh(_devices_of_job(devices), devices),)
     if not place.replicas or place.process_count == 1:
-        return tuple(SingleDeviceSharding(device) for device in devices)
+        return tuple(OneDevice(device) for device in devices)
     known = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
     if len(known) != place.process_count * len(devices):
         raise ExecutionError(
@@ -253,7 +258,7 @@ def _default_shardings(devices: tuple[jax.Device, ...], platform: str) -> tuple[
         )
     # Device k of this process shares its mesh with device k of each other process, not with its neighbours here.
     columns = np.array(known).reshape(place.process_count, len(devices)).T
-    return tuple(NamedSharding(Mesh(column, (REPLICA_AXIS,)), PartitionSpec()) for column in columns)
+    return tuple(Replicas(device, JaxMesh(column, (REPLICA_AXIS,))) for device, column in zip(devices, columns, strict=True))
 
 
 def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
@@ -263,20 +268,20 @@ def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
     return np.array(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
 
 
-def enter_spmd(order: Sequence[int] | None = None) -> jax.sharding.Sharding:
-    """Enter SPMD mode while the client runs; gives the default sharding from now on. order: of the devices (None: as they are)."""
+def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
+    """Enter SPMD mode while the client runs; gives the placement from now on. order: of the devices (None: as they are)."""
     global _client
     with _lock:
         running = _client
         if running is None:
             raise ExecutionError("the client does not run: it starts in SPMD mode by itself")
-        if not spans_devices(running.default_shardings[0]):
+        if not running.placements[0].is_mesh:
             metrics.counter_add("VirtualDeviceUsage")
         devices = _devices_of_job(running.devices)
-        found = replicated_over(devices if order is None else devices[list(order)])
+        mesh = over_mesh(devices if order is None else devices[list(order)], running.devices)
         # The recorder stays the same object, with what is pending: values refer to theirs.
-        _client = replace(running, recorders=running.recorders[:1], default_shardings=(found,))
-    return found
+        _client = replace(running, recorders=running.recorders[:1], placements=(mesh,))
+    return mesh
 
 
 def _request_cpu_devices(count: int) -> None:
@@ -386,6 +391,6 @@ def jax_device(recorder: Recorder) -> jax.Device:
     return client().devices[recorder.index]
 
 
-def default_sharding(recorder: Recorder) -> jax.sharding.Sharding:
-    """The default sharding of buffers of `recorder`'s device."""
-    return client().default_shardings[recorder.index]
+def placement_of(recorder: Recorder) -> Placement:
+    """Where data and programs of `recorder`'s device are."""
+    return client().placements[recorder.index]

@@ -12,7 +12,7 @@ import jax
 
 from xla_core.base.errors import DonatedError
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.graph import result_slots
+from xla_core.engine.graph.entries import result_slots
 from xla_core.engine.graph.pending_graph import KEPT, PendingGraph, Value, lose
 
 # By the ids of buffers: one stays marked when the tensor that showed it is written to, and a program still reads it.

@@ -12,15 +12,15 @@ import jax
 from xla_core.base import metrics
 from xla_core.base.errors import ExecutionError, XlaError
 from xla_core.base.metrics import Cause, ExecuteEvent
-from xla_core.engine.compile.build import Request, Target, build, count_operations
+from xla_core.engine.compile.build import Request, Target, build
 from xla_core.engine.compile.cache import Program, programs
 from xla_core.engine.compile.emit import arrays_of
 from xla_core.engine.compile.passes import pass_keys, passed
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
-from xla_core.engine.placement.sharding import spans_devices
+from xla_core.engine.placement.placement import Placement
 from xla_core.engine.runtime import faults
-from xla_core.engine.runtime.client import client, default_sharding, jax_device
+from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.interrupts import uninterrupted
 from xla_core.engine.runtime.source_location import asking_name, region_name
@@ -62,18 +62,17 @@ def execute(
         watcher(graph)
     if recorder.tape is not None:
         inputs = recorder.tape.running(graph, inputs)
-    program = program_of(recorder, graph, inputs, known)
-    results = launch(recorder, program, graph, inputs, keep, cause, line)
+    placement = placement_of(recorder)
+    program = program_of(recorder, placement, graph, inputs, known)
+    results = launch(recorder, placement, program, graph, inputs, keep, cause, line)
     if recorder.tape is not None:
         recorder.tape.ran(graph, inputs, program, results)
 
 
-def program_of(recorder: Recorder, graph: Graph, inputs: Inputs, known: ProgramsOfGraph | None = None) -> Program:
+def program_of(recorder: Recorder, placement: Placement, graph: Graph, inputs: Inputs, known: ProgramsOfGraph | None = None) -> Program:
     """The program of a graph on a device, which need not be compiled yet. known: those of this graph, found without its long key."""
     # Beside the graph, what lowerings and passes read: an executable is for one device and one precision.
-    settings: tuple[Any, ...] = (recorder.index, precision.get(), *pass_keys())
-    if spans_devices(default_sharding(recorder)):
-        settings = (*settings, *[buffer.sharding for buffer in inputs.buffers])
+    settings = (recorder.index, precision.get(), *pass_keys(), *placement.key(inputs.buffers))
     if known is None:
         return programs().program((graph.key, *settings), inputs)
     program = known.get(settings)
@@ -86,6 +85,7 @@ def program_of(recorder: Recorder, graph: Graph, inputs: Inputs, known: Programs
 
 def launch(
     recorder: Recorder,
+    placement: Placement,
     program: Program,
     graph: Graph,
     inputs: Inputs,
@@ -94,7 +94,6 @@ def launch(
     line: str | None = None,
 ) -> list[jax.Array]:
     """Run the program of `graph`, compiled first if need be; its results, which `keep` has been given. Raises as `execute`."""
-    spans = spans_devices(default_sharding(recorder))
     # Locked up to the end of the call: the numbers of another thread may turn constants of this program into inputs.
     # 64 bits for the call, too: jax.jit tells apart what it compiled with and without.
     with program.lock, jax.enable_x64(True):
@@ -108,7 +107,7 @@ def launch(
         floats, ints = program.numbers(inputs)
         arguments = [*inputs.buffers, *arrays_of(floats, ints, inputs.seeds)]
         if executable is None:
-            target = Target(str(recorder.device), jax_device(recorder), default_sharding(recorder))
+            target = Target(str(recorder.device), placement)
             executable = build(target, graph, inputs, program, arguments, Request(region_name(), cause, line), asking_name())
         else:
             metrics.counter_add("CachedCompile")
@@ -121,7 +120,7 @@ def launch(
     # An error word is a vector, a bare token a scalar.
     if token.ndim:
         faults.expect(recorder, token, graph)
-    _measure(recorder, program, token, begin, spans, cause, line)
+    _measure(recorder, program, token, begin, placement.is_mesh, cause, line)
     return results
 
 
@@ -131,17 +130,18 @@ def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], argu
     except (XlaError, RecursionError):  # the latter is a RuntimeError, but not the program's fault
         raise
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ExecutionError(f"a program of {count_operations(graph)} operations failed on {recorder.device}: {reason(error)}") from error
+        count = len(graph.parts.operations)
+        raise ExecutionError(f"a program of {count} operations failed on {recorder.device}: {reason(error)}") from error
 
 
 def _measure(
-    recorder: Recorder, program: Program, token: jax.Array, begin: int, spans: bool, cause: Cause | None, line: str | None
+    recorder: Recorder, program: Program, token: jax.Array, begin: int, is_mesh: bool, cause: Cause | None, line: str | None
 ) -> None:
-    metrics.counter_add("ExecuteReplicated" if spans else "ExecuteComputation")
+    metrics.counter_add("ExecuteReplicated" if is_mesh else "ExecuteComputation")
     _last_token[recorder.index] = token
     event = Request(region_name(), cause, line).fields(program) if metrics.has_subscribers(ExecuteEvent) else {}
     called = time.perf_counter_ns() - begin
-    metric = "ExecuteReplicatedTime" if spans else "ExecuteTime"
+    metric = "ExecuteReplicatedTime" if is_mesh else "ExecuteTime"
     measure(Launched(recorder.index, token, begin, time.time() - called * 1e-9, metric, event), called)
 
 

@@ -19,22 +19,21 @@ from xla_core.base import config, metrics
 from xla_core.base.errors import ExecutionError, GraphBreakError, LoweringError, XlaError
 from xla_core.base.metrics import Cause, SyncEvent, SyncKind, Unit
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.graph import (
-    Graph,
+from xla_core.engine.graph.entries import operation_at
+from xla_core.engine.graph.graph import Graph, inputs_of
+from xla_core.engine.graph.pending_graph import BLANK, NOBODY, PendingGraph, Recorder, Value, buffers_made, lose, no_value_error
+from xla_core.engine.graph.selection import (
     ancestors,
     dead_leaves,
     dependants,
     extract,
-    inputs_of,
     live_slots,
     live_values,
-    operation_at,
     renamed_lines,
     results_of_side_effects,
     store_results,
     wanted_outside,
 )
-from xla_core.engine.graph.pending_graph import BLANK, NOBODY, PendingGraph, Recorder, Value, buffers_made, lose, no_value_error
 from xla_core.engine.runtime import donation, executor, faults, turns
 from xla_core.engine.runtime.interrupts import uninterrupted
 from xla_core.engine.runtime.source_location import asking_line

@@ -8,17 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import SingleDeviceSharding
 
 from xla_core.base import metrics
 from xla_core.base.dtypes import natural_dtype
 from xla_core.base.errors import ExecutionError
 from xla_core.base.metrics import Direction, TransferEvent, Unit
-from xla_core.base.private_jax import put_on_device
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
-from xla_core.engine.placement.sharding import spans_devices, stored_shape
-from xla_core.engine.runtime.client import client, default_sharding, jax_device
+from xla_core.engine.placement.placement import OneDevice
+from xla_core.engine.runtime.client import client, placement_of
 from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.resharding import Holder, buffer_sharding, reshard
 from xla_core.engine.runtime.source_location import user_line
@@ -96,38 +94,9 @@ def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: j
     """
     try:
         with jax.enable_x64(True):
-            default = default_sharding(recorder)
-            if spans_devices(default):
-                wanted = sharding if sharding is not None and array.size else default  # programs divide nothing that is empty
-                return jax.make_array_from_callback(stored_shape(array.shape, wanted), wanted, lambda index: _shard_of(array, index))
-            if isinstance(default, SingleDeviceSharding) and isinstance(array, np.ndarray):
-                return put_on_device(array, default, jax_device(recorder))
-            return with_default_sharding(jax.device_put(array, jax_device(recorder)), recorder)
+            return placement_of(recorder).put(array, sharding)
     except RuntimeError as error:
         raise ExecutionError(f"could not put {array.dtype}{list(array.shape)} on {recorder.device}: {error}") from error
-
-
-def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:
-    """The elements of an array at a place in its buffer, with zeros for what is beyond its end."""
-    found = np.asarray(array[index])
-    missing = [(0, (one.stop or 0) - (one.start or 0) - got if one.stop else 0) for one, got in zip(index, found.shape, strict=True)]
-    return np.pad(found, missing) if any(end for _, end in missing) else found
-
-
-def with_default_sharding(buffer: jax.Array, recorder: Recorder) -> jax.Array:
-    """A buffer on a device with the sharding with which programs take and give it."""
-    default = default_sharding(recorder)
-    if isinstance(default, SingleDeviceSharding) or buffer.sharding == default:
-        return buffer
-    with jax.enable_x64(True):
-        shards = [jax.device_put(buffer, device) for device in client().devices] if spans_devices(default) else [buffer]
-        return jax.make_array_from_single_device_arrays(buffer.shape, default, shards)
-
-
-def local(buffer: jax.Array, recorder: Recorder) -> jax.Array:
-    """A buffer as others see it: of replicas, this process's shard, an array on one device."""
-    default = default_sharding(recorder)
-    return buffer if isinstance(default, SingleDeviceSharding) or spans_devices(default) else buffer.addressable_data(0)
 
 
 def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
@@ -155,12 +124,13 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
         raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")
     try:
         transfer.wait(buffer)
-        if isinstance(default_sharding(value.recorder), SingleDeviceSharding):
+        placement = placement_of(value.recorder)
+        if isinstance(placement, OneDevice):
             return (np.asarray(buffer), False) if value.aval.nbytes < _KEPT_BYTES else fetched(buffer)
         if value.aval.manual:
             buffer = buffer.addressable_data(0)[0]  # of the first device here
         whole = buffer.is_fully_addressable or buffer.is_fully_replicated
-        found, ours = fetched(buffer if whole else reshard(buffer, default_sharding(value.recorder), value.aval))
+        found, ours = fetched(buffer if whole else reshard(buffer, placement.sharding, value.aval))
         if found.shape == value.aval.shape:
             return found, ours
         return found[tuple(slice(size) for size in value.aval.shape)].copy(), True

@@ -7,14 +7,14 @@ from functools import partial
 
 from xla_core.base import config
 from xla_core.base.metrics import Cause
-from xla_core.engine.graph.graph import Graph, ancestors, extract, inputs_of, keep_live, live_slots, renamed_lines, store_results
+from xla_core.engine.graph.graph import Graph, inputs_of
 from xla_core.engine.graph.loop import Loop
 from xla_core.engine.graph.loop_search import find_loop
 from xla_core.engine.graph.pending_graph import NO_LIMIT, PendingGraph, Recorder
+from xla_core.engine.graph.selection import ancestors, extract, keep_live, live_slots, renamed_lines, store_results
 from xla_core.engine.graph.state import promote_state
-from xla_core.engine.placement.sharding import spans_devices
 from xla_core.engine.runtime import executor, resharding
-from xla_core.engine.runtime.client import default_sharding
+from xla_core.engine.runtime.client import placement_of
 from xla_core.engine.runtime.interrupts import uninterrupted
 from xla_core.engine.runtime.source_location import asking_line, user_line
 from xla_core.engine.runtime.topology import topology
@@ -49,7 +49,7 @@ def drop_dead(pending_graph: PendingGraph) -> None:
 def may_run(recorder: Recorder, pending_graph: PendingGraph) -> bool:
     """Whether programs may be cut elsewhere than the user's code does: not where other processes must run the same ones."""
     together = any(type(entry) is tuple and entry[0].has_side_effects for entry in pending_graph.entries)
-    return not together and not (topology().process_count > 1 and spans_devices(default_sharding(recorder)))
+    return not together and not (topology().process_count > 1 and placement_of(recorder).is_mesh)
 
 
 def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = False) -> bool:

@@ -14,8 +14,8 @@ import torch
 from xla_core.base.errors import GraphEditError
 from xla_core.base.private_torch import tree_flatten, tree_leaves, tree_map
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import Entry, ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, Operand, Operation, aval_at, result_slots
+from xla_core.engine.graph.entries import Entry, ScalarInput, ScalarKind, result_slots
+from xla_core.engine.graph.graph import Graph, Operand, Operation
 from xla_core.engine.graph.pending_graph import blank_value
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.runtime.client import current_recorder
@@ -64,8 +64,7 @@ def insert_before(graph: Graph, operation: Operation, target: str, *args: Any, *
     count = len(signature.outs)
     new: list[Entry] = [(signature, *slots), *[None] * (0 if count == 1 else count)]
     made = _renumbered(graph, operation.slot, 0, new)
-    found = next(each for each in made.operations() if each.slot == operation.slot)
-    return made, found
+    return made, made.operation(operation.slot)
 
 
 def remove(graph: Graph, operation: Operation, instead: Operand | None = None) -> Graph:
@@ -79,12 +78,12 @@ def remove(graph: Graph, operation: Operation, instead: Operand | None = None) -
     results = result_slots(graph.entries, operation.slot)
     if any(graph.entries[slot] is not None for slot in results if slot != operation.slot):
         raise GraphEditError(f"{operation.text} has results that were computed before and are inputs now: it cannot be removed")
-    used = {slot for other in graph.entries if type(other) is tuple for slot in other[1:]} | set(graph.outs)
+    used = {slot for _, (_, *operands) in graph.recorded() for slot in operands} | set(graph.outs)
     if used.isdisjoint(results):
         instead = None
     elif instead is None:
         raise GraphEditError(f"{operation.text} has users: say which value they get instead")
-    elif len(results) != 1 or aval_at(graph.entries, instead.slot) is not aval_at(graph.entries, operation.slot):
+    elif len(results) != 1 or graph.parts.avals[instead.slot] is not graph.parts.avals[operation.slot]:
         raise GraphEditError(f"{instead.text} cannot stand for the results of {operation.text}, {_shown(entry[0].outs)}")
     elif instead.slot >= operation.slot:
         raise GraphEditError(f"%{instead.slot} is computed after {operation.text}, which it is to stand for")
@@ -124,7 +123,7 @@ def _call(graph: Graph, place: Operation, target: str, args: tuple[Any, ...], kw
         for operand in (leaf for leaf in tree_leaves(value) if isinstance(leaf, Operand)):
             _check_operand(graph, place, spec, name, operand)
             slots.append(operand.slot)
-    avals = [aval_at(graph.entries, slot) for slot in slots]
+    avals = [graph.parts.avals[slot] for slot in slots]
     given, named_stand_ins = tree_map(lambda leaf: _stand_in(graph, leaf), (args, kwargs))
     result = abstract_result(func, given, named_stand_ins)
     if result is NotImplemented:
@@ -162,7 +161,7 @@ def _stand_in(graph: Graph, value: Any) -> Any:
         return value
     entry = graph.entries[value.slot]
     if not isinstance(entry, ScalarInput):
-        aval = aval_at(graph.entries, value.slot)
+        aval = graph.parts.avals[value.slot]
         return None if aval is None else wrap(blank_value(current_recorder(), aval))
     if entry.aval is not None:
         return torch.ones((), dtype=entry.aval.dtype, device="cpu")

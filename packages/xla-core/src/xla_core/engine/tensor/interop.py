@@ -13,14 +13,14 @@ from xla_core.base.errors import DeviceMismatchError, UnsupportedDtypeError
 from xla_core.base.metrics import Cause
 from xla_core.engine.graph.aval import aval_of
 from xla_core.engine.graph.cut import cut
-from xla_core.engine.graph.graph import Graph, live_values
+from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.pending_graph import KEPT, Recorder, Value, buffer_value, computed_buffer, waits
-from xla_core.engine.placement.sharding import spans_devices
+from xla_core.engine.graph.selection import live_values
 from xla_core.engine.runtime import resharding
-from xla_core.engine.runtime.client import client, current_recorder, default_sharding, recorder_of
+from xla_core.engine.runtime.client import client, current_recorder, placement_of, recorder_of
 from xla_core.engine.runtime.source_location import user_line
 from xla_core.engine.runtime.sync import compute, user_step
-from xla_core.engine.runtime.transfer import local, upload, with_default_sharding
+from xla_core.engine.runtime.transfer import upload
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.tensor import view_of, wrap
 from xla_core.engine.tensor.values import value_of
@@ -34,7 +34,8 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
     Raises DeviceMismatchError for a tensor that is not on `xla`.
     """
     value, buffer = stored_buffer(tensor)
-    return resharding.whole(local(buffer, value.recorder), value.aval, default_sharding(value.recorder))
+    placement = placement_of(value.recorder)
+    return resharding.whole(placement.local(buffer), value.aval, placement.sharding)
 
 
 def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
@@ -71,7 +72,7 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
             f"a buffer of {buffer.dtype} cannot stand for {logical}, which the device holds as {device_dtype(logical)}"
         )
     recorder = _recorder_holding(buffer)
-    return wrap(buffer_value(recorder, aval_of(tuple(buffer.shape), logical), with_default_sharding(buffer, recorder), shared=True))
+    return wrap(buffer_value(recorder, aval_of(tuple(buffer.shape), logical), placement_of(recorder).taken_in(buffer), shared=True))
 
 
 def tensor_from_host(tensor: torch.Tensor, device: torch.device | str | int | None = None) -> torch.Tensor:
@@ -87,7 +88,7 @@ def tensor_from_host(tensor: torch.Tensor, device: torch.device | str | int | No
 
 def _recorder_holding(buffer: jax.Array) -> Recorder:
     running = client()
-    if buffer.sharding.device_set == running.default_shardings[0].device_set:
+    if buffer.sharding.device_set == running.placements[0].sharding.device_set:
         return running.recorders[0]
     devices = running.devices
     found = list(buffer.devices())
@@ -95,7 +96,7 @@ def _recorder_holding(buffer: jax.Array) -> Recorder:
         raise DeviceMismatchError(
             f"the array lives on {found}, not on one of this process's xla devices {list(devices)}: device_put it there first"
         )
-    return running.recorders[0 if spans_devices(running.default_shardings[0]) else devices.index(found[0])]
+    return running.recorders[0 if running.placements[0].is_mesh else devices.index(found[0])]
 
 
 def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:

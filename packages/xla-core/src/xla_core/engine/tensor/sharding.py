@@ -19,9 +19,10 @@ from xla_core.engine.graph.pending_graph import BLANK, Recorder, Value, buffer_v
 from xla_core.engine.graph.signature import Signature
 from xla_core.engine.placement.device_order import in_order_of
 from xla_core.engine.placement.manual import enter, leave
-from xla_core.engine.placement.sharding import Sharding, inside, spans_devices, stored_shape
+from xla_core.engine.placement.placement import Placement
+from xla_core.engine.placement.sharding import Sharding, inside, stored_shape
 from xla_core.engine.runtime import resharding
-from xla_core.engine.runtime.client import client, current_recorder, default_sharding, enter_spmd
+from xla_core.engine.runtime.client import client, current_recorder, enter_spmd, placement_of
 from xla_core.engine.runtime.resharding import reshard
 from xla_core.engine.runtime.sync import compute
 from xla_core.engine.runtime.transfer import copied, download, fetched, to_torch, transferring, upload
@@ -39,13 +40,13 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
     when it is written to, and gives it to its clones and to what is made like it. So does a tensor that gets other data of the same shape
     (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are padded on the devices.
-    sharding: over the devices of `client().default_shardings[0]`; if it has another order of them, programs send shards around.
+    sharding: over the devices of `client().placements[0]`; if it has another order of them, programs send shards around.
     note: the caller's own, which `sharding_of` gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
     """
     found = ours(tensor)
     recorder = found._storage.value.recorder
-    wanted = None if sharding is None else _checked(sharding, default_sharding(recorder), note)
+    wanted = None if sharding is None else _checked(sharding, placement_of(recorder), note)
     if found._view is None:
         resharding.set_sharding(found._storage, wanted)
     else:
@@ -53,17 +54,17 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
         found._seen = None  # the value without the constraint
 
 
-def _checked(sharding: NamedSharding, default: jax.sharding.Sharding, note: Any) -> Sharding:
-    _check_devices(sharding, default)
-    inside = in_order_of(sharding, default)
+def _checked(sharding: NamedSharding, placement: Placement, note: Any) -> Sharding:
+    _check_devices(sharding, placement)
+    inside = in_order_of(sharding, placement.sharding)
     return Sharding(sharding, note, None if inside is sharding else inside)
 
 
-def _check_devices(sharding: NamedSharding, default: jax.sharding.Sharding, in_order: bool = False) -> None:
-    if not isinstance(default, NamedSharding) or not spans_devices(default):
+def _check_devices(sharding: NamedSharding, placement: Placement, in_order: bool = False) -> None:
+    if not placement.is_mesh:
         raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
     wanted = [device.id for device in sharding.mesh.devices.flat]
-    present = [device.id for device in default.mesh.devices.flat]
+    present = [device.id for device in placement.devices]
     if wanted != present and (in_order or sorted(wanted) != sorted(present)):
         raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}{', in this order' * in_order}")
 
@@ -119,7 +120,7 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     resharding.reshard_one(found._storage)
     value = value_of(found)
     compute([value])
-    if value.buffer is None or not spans_devices(default_sharding(value.recorder)):
+    if value.buffer is None or not placement_of(value.recorder).is_mesh:
         return [OwnedShard(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
     owned = [(inside(shard.index, value.aval.shape), shard) for shard in value.buffer.addressable_shards if shard.replica_id == 0]
     return [
@@ -141,7 +142,7 @@ def tensor_from_shards(shards: Sequence[torch.Tensor], sharding: NamedSharding, 
     shards: CPU tensors; where dimensions are not evenly divided, the last ones with or without padding.
     """
     recorder = current_recorder()
-    _check_devices(sharding, default_sharding(recorder))
+    _check_devices(sharding, placement_of(recorder))
     aval = aval_of(tuple(shape), shards[0].dtype)
     if not aval.nbytes:
         return wrap(upload(torch.empty(tuple(shape), dtype=shards[0].dtype, device="cpu"), recorder))
@@ -170,7 +171,7 @@ def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
     not evenly divisible are not sharded then.
     """
     recorder = current_recorder()
-    _check_devices(sharding, default_sharding(recorder))
+    _check_devices(sharding, placement_of(recorder))
     count = len(sharding.mesh.devices.flat) // len(client().devices) if local else 1
     shape = (tensor.shape[0] * count, *tensor.shape[1:]) if count > 1 else tuple(tensor.shape)
     aval = aval_of(tuple(shape), tensor.dtype)
@@ -238,7 +239,7 @@ def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[
 def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signature) -> torch.Tensor:
     value = value_of(ours(tensor))
     recorder = value.recorder
-    _check_devices(sharding, default_sharding(recorder), in_order=True)
+    _check_devices(sharding, placement_of(recorder), in_order=True)
     with recorder.lock:
         return wrap(define(recorder, recorder.pending_graph, signature, [None, recorder.pending_graph.adopt(value)])[0])  # type: ignore[arg-type]
 
@@ -254,11 +255,11 @@ def order_devices(order: Sequence[int]) -> None:
 
     Raises ExecutionError outside SPMD mode or when data was sharded already.
     """
-    if not spans_devices(default_sharding(current_recorder())):
+    if not placement_of(current_recorder()).is_mesh:
         raise ExecutionError("devices have an order in SPMD mode only: call torch_xla.runtime.use_spmd() first")
     if resharding.any_sharded():
         raise ExecutionError("tensors are sharded over the devices in their present order: choose the order before the first sharding")
-    reshard_live_data(enter_spmd(order))
+    reshard_live_data(enter_spmd(order).sharding)
 
 
 def reshard_live_data(sharding: jax.sharding.Sharding) -> None:

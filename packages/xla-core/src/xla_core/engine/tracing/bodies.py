@@ -20,8 +20,9 @@ from xla_core.base.errors import GraphBreakError, UnsupportedOperationError
 from xla_core.base.private_torch import DispatchMode, reparametrized, saved_tensors_are_hooked, tree_leaves, tree_map
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, ancestors, extract, renamed_lines
+from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.pending_graph import NOBODY, PendingGraph, Recorder, Value, lose
+from xla_core.engine.graph.selection import ancestors, extract, renamed_lines
 from xla_core.engine.runtime.sync import before_step, forbid_reads
 from xla_core.engine.tensor.plain import holder, holder_of, mixed
 from xla_core.engine.tensor.storage import Storage

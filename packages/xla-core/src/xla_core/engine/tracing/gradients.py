@@ -15,9 +15,9 @@ from torch.autograd.graph import GradientEdge
 
 from xla_core.base.private_torch import without_hooks
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import aval_at, dependants, operation_at
+from xla_core.engine.graph.entries import ScalarInput, ScalarKind, aval_at, operation_at
 from xla_core.engine.graph.pending_graph import PendingGraph, Recorder
+from xla_core.engine.graph.selection import dependants
 from xla_core.engine.tensor.values import value_of
 from xla_core.engine.tracing.bodies import Body, Given, Recording, body_of, inside, recording
 

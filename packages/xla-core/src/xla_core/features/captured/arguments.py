@@ -12,8 +12,7 @@ import torch
 from xla_core.base.errors import CaptureError
 from xla_core.base.private_torch import TreeSpec, tree_flatten
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.placement.sharding import spans_devices
-from xla_core.engine.runtime.client import default_sharding
+from xla_core.engine.runtime.client import placement_of
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
@@ -47,7 +46,7 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             storage = tensor._storage
             value = storage.value
             items += (value.aval, tensor._view, value.recorder.index, leaf.requires_grad, places.setdefault(id(storage), len(places)))
-            if value.buffer is not None and spans_devices(default_sharding(value.recorder)):
+            if value.buffer is not None and placement_of(value.recorder).is_mesh:
                 items.append(value.buffer.sharding)
             found.tensors.append(leaf)
             found.storages.append(storage)

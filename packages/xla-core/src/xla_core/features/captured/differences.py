@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from xla_core.engine.graph.entries import ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, aval_at
+from xla_core.engine.graph.entries import ScalarKind
+from xla_core.engine.graph.graph import Graph
 from xla_core.engine.tracing.numbers import Expression
 from xla_core.features.captured.places import Argument, Held
 from xla_core.features.captured.recording import Recorded
@@ -55,7 +55,7 @@ def _entry(graph: Graph, slot: int) -> str:
     if type(entry) is tuple:
         line = graph.line(slot)
         return f"{entry[0].name} of {', '.join(map(str, filter(None, entry[0].outs)))}{f' at {line}' if line else ''}"
-    return f"an input {entry}" if aval_at(graph.entries, slot) is entry else "another operand"
+    return f"an input {entry}" if slot in graph.parts.leaf_slots else "another operand"
 
 
 def _other_result(old: Graph, new: Graph) -> str:
@@ -63,7 +63,7 @@ def _other_result(old: Graph, new: Graph) -> str:
         for slot in kept.outs:
             if slot not in other.outs:
                 line = kept.line(slot)
-                return f", the {which} also {aval_at(kept.entries, slot)}{f' made at {line}' if line else ''}"
+                return f", the {which} also {kept.parts.avals[slot]}{f' made at {line}' if line else ''}"
     return ""
 
 
@@ -88,8 +88,7 @@ def _of_numbers(old: Recorded, new: Recorded) -> Difference | None:
 
 def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, place: int, values: tuple[Any, Any]) -> Difference:
     graph, (before, after) = new.run.graph, _calls(old, new)
-    slots = [slot for slot, entry in enumerate(graph.entries) if type(entry) is ScalarInput and entry.kind is kind and entry.fixed is fixed]
-    user = next((at for at, entry in enumerate(graph.entries) if type(entry) is tuple and slots[place] in entry[1:]), None)
+    user = graph.user_of(graph.numbers_of(kind, fixed)[place])
     line = None if user is None else graph.line(user)
     name = "" if user is None else f" of {graph.entries[user][0].name}"  # type: ignore[index]
     return Difference(
@@ -102,8 +101,8 @@ def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, place: 
 def _of_places(old: Recorded, new: Recorded) -> str | None:
     if old.sources != new.sources:
         number = next(place for place, pair in enumerate(zip(old.sources, new.sources, strict=True)) if pair[0] != pair[1])
-        taken = [slot for slot, entry in enumerate(new.run.graph.entries) if aval_at(new.run.graph.entries, slot) is entry][number]
-        user = next((at for at, entry in enumerate(new.run.graph.entries) if type(entry) is tuple and taken in entry[1:]), None)
+        taken = new.run.graph.parts.leaf_slots[number]
+        user = new.run.graph.user_of(taken)
         line = None if user is None else new.run.graph.line(user)
         return (
             f"an input {new.run.graph.entries[taken]}{f' used at {line}' if line else ''} is another tensor in call {new.number}: "

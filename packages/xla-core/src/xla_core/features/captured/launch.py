@@ -15,13 +15,11 @@ from torch.autograd.graph import increment_version
 
 from xla_core.base.metrics import Cause
 from xla_core.base.private_torch import tree_unflatten
-from xla_core.engine.compile.compiler import donated_arguments
-from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.graph import Inputs, aval_at
+from xla_core.engine.graph.graph import Inputs
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value
-from xla_core.engine.placement.sharding import Sharding, spans_devices
+from xla_core.engine.placement.sharding import Sharding
 from xla_core.engine.runtime import executor, resharding
-from xla_core.engine.runtime.client import default_sharding
+from xla_core.engine.runtime.client import placement_of
 from xla_core.engine.tensor.plain import ours, storage_of
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, rebound, view_of
@@ -139,13 +137,12 @@ class Captured:
         self._number = {place: number for number, place in enumerate(ordered)}
         self._sources = [self._number[place] for place in recorded.sources]
         self._pick_sources = picker(self._sources)
-        spans = spans_devices(default_sharding(self.recorder))
-        self._shardings = [buffer.sharding for buffer in recorded.run.inputs.buffers] if spans else None
-        self._avals = [aval for aval in recorded.run.graph.entries if type(aval) is Aval]
-        self._donated = donated_arguments(recorded.run.program.changed or recorded.run.graph)
+        self._shardings = [buffer.sharding for buffer in recorded.run.inputs.buffers] if placement_of(self.recorder).is_mesh else None
+        self._avals = list(recorded.run.graph.parts.leaves)
+        self._donated = (recorded.run.program.changed or recorded.run.graph).parts.donated
         self._pick_donated = picker([self._sources[number] for number in self._donated])
         graph = recorded.run.graph
-        self._result_avals: list[Any] = [aval_at(graph.entries, slot) for slot in graph.outs]
+        self._result_avals: list[Any] = list(graph.parts.results)
 
     def _name_writes(self, recorded: Recorded) -> None:
         """Writes of results change the values that storages have, where nobody else has those; the others make new ones."""
@@ -249,7 +246,7 @@ class Captured:
         def keep(computed: list[jax.Array]) -> None:
             results.extend(self._store(computed, ready, arguments, alone))
 
-        executor.launch(recorder, self.program, self.graph, inputs, keep, Cause.CAPTURED, line)
+        executor.launch(recorder, placement_of(recorder), self.program, self.graph, inputs, keep, Cause.CAPTURED, line)
         for _ in range(self.recorded.steps):
             recorder.end_step()
         increment_version(self._counted)

@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from xla_core.engine.graph.aval import Aval, aval_of
-from xla_core.engine.graph.graph import aval_at
+from xla_core.engine.graph.entries import aval_at
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.tensor.plain import holder
 from xla_core.engine.tracing.bodies import Body, check_on_device, inside, recording

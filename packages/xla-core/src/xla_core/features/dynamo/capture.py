@@ -15,8 +15,9 @@ from torch import fx
 
 from xla_core.base.errors import GraphBreakError
 from xla_core.base.private_torch import HigherOrderOperator, OpOverload, enter_autocast, exit_autocast, tree_flatten
-from xla_core.engine.graph.graph import Graph, Inputs, ancestors, extract, inputs_of, renamed_lines
+from xla_core.engine.graph.graph import Graph, Inputs, inputs_of
 from xla_core.engine.graph.pending_graph import NOBODY, Recorder, Value
+from xla_core.engine.graph.selection import ancestors, extract, renamed_lines
 from xla_core.engine.runtime import resharding
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.sync import forbid_reads

@@ -11,8 +11,9 @@ import jax
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import ScalarInput
-from xla_core.engine.graph.graph import Graph, ancestors, aval_at, extract
+from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.pending_graph import PendingGraph
+from xla_core.engine.graph.selection import ancestors, extract
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.graph.text import graph_hash
 from xla_core.engine.tracing.bodies import Body, Given, body_of
@@ -44,9 +45,9 @@ def with_composites(graph: Graph) -> Graph:
 def _next(graph: Graph) -> _Use | None:
     """The use with inputs and outputs that ends first: what is nested in another comes before it."""
     found: dict[tuple[str, str], _Use] = {}
-    for slot, entry in enumerate(graph.entries):
-        if type(entry) is tuple and entry[0].target == "xla::mark_tensor":
-            arguments: list[Any] = [*entry[0].args, *entry[0].kwargs.values(), None]
+    for slot, (signature, *_) in graph.recorded():
+        if signature.target == "xla::mark_tensor":
+            arguments: list[Any] = [*signature.args, *signature.kwargs.values(), None]
             name, position, use_id, is_input = arguments[1:5]
             use = found.setdefault((name, use_id), _Use(name))
             (use.inputs if is_input else use.outputs)[position] = slot
@@ -65,7 +66,7 @@ def _replaced(graph: Graph, use: _Use) -> Graph:
     if any(operand >= first for operand in operands):
         raise UnsupportedOperationError(f"composite {use.name!r} has an input that is marked after its first output: mark the inputs first")
     marks = [use.outputs[place] for place in sorted(use.outputs)]
-    signature = _signature(use, body, len(operands), tuple(cast(Aval, aval_at(graph.entries, mark)) for mark in marks))
+    signature = _signature(use, body, len(operands), tuple(cast(Aval, graph.parts.avals[mark]) for mark in marks))
     entries: list[Any] = []
     renamed: dict[int, int] = {}
     for slot, entry in enumerate(graph.entries):
@@ -85,7 +86,7 @@ def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
     cut = PendingGraph()
     cut.entries = list(graph.entries)
     for mark in use.inputs.values():
-        cut.entries[mark] = aval_at(graph.entries, mark)
+        cut.entries[mark] = graph.parts.avals[mark]
     wanted = [_operand(graph, use.outputs[place]) for place in sorted(use.outputs)]
     leaves = [slot for slot in ancestors(cut, wanted) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
     marked = [use.inputs[place] for place in sorted(use.inputs) if use.inputs[place] in leaves]

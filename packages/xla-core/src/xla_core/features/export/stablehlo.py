@@ -14,15 +14,15 @@ from xla_core.base import config
 from xla_core.base.dtypes import torch_dtype
 from xla_core.base.errors import DeviceMismatchError, ExecutionError
 from xla_core.base.private_jax import compile_module
-from xla_core.engine.compile.compiler import across_replicas, readable, source_scope
+from xla_core.engine.compile.compiler import readable, source_scope
 from xla_core.engine.compile.emit import Constants, arrays_of, program
 from xla_core.engine.compile.options import compiler_options
-from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.cut import cut
-from xla_core.engine.graph.graph import Graph, Inputs, live_values
+from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.pending_graph import Recorder
+from xla_core.engine.graph.selection import live_values
 from xla_core.engine.placement.device_order import in_order_of
-from xla_core.engine.runtime.client import current_recorder, default_sharding, jax_device, recorder_of
+from xla_core.engine.runtime.client import current_recorder, jax_device, placement_of, recorder_of
 from xla_core.engine.runtime.resharding import whole
 from xla_core.engine.tensor.interop import buffer_of, tensor_from_buffer
 from xla_core.engine.tensor.plain import unwrapped
@@ -89,14 +89,15 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
     with jax.enable_x64(True):
         struct: Any = jax.ShapeDtypeStruct
         structs = [struct(argument.shape, argument.dtype) for argument in arguments]
-        function = across_replicas(main, default_sharding(found.recorder))
+        function = placement_of(found.recorder).spread(main)
         return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
 
 
 def _values(found: Program) -> list[Any]:
     """The values of a program's leaves, as they are without padding."""
-    leaves = [entry for entry in found.graph.entries if type(entry) is Aval]
-    return [whole(buffer, aval, default_sharding(found.recorder)) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
+    leaves = found.graph.parts.leaves
+    default = placement_of(found.recorder).sharding
+    return [whole(buffer, aval, default) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
 
 
 def text_of(lowered: Any) -> str:
@@ -146,11 +147,12 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 def lower_as_run(found: Program) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
-    default = default_sharding(found.recorder)
+    placement = placement_of(found.recorder)
     given = [buffer.sharding for buffer in found.inputs.buffers]
-    function = readable(found.graph, found.constants, default, "program", given)
+    function = readable(found.graph, found.constants, placement, placement.layout(found.graph, given), "program")
     structs = [
-        jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, default)) for buffer in found.inputs.buffers
+        jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, placement.sharding))
+        for buffer in found.inputs.buffers
     ]
     with jax.enable_x64(True):
         return function.lower(*structs, *found.packed)

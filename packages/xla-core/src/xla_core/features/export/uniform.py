@@ -20,7 +20,6 @@ from jax.interpreters import mlir
 
 from xla_core.base.dtypes import device_dtype
 from xla_core.base.errors import ExecutionError
-from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.graph import Graph, Operation
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.features.export.composites import needed
@@ -79,8 +78,7 @@ def with_uniform_types(graph: Graph, buffers: Sequence[Any]) -> Graph:
 
     What depends on scales that the program computes, or that no quantized type can say, stays arithmetic.
     """
-    leaves = [slot for slot, entry in enumerate(graph.entries) if type(entry) is Aval]
-    known = dict(zip(leaves, buffers, strict=True))
+    known = dict(zip(graph.parts.leaf_slots, buffers, strict=True))
     entries: list[Any] = list(graph.entries)
     integers: dict[int, tuple[Uniform, tuple[int, ...]]] = {}  # by slot: of which type, and of what they were made
     for operation in graph.operations():

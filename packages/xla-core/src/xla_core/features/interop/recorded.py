@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from xla_core.base.errors import GraphBreakError, UnsupportedOperationError
 from xla_core.base.private_torch import reads_data, tree_leaves
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import ScalarInput, ScalarKind
+from xla_core.engine.graph.entries import ScalarKind
 from xla_core.engine.graph.pending_graph import Value
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.source_location import line_of_error
@@ -101,8 +101,8 @@ class Recorded:
     def first_random_line(self) -> str | None:
         """The user's line that draws the first random number."""
         graph = self.forward.graph
-        seeds = {slot for slot, entry in enumerate(graph.entries) if isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED}
-        return next((graph.line(slot) for slot, entry in enumerate(graph.entries) if type(entry) is tuple and seeds & {*entry[1:]}), None)
+        seeds = {*graph.numbers_of(ScalarKind.SEED, False)}
+        return next((graph.line(slot) for slot, (_, *operands) in graph.recorded() if not seeds.isdisjoint(operands)), None)
 
     @property
     def is_closed(self) -> bool:

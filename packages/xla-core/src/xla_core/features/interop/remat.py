@@ -17,7 +17,7 @@ from xla_core.base.errors import UnsupportedOperationError
 from xla_core.base.private_torch import tree_flatten, tree_unflatten
 from xla_core.engine.compile.emit import typed
 from xla_core.engine.graph.aval import Aval, aval_of
-from xla_core.engine.graph.graph import aval_at
+from xla_core.engine.graph.entries import aval_at
 from xla_core.engine.graph.pending_graph import Recorder, Value
 from xla_core.engine.graph.text import graph_hash
 from xla_core.engine.runtime.client import current_recorder

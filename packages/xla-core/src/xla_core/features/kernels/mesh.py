@@ -45,7 +45,7 @@ def mesh_of(text: str) -> Mesh | None:
     fields = ast.literal_eval(text)
     local = client().devices
     everywhere = np.array(local[0].client.devices() if len(local[0].client.devices()) > len(local) else local, dtype=object)
-    ordered: Any = getattr(client().default_shardings[0], "mesh", None)
+    ordered: Any = getattr(client().placements[0].sharding, "mesh", None)
     devices = everywhere[np.array(fields["device_ids"])]
     if ordered is None or devices.tolist() != ordered.devices.reshape(-1).tolist():
         return None

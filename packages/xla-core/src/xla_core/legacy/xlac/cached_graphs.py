@@ -16,9 +16,8 @@ from xla_core.base.errors import DeviceMismatchError
 from xla_core.base.metrics import Cause
 from xla_core.engine.compile.cache import programs
 from xla_core.engine.graph import rng
-from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import ScalarInput, ScalarKind
-from xla_core.engine.graph.graph import Graph, Inputs, aval_at, inputs_of
+from xla_core.engine.graph.graph import Graph, Inputs, inputs_of
 from xla_core.engine.graph.node_text import numbers_of
 from xla_core.engine.graph.pending_graph import Recorder, Value, buffer_value, computed_buffer
 from xla_core.engine.graph.text import graph_hash
@@ -142,7 +141,7 @@ def _value(entry: Any, tensor: torch.Tensor, recorder: Recorder) -> Any:
 
 
 def _result(recorder: Recorder, graph: Graph, slot: int, buffer: jax.Array) -> Value:
-    aval = aval_at(graph.entries, slot)
+    aval = graph.parts.avals[slot]
     if aval is None:
         raise RuntimeError(f"result {slot} of the program is no tensor")
     return buffer_value(recorder, aval, buffer)
@@ -155,7 +154,7 @@ def _cut(tensors: Tensors) -> Program | None:
 
 
 def _leaves(graph: Graph) -> Iterator[tuple[int, Any]]:
-    return ((slot, entry) for slot, entry in enumerate(graph.entries) if isinstance(entry, (Aval, ScalarInput)))
+    return ((slot, graph.entries[slot]) for slot in graph.parts.inputs)
 
 
 def _seed_tensor(seed: int) -> torch.Tensor:

@@ -16,8 +16,8 @@ from xla_core.api.library import optimization_barrier_
 from xla_core.api.model import get_rng_state, set_rng_state, wait_device_ops
 from xla_core.api.step import check_scopes
 from xla_core.base.errors import ExecutionError, UnsupportedOperationError
-from xla_core.engine.graph.graph import live_values
 from xla_core.engine.graph.pending_graph import Value, lose, waits
+from xla_core.engine.graph.selection import live_values
 from xla_core.engine.runtime.sync import compute, retire, user_step
 from xla_core.engine.tensor.interop import buffer_of, storage_key
 from xla_core.engine.tensor.live_buffers import live_tensors

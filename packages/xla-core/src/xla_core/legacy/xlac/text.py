@@ -9,9 +9,7 @@ import torch
 from xla_core.api import devices
 from xla_core.api.lookup import find
 from xla_core.base.errors import MissingPackageError
-from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.entries import NamedLine
-from xla_core.engine.graph.graph import operation_at
+from xla_core.engine.graph.entries import NamedLine, operation_at
 from xla_core.engine.graph.node_text import element_type, node_text, numbers_of, shape_text
 from xla_core.engine.graph.pending_graph import waits
 from xla_core.engine.graph.text import graph_hash, graph_text
@@ -42,7 +40,7 @@ def _text(found: Program) -> str:
 def _shardings(found: Program) -> dict[int, str]:
     """The shardings of inputs, by slot."""
     tensors = holders()
-    slots = [slot for slot, entry in enumerate(found.graph.entries) if type(entry) is Aval]
+    slots = found.graph.parts.leaf_slots
     held = {slot: tensors.get(id(buffer)) for slot, buffer in zip(slots, found.inputs.buffers, strict=True)}
     return {slot: text for slot, tensor in held.items() if tensor is not None and (text := _sharding(tensor)) != "None"}
 
@@ -87,12 +85,7 @@ def _get_xla_tensors_dot(tensors: Tensors) -> str:
     """The program that computes `tensors` as a graph for Graphviz."""
     graph = graph_of(plain_tensors(tensors))
     rows = graph_text(graph, lines=False).splitlines()
-    edges = [
-        f"  n{operand} -> n{slot};"
-        for slot, entry in enumerate(graph.entries)
-        if type(entry) is tuple
-        for operand in dict.fromkeys(entry[1:])
-    ]
+    edges = [f"  n{operand} -> n{slot};" for slot, (_, *operands) in graph.recorded() for operand in dict.fromkeys(operands)]
     nodes = [f'  n{slot} [label="{_escaped(rows[slot])}"];' for slot in range(len(graph.entries))]
     return "\n".join(["digraph program {", *nodes, *edges, "}"])
 

@@ -12,14 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import NamedSharding
 
 from xla_core._version import __version__
 from xla_core.base.errors import CaptureError
 from xla_core.base.private_torch import tree_unflatten
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.pending_graph import Recorder, buffer_value
-from xla_core.engine.runtime.client import default_sharding, jax_device
+from xla_core.engine.placement.placement import OneDevice
+from xla_core.engine.runtime.client import jax_device, placement_of
 from xla_core.engine.runtime.sync import compute
 from xla_core.engine.tensor.interop import buffer_of
 from xla_core.engine.tensor.plain import ours
@@ -59,7 +59,7 @@ def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> N
     recorder = found[0][0].recorder
     if any(each.recorder is not recorder for each, _ in found):
         raise CaptureError(f"{function.name} is captured on several devices: export a function for each of them")
-    if isinstance(default_sharding(recorder), NamedSharding):
+    if not isinstance(placement_of(recorder), OneDevice):
         raise CaptureError(
             f"{function.name} is captured for several devices or replicas, and a file holds the program of one: capture and export it in a "
             "process without use_spmd() and without other replicas"

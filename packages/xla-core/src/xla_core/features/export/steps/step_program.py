@@ -13,8 +13,6 @@ from xla_core.base.errors import CaptureError
 from xla_core.engine.compile.compiler import source_scope
 from xla_core.engine.compile.emit import Constants, program
 from xla_core.engine.graph.aval import Aval
-from xla_core.engine.graph.graph import aval_at
-from xla_core.engine.graph.signature import cast
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tracing.numbers import Expression
 from xla_core.features.captured.launch import Captured
@@ -43,8 +41,8 @@ class CapturedProgram:
         self.recorded = captured.recorded
         self.run = self.recorded.run
         self.graph = self.run.program.changed or self.run.graph
-        self.result_avals: list[Any] = [aval_at(self.run.graph.entries, slot) for slot in self.run.graph.outs]
-        self._source_avals = [entry for entry in self.run.graph.entries if type(entry) is Aval]
+        self.result_avals: list[Any] = list(self.run.graph.parts.results)
+        self._source_avals = list(self.run.graph.parts.leaves)
         self.avals: dict[Place, Aval] = dict(zip(self.recorded.sources, self._source_avals, strict=True))
         self.expressions: list[Expression] = []
         self.after: dict[Place, Origin] = dict(self.recorded.writes)
@@ -144,7 +142,7 @@ class CapturedProgram:
 def _view(array: Any, spec: Any) -> Any:
     if spec is None or not spec.steps:
         return array
-    return cast(spec.read.emit([array, *spec.offsets])[0], spec.aval)
+    return spec.read.emit([array, *spec.offsets])[0]
 
 
 def _apart(values: list[Any], inputs: tuple[Any, ...]) -> list[Any]:

@@ -1,0 +1,203 @@
+"""Where data is and programs run: on one device, on it as one replica of several, or over a mesh of all devices (SPMD).
+
+A placement is a value: nothing here asks the process which devices are attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh as JaxMesh
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from xla_core.base.private_jax import put_on_device
+from xla_core.engine.graph.graph import Graph
+from xla_core.engine.placement.layout import Layout, mesh_layout
+from xla_core.engine.placement.manual import REPLICA_AXIS
+from xla_core.engine.placement.sharding import replicated_over, sharding_text, stored_shape
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """One device by itself."""
+
+    device: jax.Device
+    is_mesh: ClassVar[bool] = False
+    manual_mesh: ClassVar[None] = None  # there are no manual regions
+
+    @cached_property
+    def sharding(self) -> SingleDeviceSharding:
+        """The sharding of its buffers."""
+        return SingleDeviceSharding(self.device)
+
+    @property
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The devices that run a program, in its order."""
+        return (self.device,)
+
+    def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
+        """What a program's key has of its buffers beside shapes and dtypes."""
+        return ()
+
+    def texts(self, buffers: Sequence[jax.Array]) -> list[str]:
+        """The same in words, which other processes write alike."""
+        return []
+
+    def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """A buffer of `array`, which the caller gives away."""
+        if isinstance(array, np.ndarray):
+            return put_on_device(array, self.sharding, self.device)
+        buffer: jax.Array = jax.device_put(array, self.device)
+        return buffer
+
+    def taken_in(self, buffer: jax.Array) -> jax.Array:
+        """A buffer on a device as programs take and give it."""
+        return buffer
+
+    def local(self, buffer: jax.Array) -> jax.Array:
+        """A buffer as others see it."""
+        return buffer
+
+    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, of the shardings `given`, enter and leave it."""
+        return Layout(self.spread, graph.parts.donated, None if graph.parts.leaves else self.sharding)
+
+    def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` as each replica runs it."""
+        return function
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """One device of this process, as one replica of several: each buffer is this process's shard of an array over all of them.
+
+    mesh: the devices of the replicas, in order of ordinals, on axis REPLICA_AXIS.
+    """
+
+    device: jax.Device
+    mesh: JaxMesh
+    is_mesh: ClassVar[bool] = False
+    manual_mesh: ClassVar[None] = None  # there are no manual regions
+
+    @cached_property
+    def sharding(self) -> NamedSharding:
+        """The sharding of its buffers."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The devices that run a program, in its order."""
+        return tuple(self.mesh.devices.flat)
+
+    def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
+        """What a program's key has of its buffers beside shapes and dtypes."""
+        return ()
+
+    def texts(self, buffers: Sequence[jax.Array]) -> list[str]:
+        """The same in words, which other processes write alike."""
+        return []
+
+    def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """A buffer of `array`, which the caller gives away."""
+        return self.taken_in(jax.device_put(array, self.device))
+
+    def taken_in(self, buffer: jax.Array) -> jax.Array:
+        """A buffer on a device as programs take and give it."""
+        if buffer.sharding == self.sharding:
+            return buffer
+        with jax.enable_x64(True):
+            return jax.make_array_from_single_device_arrays(buffer.shape, self.sharding, [buffer])
+
+    def local(self, buffer: jax.Array) -> jax.Array:
+        """A buffer as others see it: this process's shard, an array on one device."""
+        return buffer.addressable_data(0)
+
+    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, of the shardings `given`, enter and leave it."""
+        return Layout(self.spread, graph.parts.donated, None if graph.parts.leaves else self.sharding)
+
+    def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` as each replica runs it over its own shard of buffers: collectives inside reach the others."""
+        replicated = PartitionSpec()
+        mapped: Callable[..., Any] = jax.shard_map(function, mesh=self.mesh, in_specs=replicated, out_specs=replicated, check_vma=False)
+        return mapped
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """All devices of the job behind one: buffers are arrays of one program over all of them (SPMD).
+
+    sharding: of buffers without one of their own, which is replicated. local: the devices of this process.
+    """
+
+    sharding: NamedSharding
+    local_devices: tuple[jax.Device, ...]
+    is_mesh: ClassVar[bool] = True
+
+    @property
+    def device(self) -> jax.Device:
+        """The first device of this process."""
+        return self.local_devices[0]
+
+    @cached_property
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The devices that run a program, in its order."""
+        return tuple(self.sharding.mesh.devices.flat)
+
+    @cached_property
+    def manual_mesh(self) -> JaxMesh:
+        """The mesh of manual regions, where each device has one shard of a value (manual.py)."""
+        return JaxMesh(np.array(self.devices), (REPLICA_AXIS,))
+
+    def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
+        """What a program's key has of its buffers beside shapes and dtypes."""
+        return tuple([buffer.sharding for buffer in buffers])
+
+    def texts(self, buffers: Sequence[jax.Array]) -> list[str]:
+        """The same in words, which other processes write alike."""
+        return [sharding_text(buffer.sharding) for buffer in buffers]
+
+    def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+        """A buffer of `array`. Dimensions that the sharding does not divide evenly are padded with zeros."""
+        wanted = sharding if sharding is not None and array.size else self.sharding  # programs divide nothing that is empty
+        return jax.make_array_from_callback(stored_shape(array.shape, wanted), wanted, lambda index: _shard_of(array, index))
+
+    def taken_in(self, buffer: jax.Array) -> jax.Array:
+        """A buffer on a device as programs take and give it: on each of them."""
+        if buffer.sharding == self.sharding:
+            return buffer
+        with jax.enable_x64(True):
+            shards = [jax.device_put(buffer, device) for device in self.local_devices]
+            return jax.make_array_from_single_device_arrays(buffer.shape, self.sharding, shards)
+
+    def local(self, buffer: jax.Array) -> jax.Array:
+        """A buffer as others see it."""
+        return buffer
+
+    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, of the shardings `given`, enter and leave it. replicate: see `mesh_layout`."""
+        return mesh_layout(graph, given, self.sharding, NamedSharding(self.manual_mesh, PartitionSpec(REPLICA_AXIS)), replicate)
+
+    def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, which the compiler's partitioner spreads over the devices."""
+        return function
+
+
+Placement: TypeAlias = OneDevice | Replicas | Mesh
+
+
+def over_mesh(devices: np.ndarray[Any, Any], local_devices: Sequence[jax.Device]) -> Mesh:
+    """The placement of SPMD mode over `devices`, in this order."""
+    return Mesh(replicated_over(devices), tuple(local_devices))
+
+
+def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:
+    """The elements of an array at a place in its buffer, with zeros for what is beyond its end."""
+    elements = np.asarray(array[index])
+    missing = [(0, (one.stop or 0) - (one.start or 0) - size if one.stop else 0) for one, size in zip(index, elements.shape, strict=True)]
+    return np.pad(elements, missing) if any(end for _, end in missing) else elements
