@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from xla_core.abi.tensors import XLATensor
 from xla_spmd import _compat
-
-
-def test_a_wrapper_has_the_device_shape_and_strides_it_is_told() -> None:
-    class Wrapper(XLATensor):
-        pass
-
-    wrapper = _compat.make_wrapper(Wrapper, (2, 3), (1, 2), 0, dtype=torch.int64, device=torch.device("xla", 0), layout=torch.strided)
-    assert (type(wrapper), wrapper.shape, wrapper.dtype, str(wrapper.device)) == (Wrapper, (2, 3), torch.int64, "xla:0")
-    assert torch.Tensor.stride(wrapper) == (1, 2)
 
 
 def test_functions_of_torch_stay_what_they_are() -> None:

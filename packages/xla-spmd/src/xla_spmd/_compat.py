@@ -11,9 +11,6 @@ from typing import Any
 import torch
 import torch.utils._pytree
 
-# A tensor with shape, dtype, device and autograd, but without memory of its own.
-make_wrapper: Any = torch.Tensor._make_wrapper_subclass
-
 # As `__torch_function__`: functions of torch stay what they are, only operations come through.
 DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 

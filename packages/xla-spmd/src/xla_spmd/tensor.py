@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from xla_core.abi.tensors import XLATensor, tensor_behind
+from xla_core.abi.tensors import XLATensor, shows_same, tensor_behind, wrap_like
 from xla_spmd import local_shards
-from xla_spmd._compat import DISABLED_TORCH_FUNCTION, make_wrapper, tree_map
+from xla_spmd._compat import DISABLED_TORCH_FUNCTION, tree_map
 from xla_spmd.annotations import annotation_of, sharding_text
 from xla_spmd.dtensor_support import support
 from xla_spmd.errors import AnnotationError
@@ -221,12 +221,7 @@ def _without_history(tensor: torch.Tensor) -> Any:
 
 def _around(inner: Any) -> XLAShardedTensor:
     """A wrapper without autograd of its own, that shares all with the tensor inside."""
-    strides = torch.Tensor.stride(inner)
-    offset = torch.Tensor.storage_offset(inner)
-    found: XLAShardedTensor = make_wrapper(
-        XLAShardedTensor, inner.shape, strides, offset, dtype=inner.dtype, device=inner.device, layout=inner.layout
-    )
-    found._storage, found._view, found._seen = inner._storage, inner._view, None
+    found = wrap_like(XLAShardedTensor, inner)
     found.global_tensor = inner
     found.mesh_shape = found.partition_spec = found._dtensor_spec = found._mesh = None
     return found
@@ -251,7 +246,7 @@ def _shown_over(wrapper: XLAShardedTensor, mesh: Any, shape: Sequence[int] | Non
 def _refreshed(wrapper: XLAShardedTensor) -> XLAShardedTensor:
     """A wrapper whose tensor was written to, perhaps into another shape."""
     inner: Any = wrapper.global_tensor
-    if wrapper._view is not inner._view or wrapper._storage is not inner._storage or wrapper.shape != inner.shape:
+    if not shows_same(wrapper, inner) or wrapper.shape != inner.shape:
         _show(wrapper)
     return wrapper
 

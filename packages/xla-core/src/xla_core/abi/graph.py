@@ -41,8 +41,9 @@ from __future__ import annotations
 
 from xla_core.engine.compile.build import register_build_scope, register_wrapper
 from xla_core.engine.compile.passes import register_pass
-from xla_core.engine.graph.graph import Graph, Operand, Operation
 from xla_core.engine.graph.text import graph_text
+from xla_core.engine.graph.view import GraphView as Graph
+from xla_core.engine.graph.view import Operand, Operation
 from xla_core.engine.tensor.dispatch import capture_lines
 from xla_core.engine.tensor.graph_edit import insert_before, remove, replace
 from xla_core.engine.tensor.interop import graph_of

@@ -29,6 +29,9 @@ tensors may show one value: views, aliases, parameters.
 * `XLATensor` is the tensor of the device. What torch's own types hide, `nn.Parameter` and subclasses of the user's, `tensor_behind`
   gives: the tensor itself, the one behind it, or None where the device has no part in it.
 
+* A class derived from `XLATensor`, such as a wrapper that tells how its tensor is sharded, is made by `wrap_like`: it shows the data of an
+  xla tensor. `shows_same` tells whether it still does after something was written in place.
+
 Guarantees: nothing here waits for the device, but what reads values on the host, or is told to. Dtypes that the device holds as others keep
 their torch dtype in the tensor, and `tensor_from_buffer` checks that the two fit. Tensors on other devices raise DeviceMismatchError
 (a RuntimeError), values that a failed execution should have computed ExecutionError.
@@ -40,7 +43,7 @@ from xla_core.api.conversion import maybe_convert_to_cpu as to_cpu
 from xla_core.engine.graph.node_text import node_text
 from xla_core.engine.tensor.interop import alias_key, buffer_of, is_pending, materialize, sync, tensor_from_buffer, tensor_from_host
 from xla_core.engine.tensor.plain import tensor_behind
-from xla_core.engine.tensor.tensor import XLATensor
+from xla_core.engine.tensor.tensor import XLATensor, shows_same, wrap_like
 from xla_core.features.export.stablehlo import get_hlo as hlo_text
 
 __all__ = [
@@ -51,9 +54,11 @@ __all__ = [
     "is_pending",
     "materialize",
     "node_text",
+    "shows_same",
     "sync",
     "tensor_behind",
     "tensor_from_buffer",
     "tensor_from_host",
     "to_cpu",
+    "wrap_like",
 ]

@@ -18,8 +18,8 @@ import torch
 from xla_core.base import metrics
 from xla_core.base.private_torch import OpOverload, tree_leaves, tree_map
 from xla_core.engine.compile.passes import register_pass
-from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.text import graph_text
+from xla_core.engine.graph.view import GraphView as Graph
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.executor import wait_all
 from xla_core.engine.runtime.sync import retire

@@ -19,12 +19,13 @@ from xla_core.engine.compile.compiler import Executable, jitted
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
+from xla_core.engine.graph.view import GraphView
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
 from xla_core.ops import precision
 
 # Makes of an executable what is called in its place at each execution of that program; the executable itself to stay out of the way.
-ExecutableWrapper = Callable[[Graph, Executable], Executable]
+ExecutableWrapper = Callable[[GraphView, Executable], Executable]
 _wrappers: list[ExecutableWrapper] = []
 
 
@@ -35,7 +36,7 @@ def register_wrapper(wrapper: ExecutableWrapper) -> Callable[[], None]:
 
 
 # What is entered while the program of a graph is made.
-BuildScope = Callable[[Graph], AbstractContextManager[object]]
+BuildScope = Callable[[GraphView], AbstractContextManager[object]]
 _build_scopes: list[BuildScope] = []
 
 

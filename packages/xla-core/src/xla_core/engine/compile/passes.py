@@ -12,9 +12,10 @@ from xla_core.base.errors import GraphEditError, InternalError, PluginError, Reg
 from xla_core.engine.compile.verify import verify_structure
 from xla_core.engine.graph.entries import Entry
 from xla_core.engine.graph.graph import Graph
+from xla_core.engine.graph.view import GraphView
 from xla_core.engine.placement.sharding import sharding_at
 
-GraphPass = Callable[[Graph], Graph | None]
+GraphPass = Callable[[GraphView], GraphView | None]
 _passes: list[tuple[Hashable, GraphPass]] = []
 
 
@@ -45,8 +46,7 @@ def passed(graph: Graph) -> Graph:
         try:
             made = graph_pass(graph)
             if made is not None and made is not graph:
-                _check(graph, made)
-                graph = made
+                graph = _checked(graph, made)
         except (GraphEditError, InternalError, RegistrationError) as error:
             raise PluginError(f"the graph pass {described(graph_pass)} makes no legal program: {error}") from error
         except XlaError:
@@ -59,8 +59,8 @@ def passed(graph: Graph) -> Graph:
     return graph
 
 
-def _check(before: Graph, made: Graph) -> None:
-    """Raise GraphEditError or InternalError unless `made` can stand for `before`: same inputs, results and effects on others."""
+def _checked(before: Graph, made: GraphView) -> Graph:
+    """`made`. Raises GraphEditError or InternalError unless it can stand for `before`: same inputs, results and effects on others."""
     if not isinstance(made, Graph):
         raise GraphEditError(f"it gave {made!r}, a pass gives a graph or None")
     verify_structure(made)
@@ -79,6 +79,7 @@ def _check(before: Graph, made: Graph) -> None:
             raise GraphEditError(f"result {number} of the program was given a sharding, which must stay")
     if _effects(before) != _effects(made):
         raise GraphEditError("operations with side effects, such as collectives, must stay as they are, in their order")
+    return made
 
 
 def _inputs(graph: Graph) -> list[Entry]:

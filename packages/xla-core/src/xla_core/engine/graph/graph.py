@@ -13,42 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
-import torch
-
 from xla_core.base.errors import InternalError
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import Entry, ScalarInput, ScalarKind, result_slots
 from xla_core.engine.graph.signature import Signature, fill
-
-
-class Operation(NamedTuple):
-    """A recorded operation. name: the overload, such as `aten.add.Tensor`; text: the same in every process; line: the user's.
-
-    slot: where it stands in the program; operands: the slots it takes. target: the functional form that lowers it, as `register_op` and
-    the edits of graphs name it (`aten::add.Tensor`, also where `add_` was called); empty for what has none, such as reads of views.
-    """
-
-    name: str
-    text: str
-    line: str | None
-    slot: int
-    operands: tuple[int, ...]
-    target: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A value in a program: an input, a result of an operation, or a number that enters with the program.
-
-    shape, dtype: None for a Python number. text: both, such as `f32[32,784]`. nbytes: on the device.
-    """
-
-    slot: int
-    shape: tuple[int, ...] | None
-    dtype: torch.dtype | None
-    text: str
-    nbytes: int
-
+from xla_core.engine.graph.view import GraphView, Operand, Operation
 
 _NO_DIGITS = str.maketrans("", "", string.digits)  # names of views have sizes in them
 
@@ -256,6 +225,13 @@ class Graph:
         """The user's line of the operation at `slot`: of this very call if captured, else where its signature was first seen."""
         entry = self.entries[slot]
         return self.lines.get(slot) or (entry[0].line if type(entry) is tuple else None)
+
+
+def own(view: GraphView) -> Graph:
+    """The graph behind a view. Raises TypeError for what no recording or edit made."""
+    if not isinstance(view, Graph):
+        raise TypeError(f"{view!r} is no recorded graph: take one from graph_of, an event or a pass")
+    return view
 
 
 def recorded_at(entries: Sequence[Entry], slot: int) -> tuple[Any, ...]:

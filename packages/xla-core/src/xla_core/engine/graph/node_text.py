@@ -20,8 +20,9 @@ import torch
 
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import NamedLine, ScalarInput, ScalarKind, result_slots
-from xla_core.engine.graph.graph import Graph, Inputs
+from xla_core.engine.graph.graph import Graph, Inputs, own
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.graph.view import GraphView
 
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
 _OF_NUMBERS = {ScalarKind.FLOAT: "f64[]", ScalarKind.INT: "s64[]", ScalarKind.SEED: "u64[]"}
@@ -61,8 +62,9 @@ def shape_text(aval: Aval) -> str:
     return f"{element_type(aval.physical)}[{sizes}]" + (f"{{{order}}}" if aval.shape else "")
 
 
-def node_text(graph: Graph, device: str, numbers: Mapping[int, Any] | None = None, shardings: Mapping[int, str] | None = None) -> str:
+def node_text(graph: GraphView, device: str, numbers: Mapping[int, Any] | None = None, shardings: Mapping[int, str] | None = None) -> str:
     """The program, a node a line. device: of its data, as `CPU:0`. numbers, shardings: of inputs, by slot, where known."""
+    graph = own(graph)
     names: dict[int, str] = {}
     roots = {slot: place for place, slot in enumerate(graph.outs)}
     rows: list[str] = []

@@ -6,11 +6,13 @@ import hashlib
 from typing import Any
 
 from xla_core.engine.graph.entries import ScalarInput
-from xla_core.engine.graph.graph import Graph
+from xla_core.engine.graph.graph import Graph, own
+from xla_core.engine.graph.view import GraphView
 
 
-def graph_text(graph: Graph, lines: bool = True) -> str:
+def graph_text(graph: GraphView, lines: bool = True) -> str:
     """The program, for people and golden files: `%3 = aten.add.Tensor(%1, %2) : f32[8,4]  # train.py:17`."""
+    graph = own(graph)
     rows = []
     for slot, (entry, aval) in enumerate(zip(graph.entries, graph.parts.avals, strict=True)):
         shape = "None" if aval is None else aval.text

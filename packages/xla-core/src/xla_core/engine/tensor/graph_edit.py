@@ -15,9 +15,10 @@ from xla_core.base.errors import GraphEditError
 from xla_core.base.private_torch import tree_flatten, tree_leaves, tree_map
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import Entry, ScalarInput, ScalarKind, result_slots
-from xla_core.engine.graph.graph import Graph, Operand, Operation
+from xla_core.engine.graph.graph import Graph, own
 from xla_core.engine.graph.pending_graph import blank_value
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.graph.view import GraphView, Operand, Operation
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.tensor.infer import PLACEMENT, abstract_result, result_aval
 from xla_core.engine.tensor.schema import dotted_name
@@ -25,7 +26,7 @@ from xla_core.engine.tensor.tensor import wrap
 from xla_core.ops.table import TABLE, OpSpec, overload_named
 
 
-def replace(graph: Graph, operation: Operation, target: str, *args: Any, **kwargs: Any) -> Graph:
+def replace(graph: GraphView, operation: Operation, target: str, *args: Any, **kwargs: Any) -> Graph:
     """`graph` with `target(*args, **kwargs)` in the place of an operation, whose users get the new results.
 
     target: as `OpSpec.name`, `aten::addmm` for one. args, kwargs: as its schema has them; operands of the graph stand for tensors and
@@ -35,6 +36,7 @@ def replace(graph: Graph, operation: Operation, target: str, *args: Any, **kwarg
     for operations with side effects, and for operands that are not computed before; RegistrationError for a target without a lowering;
     what torch raises for the arguments.
     """
+    graph = own(graph)
     old = _entry(graph, operation)[0]
     signature, slots = _call(graph, operation, target, args, kwargs)
     if signature.inferred not in (old.outs, old.inferred):
@@ -51,12 +53,13 @@ def replace(graph: Graph, operation: Operation, target: str, *args: Any, **kwarg
     return Graph(tuple(entries), graph.outs, graph.dead, graph.lines)
 
 
-def insert_before(graph: Graph, operation: Operation, target: str, *args: Any, **kwargs: Any) -> tuple[Graph, Operation]:
+def insert_before(graph: GraphView, operation: Operation, target: str, *args: Any, **kwargs: Any) -> tuple[Graph, Operation]:
     """`graph` with `target(*args, **kwargs)` before an operation, and the new operation there.
 
     Arguments and errors as in `replace`. What stood at the operation's slot or later is looked up anew: edits from the last to the first
     operation need not.
     """
+    graph = own(graph)
     _entry(graph, operation)
     signature, slots = _call(graph, operation, target, args, kwargs)
     if signature.random:
@@ -67,11 +70,12 @@ def insert_before(graph: Graph, operation: Operation, target: str, *args: Any, *
     return made, made.operation(operation.slot)
 
 
-def remove(graph: Graph, operation: Operation, instead: Operand | None = None) -> Graph:
+def remove(graph: GraphView, operation: Operation, instead: Operand | None = None) -> Graph:
     """`graph` without an operation. instead: an earlier value of the same shape and dtype, which its users and the program get.
 
     Raises GraphEditError if there are users and nothing instead, and for operations with side effects.
     """
+    graph = own(graph)
     entry = _entry(graph, operation)
     if entry[0].has_side_effects:
         raise _has_effects(operation)

@@ -253,6 +253,22 @@ def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLA
     return tensor
 
 
+_Kind = TypeVar("_Kind", bound=XLATensor)
+
+
+def wrap_like(kind: type[_Kind], inner: XLATensor) -> _Kind:
+    """A new tensor of a derived class, without autograd, that has the shape and strides of `inner` and shows its data."""
+    strides, start = torch.Tensor.stride(inner), torch.Tensor.storage_offset(inner)
+    tensor: _Kind = make_wrapper(kind, inner.shape, strides, start, None, inner.dtype, _STRIDED, inner.device)
+    tensor._storage, tensor._view, tensor._seen = inner._storage, inner._view, None
+    return tensor
+
+
+def shows_same(first: XLATensor, second: XLATensor) -> bool:
+    """Whether two tensors show the same elements of the same data. A derived class counts by what it shows itself, not by what it wraps."""
+    return first._storage is second._storage and first._view is second._view
+
+
 _Copied = TypeVar("_Copied", bound=torch.Tensor)
 
 

@@ -20,8 +20,9 @@ from jax.interpreters import mlir
 
 from xla_core.base.dtypes import device_dtype
 from xla_core.base.errors import ExecutionError
-from xla_core.engine.graph.graph import Graph, Operation
+from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.engine.graph.view import Operation
 from xla_core.features.export.composites import needed
 from xla_core.ops.nn.quantized.quantization import dequantized, quantized
 from xla_core.ops.table import Context, overload_named
