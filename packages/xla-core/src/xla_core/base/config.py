@@ -183,6 +183,12 @@ PERSISTENT_CACHE_PATH = _optional_str("XLA_PERSISTENT_CACHE_PATH", "Folder of th
 PERSISTENT_CACHE_READ_ONLY = _flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
 
 # Debugging.
+REFERENCE = _flag(
+    "XLA_REFERENCE_EXECUTOR",
+    False,
+    "Programs are evaluated operator by operator, each compiled by itself, instead of as a whole: slower, to find out whether a wrong "
+    "number is the compiler's. Read when a program is compiled; not for replicas.",
+)
 HLO_DEBUG = _flag("XLA_HLO_DEBUG", False, "Source locations of the user's code in StableHLO.")
 IR_DEBUG = _flag("XLA_IR_DEBUG", False, "Every recorded operation keeps the user's line.")
 CORE_VERIFY = _int("XLA_CORE_VERIFY", 0, "From 1 on, graphs are verified between passes.")

@@ -28,7 +28,7 @@ from xla_core.engine.compile.cache import programs
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.features.dynamo import config as dynamo_config
 from xla_core.features.dynamo.bridge import CompiledGraph
-from xla_core.features.dynamo.program import Captured
+from xla_core.features.dynamo.program import RecordedGraph
 from xla_core.ops import precision
 
 BACKENDS = ["openxla", "openxla_eval"]
@@ -285,7 +285,7 @@ def test_partition() -> None:
     alone = [node.target for node in parted.graph.nodes if node.op == "call_function"]
     assert alone == [torch.ops.xla_core_tests.doubled.default]
     same(parted(X.to("xla")), unsupported(X))
-    assert all(isinstance(program, Captured) for piece in pieces for program in piece._programs.values())
+    assert all(isinstance(program, RecordedGraph) for piece in pieces for program in piece._programs.values())
 
 
 def test_extraction_changes_nothing() -> None:

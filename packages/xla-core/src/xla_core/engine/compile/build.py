@@ -16,6 +16,7 @@ from xla_core.base.metrics import Cause, CompileEvent, Unit
 from xla_core.engine.compile import disk
 from xla_core.engine.compile.cache import Program
 from xla_core.engine.compile.compiler import Executable, jitted
+from xla_core.engine.compile.reference import can_evaluate, reference
 from xla_core.engine.compile.verify import verify
 from xla_core.engine.graph.graph import Graph, Inputs
 from xla_core.engine.graph.text import graph_hash
@@ -91,23 +92,16 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
     # As they enter; the program is run with those of the caller.
     entered = arguments if layout.enter is None else layout.enter(arguments)
-    executable = disk.load(program.graph_hash, graph, entered, placement)
-    if executable is None:
-        executable, compiled = _compile(
-            target, graph, inputs, layout, partial(jitted, graph, constants, placement, name=name, checked=checked), entered
-        )
-        disk.store(program.graph_hash, graph, compiled, entered, placement)
-        duration = time.perf_counter_ns() - begin
-        metrics.counter_add("UncachedCompile")
-        metrics.counter_add("CreateCompileHandles")
-        metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
-        if metrics.has_subscribers(CompileEvent):
-            fields = request.fields(program)
-            if request.cause is Cause.DYNAMO_EXECUTE:
-                fields["cause"] = Cause.DYNAMO_COMPILE
-            known = (*inputs.fixed_floats, *inputs.fixed_ints)
-            donated = tuple(graph.parts.leaf_slots[number] for number in graph.parts.donated)
-            metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=donated))
+    if config.REFERENCE.get() and can_evaluate(placement):
+        executable: Executable = reference(graph, constants, placement, layout, checked)
+    else:
+        loaded = disk.load(program.graph_hash, graph, entered, placement)
+        if loaded is None:
+            make = partial(jitted, graph, constants, placement, name=name, checked=checked)
+            loaded, compiled = _compile(target, graph, inputs, layout, make, entered)
+            disk.store(program.graph_hash, graph, compiled, entered, placement)
+            _announce(graph, inputs, program, request, start, time.perf_counter_ns() - begin)
+        executable = loaded
     if layout.outside is not None:
         executable = layout.outside(executable)
     metrics.metric_add("TensorsGraphSize", len(graph.entries), Unit.NUMBER)
@@ -117,6 +111,20 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     # Last: what was cut off before has no executable, and the next execution builds it.
     program.executable = executable
     return executable
+
+
+def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, start: float, duration: int) -> None:
+    """Count a compilation, and tell who listens."""
+    metrics.counter_add("UncachedCompile")
+    metrics.counter_add("CreateCompileHandles")
+    metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)
+    if metrics.has_subscribers(CompileEvent):
+        fields = request.fields(program)
+        if request.cause is Cause.DYNAMO_EXECUTE:
+            fields["cause"] = Cause.DYNAMO_COMPILE
+        known = (*inputs.fixed_floats, *inputs.fixed_ints)
+        donated = tuple(graph.parts.leaf_slots[number] for number in graph.parts.donated)
+        metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=donated))
 
 
 def _compile(

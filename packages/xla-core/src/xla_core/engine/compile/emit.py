@@ -41,12 +41,20 @@ def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np
     return packed
 
 
+# The results of an operation over operands, as `Signature.emit`, which is called where no other is given.
+Emitter = Callable[[Signature, list[Any], list[Check] | None], list[Any]]
+
 # Makes a context manager from an operation's name and the user's line: source locations in the compiled text.
 Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 
 
 def program(
-    graph: Graph, constants: Constants, scope: Scope | None = None, manual: Mesh | None = None, checked: bool = False
+    graph: Graph,
+    constants: Constants,
+    scope: Scope | None = None,
+    manual: Mesh | None = None,
+    checked: bool = False,
+    emitter: Emitter = Signature.emit,
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
@@ -57,7 +65,7 @@ def program(
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
         checks: list[tuple[int, Check]] = []
-        env = evaluate(graph, _leaves(graph, constants, arguments), scope, manual, checks if checked else None)
+        env = evaluate(graph, _leaves(graph, constants, arguments), scope, manual, checks if checked else None, emitter)
         token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
@@ -70,6 +78,7 @@ def evaluate(
     scope: Scope | None = None,
     manual: Mesh | None = None,
     checks: list[tuple[int, Check]] | None = None,
+    emitter: Emitter = Signature.emit,
 ) -> list[Any]:
     """The value at each slot of `graph`; None where an operation with several results stands.
 
@@ -78,7 +87,7 @@ def evaluate(
     rest = iter(leaves)
     env: list[Any] = []
     results: Iterator[Any] = iter(())
-    lower = _lower if manual is None else partial(_lower_in_regions, manual)
+    lower = partial(_lower, emitter) if manual is None else partial(_lower_in_regions, emitter, manual)
     for slot, entry in enumerate(graph.entries):
         if entry is None:
             env.append(next(results))
@@ -146,7 +155,14 @@ def typed(scalar: ScalarInput, number: Any) -> Any:
 
 
 def _lower_in_regions(
-    mesh: Mesh, graph: Graph, slot: int, signature: Signature, operands: list[Any], scope: Scope | None, checks: list[Check] | None
+    emitter: Emitter,
+    mesh: Mesh,
+    graph: Graph,
+    slot: int,
+    signature: Signature,
+    operands: list[Any],
+    scope: Scope | None,
+    checks: list[Check] | None,
 ) -> list[Any]:
     """`_lower` in SPMD mode: an operation over manual values runs on each device of the mesh by itself, without checks of data."""
     if is_boundary(signature):
@@ -154,20 +170,26 @@ def _lower_in_regions(
     _, *slots = recorded_at(graph.entries, slot)
     manual = [is_manual(graph.parts.avals[at]) for at in slots]
     if not any(manual):
-        return _lower(graph, slot, signature, operands, scope, checks)
-    return on_each_device(lambda local: _lower(graph, slot, signature, local, scope), operands, manual, mesh)
+        return _lower(emitter, graph, slot, signature, operands, scope, checks)
+    return on_each_device(lambda local: _lower(Signature.emit, graph, slot, signature, local, scope), operands, manual, mesh)
 
 
 def _lower(
-    graph: Graph, slot: int, signature: Signature, operands: list[Any], scope: Scope | None, checks: list[Check] | None = None
+    emitter: Emitter,
+    graph: Graph,
+    slot: int,
+    signature: Signature,
+    operands: list[Any],
+    scope: Scope | None,
+    checks: list[Check] | None = None,
 ) -> list[Any]:
     """The results of one operation. checks: takes those of its data."""
     try:
         if scope is None:
             # Over a copy: `emit` takes the seed off it, and an error shows all operands.
-            return signature.emit(list(operands), checks)
+            return emitter(signature, list(operands), checks)
         with scope(signature.name, graph.lines.get(slot) or signature.line):
-            return signature.emit(list(operands), checks)
+            return emitter(signature, list(operands), checks)
     except XlaError as error:
         error.place = graph, slot
         raise

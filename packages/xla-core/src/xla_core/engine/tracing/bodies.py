@@ -23,23 +23,17 @@ from xla_core.engine.graph.entries import ScalarInput, ScalarKind
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.pending_graph import NOBODY, PendingGraph, Recorder, Value, lose
 from xla_core.engine.graph.selection import ancestors, extract, renamed_lines
-from xla_core.engine.runtime.sync import before_step, forbid_reads
+from xla_core.engine.runtime.sync import before_step
 from xla_core.engine.tensor.plain import holder, holder_of, mixed
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, wrap
 from xla_core.engine.tensor.values import value_of
-from xla_core.engine.tracing.tokens import stand_in_by
+from xla_core.engine.tracing.apart import recording_apart
+from xla_core.engine.tracing.origins import Argument
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The source of a leaf that stands for argument `number` of the body."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
+class HostNumber:
     """A host number that the body uses, and how it enters a program."""
 
     kind: ScalarInput
@@ -63,7 +57,7 @@ class Body:
 
     graph: Graph
     feeds: tuple[tuple[Feed, int], ...]
-    held: tuple[Value | Number, ...]
+    held: tuple[Value | HostNumber, ...]
     seeds: tuple[int, ...]
 
     @property
@@ -106,11 +100,11 @@ class Recording:
     what stands for them inside, where their own history and their hooks have no part.
     """
 
-    def __init__(self, recorder: Recorder, what: str, entered: ExitStack) -> None:
+    def __init__(self, recorder: Recorder, what: str, graph: BodyGraph, entered: ExitStack) -> None:
         self.recorder = recorder
         self.what = what
         self.entered = entered  # ends with the recording
-        self.graph = BodyGraph()
+        self.graph = graph
         self.tensors: list[torch.Tensor] = []
         self.leaves: list[torch.Tensor] = []
         self.given: list[int] = []  # slots of the stand-ins
@@ -123,7 +117,7 @@ class Recording:
         graph, slot = self.graph, len(self.graph.entries)
         graph.entries.append(aval)
         graph.refs.append(NOBODY)
-        graph.input_data[slot] = Given(len(self.given))
+        graph.input_data[slot] = Argument(len(self.given))
         self.given.append(slot)
         tensor = wrap(graph.define(self.recorder, slot, aval))
         self.stand_ins[id(tensor._storage)] = tensor._storage
@@ -173,17 +167,17 @@ def body_of(graph: PendingGraph, slots: Sequence[int]) -> Body:
     """The part of a body's graph that computes the values at `slots`."""
     entries, renamed, input_data = extract(graph, ancestors(graph, slots))
     feeds: list[tuple[Feed, int]] = []
-    held: list[Value | Number] = []
+    held: list[Value | HostNumber] = []
     seeds: dict[int, int] = {}
     for slot in sorted(input_data):
         source, entry = input_data[slot], entries[slot]
-        if isinstance(source, Given):
-            feeds.append((Feed.GIVEN, source.number))
+        if isinstance(source, Argument):
+            feeds.append((Feed.GIVEN, source.index))
         elif isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED:
             feeds.append((Feed.SEED, seeds.setdefault(source, len(seeds))))
         else:
             feeds.append((Feed.HELD, len(held)))
-            held.append(Number(entry, source) if isinstance(entry, ScalarInput) else source)
+            held.append(HostNumber(entry, source) if isinstance(entry, ScalarInput) else source)
     found = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(graph, renamed))
     return Body(found, tuple(feeds), tuple(held), tuple(seeds))
 
@@ -265,13 +259,11 @@ def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
 
     Reading a value raises GraphBreakError, writing to what was not made inside UnsupportedOperationError.
     """
-    with recorder.lock, ExitStack() as entered:
-        found = Recording(recorder, what, entered)
-        before, recorder.pending_graph = recorder.pending_graph, found.graph
+    no_reads = f"{what} records its function as one compiled body, which may not read a value of a tensor"
+    graph, before = BodyGraph(), recorder.pending_graph
+    with recording_apart(recorder, graph, f"{no_reads}: compute with tensors, or read the value before", _refuse_collective) as entered:
+        found = Recording(recorder, what, graph, entered)
         entered.callback(_restore, found, before)
-        reason = f"{what} records its function as one compiled body, which may not read a value of a tensor"
-        entered.callback(forbid_reads, forbid_reads(f"{reason}: compute with tensors, or read the value before"))
-        entered.callback(stand_in_by, stand_in_by(_refuse_collective))
         # A cast that autocast keeps would be used outside.
         entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
         torch.set_autocast_cache_enabled(False)
@@ -308,7 +300,6 @@ def call_with(module: torch.nn.Module, state: dict[str, Any], args: tuple[Any, .
 def _restore(found: Recording, before: PendingGraph) -> None:
     """Leave everything outside as it was; what was made inside and is still held has no value."""
     graph = found.graph
-    found.recorder.pending_graph = before
     held = {slot: value for slot, reference in enumerate(graph.refs) if (value := reference()) is not None}
     for slot, (value, pending_graph, place) in graph.captured.items():
         value.pending_graph, value.slot = pending_graph, place

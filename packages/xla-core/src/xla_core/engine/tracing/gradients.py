@@ -19,7 +19,8 @@ from xla_core.engine.graph.entries import ScalarInput, ScalarKind, aval_at, oper
 from xla_core.engine.graph.pending_graph import PendingGraph, Recorder
 from xla_core.engine.graph.selection import dependants
 from xla_core.engine.tensor.values import value_of
-from xla_core.engine.tracing.bodies import Body, Given, Recording, body_of, inside, recording
+from xla_core.engine.tracing.bodies import Body, Recording, body_of, inside, recording
+from xla_core.engine.tracing.origins import Argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ def _saved(found: Recording, boundary: int, grad_slots: list[int], kept: set[int
 
 
 def _varies(entry: Any, source: Any) -> bool:
-    return isinstance(source, Given) or (isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED)
+    return isinstance(source, Argument) or (isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED)
 
 
 def _is_cast_of_leaf(entries: Sequence[Any], entry: tuple[Any, ...]) -> bool:
@@ -185,5 +186,5 @@ def _without(graph: PendingGraph, saved: Sequence[int], first: int) -> PendingGr
     cut.entries = list(graph.entries)
     for slot in saved:
         cut.entries[slot] = _aval(graph, slot)
-    cut.input_data = dict(sorted({**graph.input_data, **{slot: Given(first + number) for number, slot in enumerate(saved)}}.items()))
+    cut.input_data = dict(sorted({**graph.input_data, **{slot: Argument(first + number) for number, slot in enumerate(saved)}}.items()))
     return cut

@@ -25,7 +25,7 @@ from xla_core.engine.tensor.plain import holder
 from xla_core.engine.tensor.record import define
 from xla_core.engine.tensor.tensor import wrap
 from xla_core.engine.tensor.values import value_of
-from xla_core.engine.tracing.bodies import Body, Feed, Number
+from xla_core.engine.tracing.bodies import Body, Feed, HostNumber
 from xla_core.ops.checks import Check, Fault
 from xla_core.ops.random.threefry import threefry2x32
 from xla_core.ops.table import Context
@@ -84,7 +84,9 @@ def _recorded(
         slots: list[Any] = [None, *[pending_graph.adopt(value) for value in values]]
         for body in bodies:
             for held in body.held:
-                slots.append(pending_graph.add_scalar(held.kind, held.number) if isinstance(held, Number) else pending_graph.adopt(held))
+                slots.append(
+                    pending_graph.add_scalar(held.kind, held.number) if isinstance(held, HostNumber) else pending_graph.adopt(held)
+                )
             slots += [pending_graph.add_scalar(SEED, seed) for seed in body.seeds]
         signature = _signature(name, lower, layout, bodies, len(values), tuple(outs))
         made = [value for value in define(recorder, pending_graph, signature, slots) if value is not None]

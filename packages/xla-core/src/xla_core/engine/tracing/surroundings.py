@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from xla_core.engine.graph.pending_graph import Recorder
-from xla_core.engine.tracing.bodies import Body, Number
+from xla_core.engine.tracing.bodies import Body, HostNumber
 from xla_core.engine.tracing.gradients import Differentiated
 
 _Found = TypeVar("_Found")
@@ -39,7 +39,7 @@ class Cache(Generic[_Found]):
 
     def keep(self, key: Any, found: _Found, *parts: Differentiated) -> None:
         """Keep what was recorded, unless it uses tensors from outside: they may be others at the next call."""
-        if key is not None and all(isinstance(held, Number) for part in parts for held in part.forward.held):
+        if key is not None and all(isinstance(held, HostNumber) for part in parts for held in part.forward.held):
             if len(self._known) >= _KEPT:
                 self._known.clear()
             self._known[key] = found

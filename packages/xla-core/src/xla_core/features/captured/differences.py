@@ -10,7 +10,7 @@ from typing import Any
 from xla_core.engine.graph.entries import ScalarKind
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.tracing.numbers import Expression
-from xla_core.features.captured.places import Argument, Held
+from xla_core.engine.tracing.origins import Argument, State
 from xla_core.features.captured.recording import Recorded
 
 
@@ -26,7 +26,7 @@ def difference(old: Recorded, new: Recorded) -> Difference | None:
     """The first difference that keeps one program from serving both calls, with the lines; None if there is none."""
     found = _of_programs(old, new) or _of_numbers(old, new)
     if found is None:
-        text = _of_places(old, new) or _of_gradients(old, new) or _of_results(old, new) or _of_counts(old, new)
+        text = _of_sources(old, new) or _of_gradients(old, new) or _of_results(old, new) or _of_counts(old, new)
         found = None if text is None else Difference(text)
     return found
 
@@ -98,7 +98,7 @@ def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, place: 
     )
 
 
-def _of_places(old: Recorded, new: Recorded) -> str | None:
+def _of_sources(old: Recorded, new: Recorded) -> str | None:
     if old.sources != new.sources:
         number = next(place for place, pair in enumerate(zip(old.sources, new.sources, strict=True)) if pair[0] != pair[1])
         taken = new.run.graph.parts.leaf_slots[number]
@@ -116,7 +116,7 @@ def _of_places(old: Recorded, new: Recorded) -> str | None:
 
 def _kinds(recorded: Recorded) -> str:
     kinds = {type(place) for place, _ in recorded.writes}
-    return " (arguments among them)" if Argument in kinds else "" if Held in kinds else " (gradients only)"
+    return " (arguments among them)" if Argument in kinds else "" if State in kinds else " (gradients only)"
 
 
 def _of_gradients(old: Recorded, new: Recorded) -> str | None:

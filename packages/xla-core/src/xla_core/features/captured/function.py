@@ -19,9 +19,9 @@ from xla_core.engine.runtime import client, sync
 from xla_core.engine.runtime.source_location import asking_line
 from xla_core.features.captured.arguments import Arguments, Form, arguments_of, form_of
 from xla_core.features.captured.differences import difference
-from xla_core.features.captured.launch import Captured
+from xla_core.features.captured.launch import Launch
 from xla_core.features.captured.optimizers import WAYS
-from xla_core.features.captured.recording import Recorded, Recording
+from xla_core.features.captured.recording import CallRecording, Recorded
 from xla_core.features.captured.tape import Tape, current_tape
 from xla_core.ops import precision
 
@@ -52,7 +52,7 @@ class _Variant:
 
     objects: list[Any]
     last: Recorded | None = None
-    captured: Captured | None = None
+    captured: Launch | None = None
     attempts: int = 0
     unused: int = 0
     served: int = 0
@@ -128,7 +128,7 @@ class CapturedFunction:
         self._served += 1
         return outcome
 
-    def programs(self) -> list[tuple[Captured, Form]]:
+    def programs(self) -> list[tuple[Launch, Form]]:
         """What is captured now, with the arguments that each serves. Raises CaptureError if something could not be, or nothing is yet."""
         if self._refused is not None:
             raise CaptureError(self._refused)
@@ -145,7 +145,7 @@ class CapturedFunction:
         """Of the function, for messages."""
         return self._policy.name
 
-    def _launched(self, recorder: Recorder, captured: Captured, arguments: Arguments, due: bool) -> tuple[bool, Any]:
+    def _launched(self, recorder: Recorder, captured: Launch, arguments: Arguments, due: bool) -> tuple[bool, Any]:
         """Whether a captured call fits, and what it returns, if it is not due to be verified."""
         again = False
         while True:
@@ -184,7 +184,7 @@ class CapturedFunction:
         self,
         recorder: Recorder,
         variant: _Variant,
-        verified: Captured | None,
+        verified: Launch | None,
         arguments: Arguments,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -211,7 +211,7 @@ class CapturedFunction:
         variant.last = recorded
         if recorded is not None and found is None:
             if other is not None:
-                variant.captured, variant.attempts, variant.form = Captured(recorder, recorded), 0, form_of(args, kwargs)
+                variant.captured, variant.attempts, variant.form = Launch(recorder, recorded), 0, form_of(args, kwargs)
             return outcome
         if verified is not None:
             problem = tape.problems[0] if found is None else found.text
@@ -236,7 +236,7 @@ class CapturedFunction:
                 if not tape.open(self._begin):
                     return self._function(*args, **kwargs), None
                 roots = [(self._policy.name, self._function), *[(type(item).__name__, item) for item in arguments.objects]]
-                recording = Recording(tape, self._calls, roots, arguments, [] if last is None else last.leaves)
+                recording = CallRecording(tape, self._calls, roots, arguments, [] if last is None else last.leaves)
                 outcome = self._function(*args, **kwargs)
         finally:
             tape.close()

@@ -19,10 +19,11 @@ from xla_core.engine.tensor.plain import ours, storage_of, tensor_behind
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.engine.tracing.numbers import Comparison, Symbol
+from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Gradient, NewStorage, Origin, Result, Source, State, ViewOf
 from xla_core.features.captured.arguments import Arguments
 from xla_core.features.captured.optimizers import Counter, Stepped, hyperparameters
-from xla_core.features.captured.places import Argument, Gradient, Held, New, Origin, Passed, Place, Plain, Result, Same, Shown
 from xla_core.features.captured.python_state import PythonState
+from xla_core.features.captured.returned import Existing
 from xla_core.features.captured.search import python_state
 from xla_core.features.captured.tape import Run, Tape
 
@@ -44,15 +45,15 @@ class Leaf:
 class Recorded:
     """Call `number` of a function, which was recorded.
 
-    sources: of the program's buffers, in order; writes: places that have another value afterwards; new: the values of new storages of
+    sources: of the program's buffers, in order; writes: storages that have another value afterwards; new: the values of new storages of
     results. bindings: tensors, the data that they showed, and whether they wanted gradients; hosts: CPU tensors and their versions.
     seeds, steps: how far the random state moved on. stepped_slots: what optimizers have recorded, from slot to slot.
     """
 
     number: int
     run: Run
-    sources: list[Place]
-    writes: list[tuple[Place, Origin]]
+    sources: list[Source]
+    writes: list[tuple[Source, Origin]]
     leaves: list[Leaf]
     new: list[Origin]
     shardings: list[Sharding | None]
@@ -78,7 +79,7 @@ class Recorded:
         return {symbol: value for stepped in self.stepped for symbol, value in stepped.numbers.items()}
 
 
-class Recording:
+class CallRecording:
     """Follows call `number` from before it begins to behind its sync. known: leaves of an earlier call."""
 
     def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, known: list[Leaf]) -> None:
@@ -118,7 +119,7 @@ class Recording:
         self._look_at_optimizers()
         if self.problems:
             return None
-        recorded = _Assembly(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
+        recorded = _Outcome(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
         return None if self.problems else recorded
 
     def state(self) -> PythonState:
@@ -177,16 +178,16 @@ def _parameters(state: PythonState) -> Iterator[torch.Tensor]:
         yield from (parameter for parameter in module._parameters.values() if parameter is not None)
 
 
-class _Assembly:
+class _Outcome:
     """Finds where the inputs of a program come from, and where its results are."""
 
-    def __init__(self, recording: Recording, run: Run, leaves: list[torch.Tensor], grads: dict[int, weakref.ref[torch.Tensor]]) -> None:
+    def __init__(self, recording: CallRecording, run: Run, leaves: list[torch.Tensor], grads: dict[int, weakref.ref[torch.Tensor]]) -> None:
         self.recording, self.tape, self.run = recording, recording.tape, run
         self.problems = recording.problems
         self.leaves = leaves
         self._grads = grads
-        self._before: dict[int, Place] = {}  # by buffer
-        self._places: dict[int, Place] = {}  # by storage
+        self._before: dict[int, Source] = {}  # by buffer
+        self._sources: dict[int, Source] = {}  # by storage
         self._results = {id(buffer): Result(number) for number, buffer in enumerate(run.results)}
         self._sunk: set[int] = set()
         self._new: dict[int, int] = {}
@@ -194,21 +195,21 @@ class _Assembly:
         self._fresh: set[int] = set()  # storages of new gradients
         # By id, which is safe as long as these live.
         self._alive = list(self.tape.touched)
-        self._name_places()
+        self._name_sources()
 
-    def _name_places(self) -> None:
+    def _name_sources(self) -> None:
         for number, storage in enumerate(self.recording.arguments.storages):
-            self._places.setdefault(id(storage), Argument(number))
+            self._sources.setdefault(id(storage), Argument(number))
         for number, leaf in enumerate(self.leaves):
             found = None if leaf.grad is None else tensor_behind(leaf.grad)
             if found is not None and not self.tape.born(found._storage):
-                self._places.setdefault(id(found._storage), Gradient(number))
+                self._sources.setdefault(id(found._storage), Gradient(number))
         for storage in self._alive:
             if not self.tape.born(storage):
-                self._places.setdefault(id(storage), Held(storage))
+                self._sources.setdefault(id(storage), State(storage))
                 buffer = self.tape.touched[storage].buffer
                 if buffer is not None:
-                    self._before.setdefault(id(buffer), self._places[id(storage)])
+                    self._before.setdefault(id(buffer), self._sources[id(storage)])
 
     def recorded(self, outcome: Any) -> Recorded:
         """The call as data. What is wrong with it is among the problems."""
@@ -227,7 +228,7 @@ class _Assembly:
                 continue
             origin = self._origin(storage)
             if origin is not None:
-                writes.append((self._places[id(storage)], origin))
+                writes.append((self._sources[id(storage)], origin))
         new = [self._origin(storage) for storage in self._kept]
         sources = [self._source(buffer) for buffer in self.run.inputs.buffers]
         self._look_for_unseen()
@@ -258,35 +259,35 @@ class _Assembly:
         if not isinstance(item, torch.Tensor):
             for number, passed in enumerate(self.recording.arguments.objects):
                 if passed is item:
-                    return Passed(number)
+                    return ArgumentItself(number)
             if not isinstance(item, _PLAIN):
                 self.problems.append(
                     f"it returns {type(item).__name__}: return tensors, numbers, texts and arguments, in tuples, lists and dicts"
                 )
-            return Plain(item)
+            return Constant(item)
         found = tensor_behind(item)
         if found is None:
             self.problems.append(f"it returns a {type(item).__name__} on {item.device}: return tensors of the device")
-            return Plain(None)
+            return Constant(None)
         for number, tensor in enumerate(self.recording.arguments.tensors):
             if tensor is item:
-                return Same(number)
+                return Existing(number)
         if not self.tape.was_made(item) and not self.tape.born(found._storage):
-            return Same(None, id(item), item)
+            return Existing(None, id(item), item)
         if item.requires_grad:
             self.problems.append(
                 f"it returns a tensor of shape {tuple(item.shape)} that requires a gradient: return it detached, and capture the whole "
                 "step, backward included, or call it under torch.no_grad()"
             )
         if not self.tape.born(found._storage):
-            return Shown(self._place(found._storage), found._view)
+            return ViewOf(self._source_of(found._storage), found._view)
         number = self._new.setdefault(id(found._storage), len(self._kept))
         if number == len(self._kept):
             self._kept.append(found._storage)
-        return New(number, found._view)
+        return ViewOf(NewStorage(number), found._view)
 
-    def _place(self, storage: Storage) -> Place:
-        return self._places.setdefault(id(storage), Held(storage))
+    def _source_of(self, storage: Storage) -> Source:
+        return self._sources.setdefault(id(storage), State(storage))
 
     def _gradient(self, tensor: torch.Tensor) -> Leaf:
         entry = self._grads.get(id(tensor))
@@ -308,22 +309,22 @@ class _Assembly:
         buffer = storage.value.buffer
         found = self._results.get(id(buffer))
         if found is not None:
-            self._sunk.add(found.number)
+            self._sunk.add(found.index)
             return found
-        place = self._before.get(id(buffer))
-        if place is None:
+        source = self._before.get(id(buffer))
+        if source is None:
             self.problems.append(
                 f"a tensor of shape {storage.value.aval.shape} has data from the host, or was left pending: make constants before the call"
             )
-        return place
+        return source
 
-    def _source(self, buffer: jax.Array) -> Place | None:
-        place = self._before.get(id(buffer))
-        if place is None:
+    def _source(self, buffer: jax.Array) -> Source | None:
+        source = self._before.get(id(buffer))
+        if source is None:
             self.problems.append(
                 f"it takes {buffer.dtype}{list(buffer.shape)}, which was made of host data inside: make constants before the call"
             )
-        return place
+        return source
 
     def _look_at_strays(self, strays: list[weakref.ref[Storage]]) -> None:
         """Whether new tensors are kept by somebody."""
@@ -335,7 +336,7 @@ class _Assembly:
             if storage is None or storage.value.buffer is None:
                 continue
             found = self._results.get(id(storage.value.buffer))
-            line = None if found is None else self.run.graph.line(self.run.graph.outs[found.number])
+            line = None if found is None else self.run.graph.line(self.run.graph.outs[found.index])
             self.problems.append(
                 f"a new tensor of shape {storage.value.aval.shape}{f' (made at {line})' if line else ''} is kept after the call, but not "
                 "returned: return it, or write to a tensor that is there before the call, with copy_()"
@@ -357,7 +358,7 @@ class _Assembly:
             found = tensor_behind(tensor)
             if found is None or id(tensor) in given or self.tape.was_made(tensor) or self.tape.born(found._storage):
                 continue
-            if isinstance(self._places.get(id(found._storage)), Held):
+            if isinstance(self._sources.get(id(found._storage)), State):
                 given.add(id(tensor))
                 bindings.append((tensor, bound(tensor), tensor.requires_grad))
         return bindings

@@ -32,8 +32,8 @@ from xla_core.base.private_torch import (
 from xla_core.engine.graph.text import graph_text
 from xla_core.engine.tensor.plain import PLAIN, tensor_behind
 from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.features.dynamo.capture import NotOneProgram, Recording, capture, with_own_pending_graph
-from xla_core.features.dynamo.program import Captured
+from xla_core.features.dynamo.capture import GraphInterpreter, NotOneProgram, capture, with_own_pending_graph
+from xla_core.features.dynamo.program import RecordedGraph
 from xla_core.features.dynamo.program_graph import host_tensor
 
 _logger = logging.getLogger("torch_xla.core.dynamo_bridge")
@@ -73,7 +73,7 @@ class CompiledGraph(torch.nn.Module):
         super().__init__()
         self._model = model
         self._part = part
-        self._programs: dict[Any, Captured | fx.GraphModule] = {}
+        self._programs: dict[Any, RecordedGraph | fx.GraphModule] = {}
         self._lock = threading.RLock()
         self._transforms = any(getattr(node.target, "__module__", "") == FUNCTION_TRANSFORMS_IN for node in model.graph.nodes)
         _let_run(model)
@@ -90,9 +90,9 @@ class CompiledGraph(torch.nn.Module):
     def _run(self, args: Sequence[Any]) -> Any:
         tensors = list(map(tensor_behind, args))
         program = self.program(args, tensors)
-        return program.run(args, tensors) if isinstance(program, Captured) else program(*args)
+        return program.run(args, tensors) if isinstance(program, RecordedGraph) else program(*args)
 
-    def program(self, args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> Captured | fx.GraphModule:
+    def program(self, args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> RecordedGraph | fx.GraphModule:
         """The function that runs the graph for these arguments. tensors: those behind them."""
         key = _input_key(args, tensors)
         needs_grad = torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
@@ -106,13 +106,13 @@ class CompiledGraph(torch.nn.Module):
                 self._programs[key] = program
         return program
 
-    def _prepare(self, args: Sequence[Any]) -> Captured | fx.GraphModule:
+    def _prepare(self, args: Sequence[Any]) -> RecordedGraph | fx.GraphModule:
         metrics.counter_add("DynamoExtractCompiledGraph")
         if self._transforms:  # of torch.func: given up halfway, a recording would leave them begun
             return self._model
         _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")
         try:
-            captured = capture(args, lambda stand_ins: Recording(self._model, stand_ins).run(*stand_ins.args))
+            captured = capture(args, lambda stand_ins: GraphInterpreter(self._model, stand_ins).run(*stand_ins.args))
         except NotOneProgram as reason:
             why = str(reason)
             _debug(lambda: f"not one program: {why}")
@@ -146,7 +146,7 @@ def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -
     return graph
 
 
-class UnsupportedNodesCollector(Recording):
+class UnsupportedNodesCollector(GraphInterpreter):
     """Finds the operations of a graph that cannot be part of a program; looks on behind them with tensors of the shapes that torch knows.
 
     module: the graph. It is run on stand-ins for the arguments: nothing is computed, and nothing written to.

@@ -20,12 +20,13 @@ from xla_core.engine.graph.pending_graph import NOBODY, Recorder, Value
 from xla_core.engine.graph.selection import ancestors, extract, renamed_lines
 from xla_core.engine.runtime import resharding
 from xla_core.engine.runtime.client import current_recorder
-from xla_core.engine.runtime.sync import forbid_reads
 from xla_core.engine.tensor.plain import ours, tensor_behind
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, view_of
+from xla_core.engine.tracing.apart import recording_apart
+from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, NewStorage, Result, ViewOf
 from xla_core.engine.tracing.tokens import stand_in_by
-from xla_core.features.dynamo.program import Argument, Captured, Computed, Constant, Origin, Shown, Source
+from xla_core.features.dynamo.program import Origin, RecordedGraph
 from xla_core.features.dynamo.program_graph import HostTensor, ProgramGraph, host_tensor
 
 _COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
@@ -84,7 +85,7 @@ class StandIns:
         slot = len(pending_graph.entries)
         pending_graph.entries.append(aval)
         pending_graph.refs.append(NOBODY)
-        pending_graph.input_data[slot] = Source(number)
+        pending_graph.input_data[slot] = Argument(number)
         storage = Storage()
         storage.value = pending_graph.define(self.recorder, slot, aval)
         storage.annotations = real.annotations
@@ -92,7 +93,7 @@ class StandIns:
         self.leaves.append(storage.value)
 
 
-class Recording(fx.Interpreter):
+class GraphInterpreter(fx.Interpreter):
     """Runs a graph's operations on stand-ins."""
 
     def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
@@ -210,24 +211,19 @@ def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
     The device's state is as before at the end, and the CPU's.
     """
     recorder = recorder_among(args)
-    with recorder.lock, torch.random.fork_rng(devices=[]):
-        # The random state, too: recording draws seeds that no execution uses.
-        before = recorder.pending_graph, recorder.seed
-        # Nothing of it may run.
-        recorder.pending_graph = ProgramGraph()
-        reason = forbid_reads("a graph that torch.compile gave to the openxla backend reads a value")
-        stand_in = stand_in_by(None)
+    no_reads = "a graph that torch.compile gave to the openxla backend reads a value"
+    with torch.random.fork_rng(devices=[]), recording_apart(recorder, ProgramGraph(), no_reads, None):
+        # Recording draws seeds that no execution uses.
+        seed = recorder.seed
         try:
             stand_ins = StandIns(recorder, args)
             stand_in_by(stand_ins.of)
             yield stand_ins
         finally:
-            stand_in_by(stand_in)
-            forbid_reads(reason)
-            recorder.pending_graph, recorder.seed = before
+            recorder.seed = seed
 
 
-def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
+def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> RecordedGraph:
     """Record `record(stand_ins)` on stand-ins for `args` as a program. Raises NotOneProgram if it does more than recording."""
     grad = torch.is_grad_enabled()
     try:
@@ -235,7 +231,7 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
             outcome = record(stand_ins)
             if stand_ins.changed():
                 raise NotOneProgram("the graph changes what a tensor shows: its data, or its shape in place")
-            captured = _Assembly(stand_ins).captured(outcome)
+            captured = _Outcome(stand_ins).captured(outcome)
     except NotOneProgram:
         raise
     except GraphBreakError as error:
@@ -246,7 +242,7 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> Captured:
     return captured
 
 
-class _Assembly:
+class _Outcome:
     """Puts the results of a recording together."""
 
     def __init__(self, stand_ins: StandIns) -> None:
@@ -254,13 +250,13 @@ class _Assembly:
         self.stand_ins = stand_ins
         # By id, which is safe as long as the stand-ins keep the objects alive.
         self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
-        self._leaves = {id(value): Source(number) for number, value in enumerate(stand_ins.leaves)}
+        self._leaves = {id(value): Argument(number) for number, value in enumerate(stand_ins.leaves)}
         self._holders: dict[int, int] = {}
         self._kept: list[Storage] = []
-        self._computed: dict[int, Computed] = {}
+        self._computed: dict[int, Result] = {}
         self._pending: list[Value] = []
 
-    def captured(self, outcome: Any) -> Captured:
+    def captured(self, outcome: Any) -> RecordedGraph:
         """The recording as data."""
         flat, tree = tree_flatten(outcome)
         results = [self._shown(item) for item in flat]
@@ -275,14 +271,14 @@ class _Assembly:
             [resharding.requested_sharding(storage) if number in changed else None for number, storage in enumerate(stand_ins.storages)],
             [resharding.requested_sharding(storage) for storage in self._kept],
         )
-        return Captured(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree, shardings)
+        return RecordedGraph(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree, shardings)
 
     def _shown(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
         for place, arg in enumerate(self.stand_ins.args):
             if arg is item:
-                return Argument(place)
+                return ArgumentItself(place)
         if item.device.type == "cpu" and not item.requires_grad and id(item) not in self.stand_ins.held:
             return Constant(item)
         if type(item) is not XLATensor or item.requires_grad:
@@ -292,12 +288,12 @@ class _Assembly:
         storage = item._storage
         number = self._inputs.get(id(storage))
         if number is not None:
-            return Shown(number, item._view, True)
+            return ViewOf(Argument(number), item._view)
         number = self._holders.get(id(storage))
         if number is None:
             number = self._holders[id(storage)] = len(self._kept)
             self._kept.append(storage)
-        return Shown(number, item._view, False)
+        return ViewOf(NewStorage(number), item._view)
 
     def _origin(self, value: Value) -> Origin:
         """The source of a value; a pending one becomes a result of the program."""
@@ -312,7 +308,7 @@ class _Assembly:
         known = self._computed.get(id(value))
         if known is None:
             self.pending_graph.adopt(value)
-            known = self._computed[id(value)] = Computed(len(self._pending))
+            known = self._computed[id(value)] = Result(len(self._pending))
             self._pending.append(value)
         return known
 

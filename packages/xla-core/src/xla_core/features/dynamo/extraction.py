@@ -12,10 +12,11 @@ from xla_core.base import private_torch
 from xla_core.engine.graph.text import graph_hash
 from xla_core.engine.runtime import resharding
 from xla_core.engine.tensor.plain import tensor_behind
+from xla_core.engine.tracing.origins import ArgumentItself, Constant, Result, ViewOf
 from xla_core.features.dynamo.bridge import CompiledGraph, extract_compiled_graph
 from xla_core.features.dynamo.capture import NotOneProgram
 from xla_core.features.dynamo.helpers import GraphInputMatcher, NoneRemover, SpecialReturnHandler
-from xla_core.features.dynamo.program import Argument, Captured, Computed, Constant, Shown
+from xla_core.features.dynamo.program import RecordedGraph
 
 
 class ExtractedGraph(NamedTuple):
@@ -53,7 +54,7 @@ def extract_graph_helper(
     args = _arguments(xla_model)
     tensors = list(map(tensor_behind, args))
     captured = CompiledGraph(xla_model).program(args, tensors)
-    if not isinstance(captured, Captured):
+    if not isinstance(captured, RecordedGraph):
         raise NotOneProgram("the graph is no single program: extract_compiled_graph gives a callable that parts it")
     found = _extracted(captured, args)
     numbers = tuple(arg for arg in args if isinstance(arg, (int, float)))
@@ -61,25 +62,25 @@ def extract_graph_helper(
     return found
 
 
-def _extracted(captured: Captured, args: tuple[Any, ...]) -> ExtractedGraph:
+def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph:
     places = [source if isinstance(source, int) else None for source in captured.sources]
     written = {place for number, _ in captured.written if (place := places[number]) is not None}
     updates = {
-        place: origin.number
-        for number, origin in captured.written
-        if isinstance(origin, Computed) and (place := places[number]) is not None
+        place: origin.index for number, origin in captured.written if isinstance(origin, Result) and (place := places[number]) is not None
     }
     need_update = [place in written for place in range(len(args))]
     results = list(captured.results)
     none_remover = NoneRemover()
     none_remover.remove_nones(results)
     constants = [
-        (result.tensor if isinstance(result, Constant) else result, position)
+        (result.value if isinstance(result, Constant) else result, position)
         for position, result in enumerate(results)
-        if not isinstance(result, (Argument, Shown))
+        if not isinstance(result, (ArgumentItself, ViewOf))
     ]
     outputs = [
-        args[result.place] if isinstance(result, Argument) else result for result in results if isinstance(result, (Argument, Shown))
+        args[result.index] if isinstance(result, ArgumentItself) else result
+        for result in results
+        if isinstance(result, (ArgumentItself, ViewOf))
     ]
     return ExtractedGraph(
         [resharding.requested_sharding(found._storage) for found in map(tensor_behind, args) if found is not None],
@@ -93,7 +94,7 @@ def _extracted(captured: Captured, args: tuple[Any, ...]) -> ExtractedGraph:
     )
 
 
-def _matcher(captured: Captured, args: tuple[Any, ...]) -> GraphInputMatcher:
+def _matcher(captured: RecordedGraph, args: tuple[Any, ...]) -> GraphInputMatcher:
     """Finds the tensors whose data the program takes among the arguments; what the graph holds itself stands for itself."""
     ids: dict[int, int] = {}
     for place, found in enumerate(map(tensor_behind, args)):

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from xla_core.base import metrics
 from xla_core.base.metrics import Cause
 from xla_core.base.private_torch import TreeSpec, tree_unflatten
@@ -23,53 +21,16 @@ from xla_core.engine.runtime.source_location import asking_line
 from xla_core.engine.runtime.sync import compute
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import XLATensor, view_of
+from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, NewStorage, Result, ViewOf
 from xla_core.features.dynamo import config
 from xla_core.features.dynamo.program_graph import HostNumber
 
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The source of a leaf that stands for the data of input `number`."""
-
-    number: int
+Origin = Result | Argument | Value
+"""Where a value comes from: the program, an input (its data as it was before the call), or it is constant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A value that the program computes: its result `number`."""
-
-    number: int
-
-
-# Where a value comes from: the program, an input (its data as it was before the call), or it is constant.
-Origin = Computed | Source | Value
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A result tensor: view `spec` of a new storage (`holder` counts those), or of an input's."""
-
-    holder: int
-    spec: Any
-    of_input: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A result that is an argument itself."""
-
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A result on the CPU, the same at each call, whose caller may write to it."""
-
-    tensor: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
+class RecordedGraph:
     """A recorded graph: what to run, what to feed it with, and how its results are put together.
 
     avals: shape and dtype of each result of the program.
@@ -99,9 +60,9 @@ class Captured:
             computed = self._execute(before, args)
 
             def value(origin: Origin) -> Value:
-                if isinstance(origin, Source):
-                    return before[origin.number]
-                return computed[origin.number] if isinstance(origin, Computed) else origin
+                if isinstance(origin, Argument):
+                    return before[origin.index]
+                return computed[origin.index] if isinstance(origin, Result) else origin
 
             for number, origin in self.written:
                 storages[number].value = value(origin)
@@ -113,11 +74,11 @@ class Captured:
 
     def input_sources(self) -> list[int | XLATensor]:
         """For each buffer that the program takes and does not hold itself, the position of an argument that shows it, or the tensor."""
-        return [self.sources[item.number] for item in self.inputs.buffers if isinstance(item, Source)]
+        return [self.sources[item.index] for item in self.inputs.buffers if isinstance(item, Argument)]
 
     def _given_away(self, before: list[Value]) -> tuple[int, ...]:
         """Which of the program's buffers, in their order, are of inputs that are marked for donation and that nobody else takes."""
-        values = [(number, before[item.number]) for number, item in enumerate(self.inputs.buffers) if isinstance(item, Source)]
+        values = [(number, before[item.index]) for number, item in enumerate(self.inputs.buffers) if isinstance(item, Argument)]
         times = Counter(id(value) for _, value in values)
         # A leaf of the pending graph has an entry there that other operations refer to.
         alone = [(number, value) for number, value in values if value.pending_graph is None and times[id(value)] == 1]
@@ -128,9 +89,9 @@ class Captured:
             return []
         begin = time.perf_counter_ns()
         recorded = self.inputs
-        used = [before[item.number] for item in recorded.buffers if isinstance(item, Source)]
+        used = [before[item.index] for item in recorded.buffers if isinstance(item, Argument)]
         _make_real([value for value in used if value.buffer is None])
-        buffers = [before[item.number].buffer if isinstance(item, Source) else item for item in recorded.buffers]
+        buffers = [before[item.index].buffer if isinstance(item, Argument) else item for item in recorded.buffers]
         # Each call has random numbers of its own.
         seeds = [self.recorder.draw() for _ in recorded.seeds]
         floats, ints = _numbers(recorded.floats, args), _numbers(recorded.ints, args)
@@ -169,11 +130,12 @@ def _storage(value: Value) -> Storage:
 
 
 def _result(result: Any, args: Sequence[Any], storages: list[Storage], new: list[Storage]) -> Any:
-    if isinstance(result, Argument):
-        return args[result.place]
-    if isinstance(result, Shown):
-        return view_of(storages[result.holder] if result.of_input else new[result.holder], result.spec)
-    return result.tensor.clone() if isinstance(result, Constant) else result
+    if isinstance(result, ArgumentItself):
+        return args[result.index]
+    if isinstance(result, ViewOf):
+        shown: Any = result.storage
+        return view_of((new if isinstance(shown, NewStorage) else storages)[shown.index], result.spec)
+    return result.value.clone() if isinstance(result, Constant) else result
 
 
 def _make_real(pending: list[Value]) -> None:

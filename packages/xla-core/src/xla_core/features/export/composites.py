@@ -16,8 +16,9 @@ from xla_core.engine.graph.pending_graph import PendingGraph
 from xla_core.engine.graph.selection import ancestors, extract
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.graph.text import graph_hash
-from xla_core.engine.tracing.bodies import Body, Given, body_of
+from xla_core.engine.tracing.bodies import Body, body_of
 from xla_core.engine.tracing.operations import results_of
+from xla_core.engine.tracing.origins import Argument
 from xla_core.features.export.markers import deserialize_composite_attr
 from xla_core.ops.table import Context
 
@@ -91,7 +92,7 @@ def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
     leaves = [slot for slot in ancestors(cut, wanted) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
     marked = [use.inputs[place] for place in sorted(use.inputs) if use.inputs[place] in leaves]
     order = [*marked, *[slot for slot in leaves if slot not in marked]]
-    cut.input_data = {slot: Given(order.index(slot)) for slot in leaves}
+    cut.input_data = {slot: Argument(order.index(slot)) for slot in leaves}
     return body_of(cut, wanted), [_operand(graph, slot) if slot in marked else slot for slot in order]
 
 

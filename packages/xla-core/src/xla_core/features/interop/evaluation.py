@@ -12,7 +12,7 @@ import numpy as np
 from xla_core.engine.compile.emit import typed
 from xla_core.engine.tensor.interop import buffer_of
 from xla_core.engine.tensor.tensor import wrap
-from xla_core.engine.tracing.bodies import Body, Number
+from xla_core.engine.tracing.bodies import Body, HostNumber
 from xla_core.engine.tracing.operations import bodies_alone, results_of, seed_of_turn
 
 _WORD = (1 << 32) - 1
@@ -25,9 +25,9 @@ def evaluated(body: Body, given: Sequence[Any], random_state: Any) -> list[Any]:
     What it holds of the world outside enters with the values it has now. random_state: (2,) uint32, from which its random operations
     follow by the order in which they were recorded.
     """
-    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, Number) else None for held in body.held)
+    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
     with jax.ensure_compile_time_eval():  # the tensors of others are no part of the program that is being traced
-        buffers = [None if isinstance(held, Number) else buffer_of(wrap(held)) for held in body.held]
+        buffers = [None if isinstance(held, HostNumber) else buffer_of(wrap(held)) for held in body.held]
     seeds = [seed_of_turn(random_state, np.uint32(seed & _WORD)) for seed in body.seeds]
     results: list[Any] = _evaluator(bodies_alone([body])[0], numbers)([*given], buffers, seeds)
     return results

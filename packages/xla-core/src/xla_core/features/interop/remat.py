@@ -25,7 +25,7 @@ from xla_core.engine.tensor.jax_call import call_jax
 from xla_core.engine.tensor.plain import holder
 from xla_core.engine.tensor.tensor import wrap
 from xla_core.engine.tensor.values import value_of
-from xla_core.engine.tracing.bodies import Body, Number, check_on_device, recording
+from xla_core.engine.tracing.bodies import Body, HostNumber, check_on_device, recording
 from xla_core.engine.tracing.gradients import final
 from xla_core.engine.tracing.operations import Operands, bodies_alone, record, results_of
 from xla_core.features.interop.recorded import conj, lines_in_errors, what_jax_sees
@@ -221,7 +221,7 @@ def _recorded(
         if id(value) not in at and holder(tensor)._view is not None:
             raise UnsupportedOperationError("remat cannot differentiate by a view from outside of its function: pass it as an argument")
     used = [(tensor, at[id(value)]) for tensor, value in outside if id(value) in at]
-    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, Number) else None for held in body.held)
+    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
     held = tuple(value for value in body.held if isinstance(value, Value))
     text = graph_hash(body.graph, [(feed.value, place) for feed, place in body.feeds])
     flat = _Function(

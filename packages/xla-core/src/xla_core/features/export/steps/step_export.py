@@ -26,17 +26,19 @@ from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tensor.tensor import view_of
 from xla_core.engine.tracing.numbers import Symbol
+from xla_core.engine.tracing.origins import Argument, ArgumentItself, Constant, Source
+from xla_core.engine.tracing.origins import State as StateOf
 from xla_core.features.captured.arguments import Arguments, Form, TensorForm
 from xla_core.features.captured.function import captured_function
-from xla_core.features.captured.launch import Captured
+from xla_core.features.captured.launch import Launch
 from xla_core.features.captured.optimizers import hyperparameters
-from xla_core.features.captured.places import Argument, Held, Passed, Place, Plain, Same
+from xla_core.features.captured.returned import Existing
 from xla_core.features.export.callbacks import check_code
 from xla_core.features.export.stablehlo import bytes_of, stablehlo_version
 from xla_core.features.export.steps import formulas, nesting, step_file
 from xla_core.features.export.steps.step_description import VERSION, Count, Description, Kind, Part, Program, Returned, Slot, State, Tensor
 from xla_core.features.export.steps.step_description import Argument as Leaf
-from xla_core.features.export.steps.step_names import Found, Names
+from xla_core.features.export.steps.step_names import Names, ProgramNames
 from xla_core.features.export.steps.step_program import CapturedProgram, Flat
 
 
@@ -74,7 +76,7 @@ def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> N
 class _Export:
     """One file in the making. bound: the first argument is the object of a method, which is none in the file."""
 
-    def __init__(self, name: str, recorder: Recorder, found: list[tuple[Captured, Form]], bound: bool) -> None:
+    def __init__(self, name: str, recorder: Recorder, found: list[tuple[Launch, Form]], bound: bool) -> None:
         self._name, self._recorder, self._bound = name, recorder, bound
         self._names = Names()
         self._state: dict[str, Aval] = {}
@@ -90,7 +92,7 @@ class _Export:
                 "dtypes), or with views: capture a function for each"
             )
 
-    def _program(self, captured: Captured, form: Form) -> Program:
+    def _program(self, captured: Launch, form: Form) -> Program:
         leaves, nest = self._arguments(form)
         _refuse_stale(captured, form)
         program = CapturedProgram(captured)
@@ -130,10 +132,10 @@ class _Export:
         order, nest = _nest((args[1:] if self._bound else args, kwargs), "its arguments are")
         return [_leaf(form.leaves[number], place) for place, number in enumerate(order)], nest
 
-    def _slot(self, place: Place, aval: Aval, names: Found) -> Slot:
-        if isinstance(place, Argument):
-            return Slot(Kind.ARGUMENT, _tensor(aval), number=place.number)
-        name = names.place(place)
+    def _slot(self, source: Source, aval: Aval, names: ProgramNames) -> Slot:
+        if isinstance(source, Argument):
+            return Slot(Kind.ARGUMENT, _tensor(aval), number=source.index)
+        name = names.of_state(source)
         if self._state.setdefault(name, aval) is not aval:
             raise CaptureError(f"{name} is {self._state[name]} in one place and {aval} in another: state must keep its shape and dtype")
         return Slot(Kind.STATE, _tensor(aval), name)
@@ -141,11 +143,11 @@ class _Export:
     def _returned(self, program: CapturedProgram, flat: Flat) -> Iterator[Returned]:
         results = iter(range(len(flat.results)))
         for number, item in enumerate(program.recorded.results):
-            if isinstance(item, Plain):
+            if isinstance(item, Constant):
                 yield Returned(Kind.CONSTANT, 0, nesting.encode(item.value))
-            elif isinstance(item, Same) and item.place is not None:
-                yield Returned(Kind.ARGUMENT, item.place, None)
-            elif isinstance(item, Passed):
+            elif isinstance(item, Existing) and item.index is not None:
+                yield Returned(Kind.ARGUMENT, item.index, None)
+            elif isinstance(item, ArgumentItself):
                 raise CaptureError("it returns the object whose method it is: return tensors, numbers and texts")
             elif program.shown[number] is not None:
                 yield Returned(Kind.RESULT, next(results), None)
@@ -215,10 +217,10 @@ def _leaf(item: Any, place: int) -> Leaf:
         ) from None
 
 
-def _refuse_stale(captured: Captured, form: Form) -> None:
+def _refuse_stale(captured: Launch, form: Form) -> None:
     """Raise CaptureError if a call would not launch what was captured."""
     recorder = captured.recorder
-    held = [place.storage.value for place in dict.fromkeys(captured.recorded.sources) if isinstance(place, Held)]
+    held = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, StateOf)]
     compute(held)
     avals = [leaf.aval for leaf in form.leaves if isinstance(leaf, TensorForm)]
     arguments = Arguments((), [], [], [])
@@ -236,7 +238,7 @@ def _refuse_stale(captured: Captured, form: Form) -> None:
         )
 
 
-def _named_numbers(captured: Captured, names: Found) -> dict[Symbol, str]:
+def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
     """The names of hyperparameters and step counts, which get their present values."""
     now = {symbol: value for each in captured.recorded.stepped for symbol, value in hyperparameters(each.optimizer).items()}
     named = {symbol: names.hyperparameter(symbol, now[symbol]) for symbol in captured.recorded.hyperparameters}

@@ -11,7 +11,7 @@ import torch
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.storage import Storage
 from xla_core.engine.tracing.numbers import Symbol
-from xla_core.features.captured.places import Gradient, Held, Place
+from xla_core.engine.tracing.origins import Gradient, Source, State
 from xla_core.features.captured.python_state import PythonState, contents
 from xla_core.features.captured.recording import Recorded
 
@@ -38,12 +38,12 @@ class Names:
             self._known[key] = found
         return found
 
-    def of_program(self, recorded: Recorded) -> Found:
+    def of_program(self, recorded: Recorded) -> ProgramNames:
         """The names of one program's state."""
-        return Found(self, recorded)
+        return ProgramNames(self, recorded)
 
 
-class Found:
+class ProgramNames:
     """The names in one captured program."""
 
     def __init__(self, names: Names, recorded: Recorded) -> None:
@@ -51,16 +51,16 @@ class Found:
         self._suggested = {id(storage): name for storage, name in _of_storages(recorded.state)}
         self._optimizers = dict(_of_optimizers(recorded.state))
 
-    def place(self, place: Place) -> str:
-        """Of a state tensor."""
+    def of_state(self, source: Source) -> str:
+        """The name of state: of a tensor, or of the gradient of one."""
         names = self._names
-        if isinstance(place, Held):
-            name = names._give(id(place.storage), self._suggested.get(id(place.storage), "tensor"))
-            names.storages[name] = place.storage
+        if isinstance(source, State):
+            name = names._give(id(source.storage), self._suggested.get(id(source.storage), "tensor"))
+            names.storages[name] = source.storage
             return name
-        if not isinstance(place, Gradient):
-            raise TypeError(f"{place} is no state")
-        tensor = self._recorded.leaves[place.number].tensor
+        if not isinstance(source, Gradient):
+            raise TypeError(f"{source} is no state")
+        tensor = self._recorded.leaves[source.index].tensor
         found = tensor_behind(tensor)
         of = "tensor" if found is None else names._known.get(id(found._storage)) or self._suggested.get(id(found._storage), "tensor")
         name = names._give(id(tensor), f"{of}.grad")

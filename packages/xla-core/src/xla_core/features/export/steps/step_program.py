@@ -15,8 +15,9 @@ from xla_core.engine.compile.emit import Constants, program
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tracing.numbers import Expression
-from xla_core.features.captured.launch import Captured
-from xla_core.features.captured.places import Gradient, Held, New, Origin, Place, Result, Same, Shown
+from xla_core.engine.tracing.origins import Gradient, NewStorage, Origin, Result, Source, State, ViewOf
+from xla_core.features.captured.launch import Launch
+from xla_core.features.captured.returned import Existing
 
 
 @dataclass(slots=True)
@@ -27,39 +28,40 @@ class Flat:
     """
 
     run: Callable[..., list[Any]]
-    inputs: list[tuple[Place, Aval]]
+    inputs: list[tuple[Source, Aval]]
     numbers: list[Expression]
     draws: int
     results: list[Aval]
-    written: list[tuple[Place, Aval]]
+    written: list[tuple[Source, Aval]]
 
 
 class CapturedProgram:
     """Takes a captured call apart."""
 
-    def __init__(self, captured: Captured) -> None:
+    def __init__(self, captured: Launch) -> None:
         self.recorded = captured.recorded
         self.run = self.recorded.run
         self.graph = self.run.program.changed or self.run.graph
         self.result_avals: list[Any] = list(self.run.graph.parts.results)
         self._source_avals = list(self.run.graph.parts.leaves)
-        self.avals: dict[Place, Aval] = dict(zip(self.recorded.sources, self._source_avals, strict=True))
+        self.avals: dict[Source, Aval] = dict(zip(self.recorded.sources, self._source_avals, strict=True))
         self.expressions: list[Expression] = []
-        self.after: dict[Place, Origin] = dict(self.recorded.writes)
+        self.after: dict[Source, Origin] = dict(self.recorded.writes)
         self.shown = {number: self._shown(item) for number, item in enumerate(self.recorded.results)}
         self._keep_gradients()
 
     def _shown(self, item: Any) -> tuple[Origin, Any] | None:
         """What a returned leaf shows, and as which view; None for an argument as it is, and for what is no tensor."""
-        if isinstance(item, New):
-            return self.recorded.new[item.number], item.spec
-        if isinstance(item, Same) and item.place is None:
-            found = ours(item.found)
-            return self._current(Held(found._storage)), found._view
-        return (self._current(item.place), item.spec) if isinstance(item, Shown) else None
+        if isinstance(item, ViewOf):
+            shown = item.storage
+            return self.recorded.new[shown.index] if isinstance(shown, NewStorage) else self._current(shown), item.spec
+        if isinstance(item, Existing) and item.index is None:
+            tensor = ours(item.tensor)
+            return self._current(State(tensor._storage)), tensor._view
+        return None
 
-    def _current(self, place: Place) -> Origin:
-        return self.after.get(place, place)
+    def _current(self, source: Source) -> Origin:
+        return self.after.get(source, source)
 
     def _keep_gradients(self) -> None:
         """Gradients are state where they are read, and where no optimizer is stepped, so that somebody else may want them."""
@@ -78,7 +80,7 @@ class CapturedProgram:
             elif not wanted:
                 self.after.pop(place, None)
 
-    def _read(self) -> list[Place]:
+    def _read(self) -> list[Source]:
         """The places whose values before the call are taken."""
         shown = [each[0] for each in self.shown.values() if each is not None]
         origins: list[Origin] = [*self.after.values(), *shown]
@@ -87,10 +89,10 @@ class CapturedProgram:
     def aval(self, origin: Origin) -> Aval:
         """The shape and dtype of a value."""
         if isinstance(origin, Result):
-            return self.result_avals[origin.number]  # type: ignore[no-any-return]
+            return self.result_avals[origin.index]  # type: ignore[no-any-return]
         if origin in self.avals:
             return self.avals[origin]
-        if isinstance(origin, Held):
+        if isinstance(origin, State):
             return origin.storage.value.aval
         raise CaptureError("it keeps an argument or a gradient that it does not compute with: return a copy of that, with clone()")
 
@@ -130,7 +132,7 @@ class CapturedProgram:
             *computed, _ = emit(*[before[place] for place in sources], *packed(numbers), *rest)
 
             def value(origin: Origin) -> Any:
-                return computed[origin.number] if isinstance(origin, Result) else before[origin]
+                return computed[origin.index] if isinstance(origin, Result) else before[origin]
 
             results = [_view(value(origin), spec) for origin, spec in shown]
             return _apart([*results, *[value(origin) for _, origin in written]], arrays)

@@ -1,0 +1,81 @@
+"""Where the values of a recorded function come from, and what it returns: the words of all that record torch code and run it later.
+
+An argument here is a tensor's storage, whatever views of it are passed; its value is the one before the call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from xla_core.engine.tensor.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The data of argument `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """The data of a storage that outlives calls: of a parameter, a buffer, an optimizer's state."""
+
+    storage: Storage
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is State and other.storage is self.storage
+
+    def __hash__(self) -> int:
+        return id(self.storage)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The data of the gradient of leaf `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Result `index` of the program."""
+
+    index: int
+
+
+Source: TypeAlias = Argument | State | Gradient
+"""Data that is there before a call."""
+
+Origin: TypeAlias = Source | Result
+"""Where a value comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewStorage:
+    """Storage `index` of those that a call makes."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOf:
+    """A returned tensor that shows a storage as view `spec`."""
+
+    storage: Source | NewStorage
+    spec: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A returned object that is the same at each call: a number, a text, a tensor on the CPU."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentItself:
+    """A returned object that is object `index` among the arguments."""
+
+    index: int
