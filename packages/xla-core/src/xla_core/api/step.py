@@ -19,7 +19,6 @@ from xla_core.engine.runtime import client
 from xla_core.engine.runtime.source_location import enter_region, leave_region, open_scopes
 from xla_core.engine.runtime.sync import forbid_reads, user_step
 from xla_core.engine.tensor.dispatch import captures_lines
-from xla_core.features.captured.function import CapturedFunction, Policy, remember
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,6 +167,8 @@ class Region:
 
 
 def _captured(function: Callable[P, R], region: Region, fallback: bool, verify_every: int) -> Callable[P, R]:
+    from xla_core.features.captured.function import CapturedFunction, Policy, remember
+
     named = _name_of(function)
     region = region.named(function)
     captured = CapturedFunction(function, Policy(named, fallback, verify_every), lambda: region, region.clear_pending)

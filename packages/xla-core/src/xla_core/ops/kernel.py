@@ -57,3 +57,15 @@ def exact(function: Function) -> Kernel:
 def copied(dtype: np.dtype, x: Any) -> jax.Array:
     """A kernel that only converts."""
     return as_array(x, dtype)
+
+
+def scipy_special(name: str) -> Callable[..., jax.Array]:
+    """The function of `jax.scipy.special` with this name. Importing it takes as long as registering all of our rows."""
+
+    def call(*operands: jax.Array) -> jax.Array:
+        from jax.scipy import special
+
+        result: jax.Array = getattr(special, name)(*operands)
+        return result
+
+    return call

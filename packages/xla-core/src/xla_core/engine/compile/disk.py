@@ -29,7 +29,6 @@ from typing import Any
 
 import jax
 import torch
-from jax.experimental import serialize_executable
 
 import xla_core
 from xla_core._version import __version__
@@ -137,6 +136,8 @@ def load(key: str, graph: Graph, arguments: list[Any], placement: Placement) -> 
     if payload is not None:
         in_tree = jax.tree.structure((tuple(arguments), {}))
         out_tree = jax.tree.structure((0,) * (len(graph.outs) + 1))
+        from jax.experimental import serialize_executable
+
         try:
             loaded = serialize_executable.deserialize_and_load(payload, in_tree, out_tree, placement.device.client, placement.devices)
         except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, EOFError, pickle.UnpicklingError) as error:
@@ -150,6 +151,8 @@ def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], placement
     disk = active()
     if disk is None or disk.readonly:
         return
+    from jax.experimental import serialize_executable
+
     try:
         payload, _, _ = serialize_executable.serialize(compiled)
     except (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, pickle.PicklingError) as error:

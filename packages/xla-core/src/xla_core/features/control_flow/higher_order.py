@@ -1,4 +1,4 @@
-"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop, scan and map."""
+"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop, scan and map; each is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from xla_core.base import private_torch
 from xla_core.base.private_torch import tree_leaves
 from xla_core.engine.tensor.plain import holder_of
 from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.features.control_flow.conditional import cond
-from xla_core.features.control_flow.loops import while_loop
-from xla_core.features.control_flow.scan import scan
+
+
+def _cond(*args: Any, **kwargs: Any) -> Any:
+    from xla_core.features.control_flow.conditional import cond
+
+    return cond(*args, **kwargs)
 
 
 def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+    from xla_core.features.control_flow.loops import while_loop
+
     tensors = [_as_tensor(item, [*carried, *additional]) for item in carried]
     return while_loop(lambda *items: cond_fn(*items, *additional), lambda *items: body_fn(*items, *additional), tensors)
 
@@ -29,6 +34,8 @@ def _as_tensor(item: Any, among: Sequence[Any]) -> Any:
 
 
 def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any], additional: Sequence[Any] = ()) -> list[Any]:
+    from xla_core.features.control_flow.scan import scan
+
     carried = len(init)
 
     def turn(carry: Any, x: Any) -> tuple[list[Any], list[Any]]:
@@ -41,6 +48,8 @@ def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any]
 
 def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any], mutated_arg_indices: str = "") -> list[Any]:
     """mutated_arg_indices: from torch 2.14 on, and empty, since torch refuses functions that write to what they are given."""
+
+    from xla_core.features.control_flow.scan import scan
 
     def turn(carry: Any, x: Any) -> tuple[None, list[Any]]:
         return None, list(fn(*x, *additional))
@@ -57,6 +66,6 @@ def _real(*arguments: Any) -> bool:
 
 def register() -> None:
     """Let torch's higher-order operators run as one operation of the graph."""
-    functions: dict[str, Callable[..., Any]] = {"cond": cond, "while_loop": _while_loop, "scan": _scan, "map_impl": _map}
+    functions: dict[str, Callable[..., Any]] = {"cond": _cond, "while_loop": _while_loop, "scan": _scan, "map_impl": _map}
     for name, function in functions.items():
         private_torch.serve_higher_order(name, XLATensor, function, _real)

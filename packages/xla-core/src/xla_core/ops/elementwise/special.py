@@ -8,11 +8,10 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 from jax import lax
-from jax.scipy import special
 
 from xla_core.ops.elementwise.binary import zeta
 from xla_core.ops.elementwise.unary import digamma, isinf
-from xla_core.ops.kernel import Function, computing, register_kernel
+from xla_core.ops.kernel import Function, computing, register_kernel, scipy_special
 from xla_core.ops.promote import cast, compute_dtype
 from xla_core.ops.table import Context, op
 
@@ -39,15 +38,15 @@ def spherical_bessel_j0(x: jax.Array) -> jax.Array:
 
 
 FUNCTIONS: Mapping[str, Function] = {
-    "special_entr": special.entr,
+    "special_entr": scipy_special("entr"),
     "special_erfcx": erfcx,
-    "special_i0e": special.i0e,
-    "special_i1": special.i1,
-    "special_i1e": special.i1e,
-    "special_log_ndtr": special.log_ndtr,
-    "special_modified_bessel_i0": special.i0,
-    "special_modified_bessel_i1": special.i1,
-    "special_ndtri": special.ndtri,
+    "special_i0e": scipy_special("i0e"),
+    "special_i1": scipy_special("i1"),
+    "special_i1e": scipy_special("i1e"),
+    "special_log_ndtr": scipy_special("log_ndtr"),
+    "special_modified_bessel_i0": scipy_special("i0"),
+    "special_modified_bessel_i1": scipy_special("i1"),
+    "special_ndtri": scipy_special("ndtri"),
     "special_spherical_bessel_j0": spherical_bessel_j0,
 }
 

@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.scipy import special
 
-from xla_core.ops.kernel import Function, Kernel, computing, copied, exact, register_kernel
+from xla_core.ops.kernel import Function, Kernel, computing, copied, exact, register_kernel, scipy_special
 from xla_core.ops.promote import Number, as_array, cast, compute_dtype, finfo, is_complex, is_float, is_integral, real_dtype
 from xla_core.ops.table import Context, op
 
@@ -100,7 +99,7 @@ FLOATING: Mapping[str, Function] = {
     "exp": lax.exp,
     "exp2": exp2,
     "expm1": lax.expm1,
-    "i0": special.i0,
+    "i0": scipy_special("i0"),
     "lgamma": lax.lgamma,
     "log": lax.log,
     "log10": _log_base(10),
