@@ -11,16 +11,18 @@ from typing import Any
 import torch.distributed as dist
 
 
-def _create(options: Any, group_options: Any = None) -> Any:
+def _backend() -> Any:
     from torch_xla.distributed import xla_backend
 
-    return xla_backend.create(options, group_options)
+    return xla_backend
+
+
+def _create(options: Any, group_options: Any = None) -> Any:
+    return _backend().create(options, group_options)
 
 
 def _rendezvous(url: str, **options: Any) -> Any:
-    from torch_xla.distributed import xla_backend
-
-    return xla_backend.rendezvous(url, **options)
+    return _backend().rendezvous(url, **options)
 
 
 @cache
