@@ -325,12 +325,17 @@ def test_every_module_of_another_wheel_is_there_or_missing_by_name(run: Run) -> 
     for module in MODULES:
         importlib.import_module(module)
     code = f"""{ALONE}
-        import importlib.util, torch_xla
+        import importlib.util, runpy, torch_xla
+        try:
+            runpy.run_module("torch_xla.distributed.xla_dist")
+        except ImportError as error:
+            print(error)
         for module in {list(MODULES)!r}:
             print(importlib.util.find_spec(module).loader.__class__.__name__)
         print(importlib.util.find_spec("torch_xla.distributed.newer"), importlib.util.find_spec("torch_xla.newer"))
     """
-    *loaders, others = run(code).splitlines()
+    started, *loaders, others = run(code).splitlines()
+    assert started.endswith("pip install xla-distributed"), "as `python -m`"
     assert loaders == ["MissingModules"] * len(MODULES) and others == "None None"
 
 

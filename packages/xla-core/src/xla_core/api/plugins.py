@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
@@ -78,16 +78,16 @@ def demand(name: str, distribution: str) -> None:
         raise missing(name, distribution)
 
 
-class MissingModules(MetaPathFinder, Loader):
+class MissingModules(MetaPathFinder, InspectLoader):
     """Python's last finder: a module of `MODULES` that comes to it is in no installed distribution. Loading it raises `missing`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """A spec for a module of `MODULES`."""
         return ModuleSpec(name, self) if name in MODULES else None
 
-    def exec_module(self, module: ModuleType) -> NoReturn:
-        """Raise the error that names the distribution to install."""
-        raise missing(module.__name__, MODULES[module.__name__])
+    def get_source(self, name: str) -> NoReturn:
+        """Raise the error that names the distribution to install: by an import, and by `python -m`."""
+        raise missing(name, MODULES[name])
 
 
 def _load() -> None:
