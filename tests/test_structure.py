@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from xla_core.api.plugins import MODULES
+
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "packages/xla-core/src/xla_core"
 TOUR = ROOT / "docs/internals/tour.md"
@@ -104,6 +106,24 @@ def test_imports_by_string_are_seen(argument: str) -> None:
 def test_our_modules_are_imported_by_statements() -> None:
     by_string = {file.relative_to(ROOT / "packages").as_posix() for file in SOURCES if imported_by_string(file.read_text(encoding="utf-8"))}
     assert by_string == LOADERS.keys()
+
+
+def modules_of_siblings() -> dict[str, str]:
+    """What the other packages bring below `torch_xla`, by module, without what is inside a package of theirs."""
+    owners = {}
+    for package in PACKAGES:
+        folder = package / "src/torch_xla"
+        files = [] if package.name == "xla-core" else sorted(folder.rglob("*.py"))
+        roots = {file.parent for file in files if file.name == "__init__.py"}
+        for file in files:
+            place = file.parent if file.name == "__init__.py" else file.with_suffix("")
+            if not roots & set(place.parents):
+                owners[".".join(place.relative_to(package / "src").parts)] = package.name
+    return owners
+
+
+def test_the_core_knows_whose_modules_are_missing() -> None:
+    assert modules_of_siblings() == MODULES
 
 
 def test_the_tour_names_no_file_that_is_gone() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import torch_xla.distributed.spmd as xs
 from xla_spmd.errors import ShardingError
 from xla_spmd.op_sharding import MANUAL, REPLICATED
-from xla_spmd.shards import is_even, shard_indices, shard_shape, tile_counts
+from xla_spmd.shards import shard_indices, shard_shape, tile_counts
 
 FOUR_TWO = xs.Mesh(range(8), (4, 2))
 ALL = range(8)
@@ -22,7 +22,7 @@ ALL = range(8)
 
 def test_worked_example() -> None:
     sharding = FOUR_TWO.get_op_sharding((0, None))
-    assert shard_shape(sharding, (10, 4)) == (3, 4) and not is_even(sharding, (10, 4)) and is_even(sharding, (8, 5))
+    assert shard_shape(sharding, (10, 4)) == (3, 4)
     found = shard_indices(sharding, (10, 4), ALL)
     rows = [(0, 3), (0, 3), (3, 6), (3, 6), (6, 9), (6, 9), (9, 10), (9, 10)]
     assert [one.indices for one in found] == [[slice(*row, 1), slice(0, 4, 1)] for row in rows]
@@ -36,7 +36,7 @@ def test_replica_ids() -> None:
     for sharding in (REPLICATED, FOUR_TWO.get_op_sharding((None, None)), xs.Mesh(ALL, (2, 2, 2)).get_op_sharding((None, None))):
         found = shard_indices(sharding, (8, 8), [5, 3])
         assert [(one.indices, one.replica_id) for one in found] == [(..., 5), (..., 3)], "the device itself"
-    assert shard_shape(REPLICATED, (10, 4)) == (10, 4) and shard_shape(REPLICATED, ()) == () and is_even(REPLICATED, (7,))
+    assert shard_shape(REPLICATED, (10, 4)) == (10, 4) and shard_shape(REPLICATED, ()) == ()
 
 
 def test_more_tiles_than_rows() -> None:
@@ -69,13 +69,14 @@ def test_each_copy_covers_the_tensor_once(drawn: tuple[Any, tuple[int, ...], int
     sharding, shape, count = drawn
     covered: dict[int, Any] = {}
     largest = shard_shape(sharding, shape)
+    even = all(size % tiles == 0 for size, tiles in zip(shape, tile_counts(sharding, len(shape)), strict=True))
     for one in shard_indices(sharding, shape, range(count)):
         place = (...,) if one.indices is ... else tuple(one.indices)
         copy = covered.setdefault(one.replica_id, np.zeros(shape, int))
         copy[place] += 1
         sizes = copy[place].shape
         assert all(size <= most for size, most in zip(sizes, largest, strict=True))
-        assert not is_even(sharding, shape) or sizes == largest
+        assert not even or sizes == largest
     assert len(covered) * math.prod(tile_counts(sharding, len(shape))) == count
     assert all((copy == 1).all() for copy in covered.values())
 

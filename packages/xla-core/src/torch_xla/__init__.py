@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pkgutil
-from pathlib import Path
+import sys
 from typing import Any
 
-# Last on the path: modules that say which wheel is missing, found only where no wheel brings the real ones.
-__path__ = [*pkgutil.extend_path(__path__, __name__), str(Path(__file__).parent / "_missing_packages")]
+__path__ = pkgutil.extend_path(__path__, __name__)
 
 from xla_core.activation import activate as _activate
 from xla_core.api.backend import register as _register_backend
 from xla_core.api.devices import device, device_count, devices
 from xla_core.api.devices import xla_real_devices as real_devices
 from xla_core.api.lookup import attribute as _attribute
+from xla_core.api.plugins import MissingModules as _MissingModules
 from xla_core.api.step import compile, manual_seed, step, sync
 from xla_core.api.user_modules import submodule as _submodule
 
@@ -51,6 +51,7 @@ _SUBMODULES = (
     "version",
 )
 
+sys.meta_path.append(_MissingModules())
 _activate()
 _register_backend()
 

@@ -1,52 +1,28 @@
 """Hardware, processes, replicas and modes (alias `xr`)."""
 
-from __future__ import annotations
+from xla_core.api.devices import runtime_device_attributes as runtime_device_attributes
+from xla_core.api.devices import xla_device as xla_device
+from xla_core.api.hardware import addressable_runtime_device_count as addressable_runtime_device_count
+from xla_core.api.hardware import device_type as device_type
+from xla_core.api.hardware import global_runtime_device_attributes as global_runtime_device_attributes
+from xla_core.api.hardware import global_runtime_device_count as global_runtime_device_count
+from xla_core.api.hardware import is_bf16_supported as is_bf16_supported
+from xla_core.api.hardware import set_device_type as set_device_type
+from xla_core.api.hardware import using_pjrt as using_pjrt
+from xla_core.api.processes import get_master_ip as get_master_ip
+from xla_core.api.processes import host_index as host_index
+from xla_core.api.processes import local_process_count as local_process_count
+from xla_core.api.processes import process_count as process_count
+from xla_core.api.processes import process_index as process_index
+from xla_core.api.program_cache import get_num_cached_compilation_graph as get_num_cached_compilation_graph
+from xla_core.api.program_cache import initialize_cache as initialize_cache
+from xla_core.api.replication import addressable_device_count as addressable_device_count
+from xla_core.api.replication import global_device_count as global_device_count
+from xla_core.api.replication import global_ordinal as global_ordinal
+from xla_core.api.replication import local_device_count as local_device_count
+from xla_core.api.replication import local_ordinal as local_ordinal
+from xla_core.api.replication import world_size as world_size
+from xla_core.api.spmd_mode import is_spmd as is_spmd
+from xla_core.api.spmd_mode import use_spmd as use_spmd
 
-from xla_core.api.devices import runtime_device_attributes, xla_device
-from xla_core.api.hardware import (
-    addressable_runtime_device_count,
-    device_type,
-    global_runtime_device_attributes,
-    global_runtime_device_count,
-    is_bf16_supported,
-    set_device_type,
-    using_pjrt,
-)
-from xla_core.api.processes import get_master_ip, host_index, local_process_count, process_count, process_index
-from xla_core.api.program_cache import get_num_cached_compilation_graph, initialize_cache
-from xla_core.api.replication import (
-    addressable_device_count,
-    global_device_count,
-    global_ordinal,
-    local_device_count,
-    local_ordinal,
-    world_size,
-)
-from xla_core.api.spmd_mode import is_spmd, use_spmd
-
-__all__ = [
-    "addressable_device_count",
-    "addressable_runtime_device_count",
-    "device_type",
-    "get_master_ip",
-    "get_num_cached_compilation_graph",
-    "global_device_count",
-    "global_ordinal",
-    "global_runtime_device_attributes",
-    "global_runtime_device_count",
-    "host_index",
-    "initialize_cache",
-    "is_bf16_supported",
-    "is_spmd",
-    "local_device_count",
-    "local_ordinal",
-    "local_process_count",
-    "process_count",
-    "process_index",
-    "runtime_device_attributes",
-    "set_device_type",
-    "use_spmd",
-    "using_pjrt",
-    "world_size",
-    "xla_device",
-]
+__all__ = [name for name in dir() if not name.startswith("__")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.api import lookup
-from xla_core.api.plugins import implementations, refuse_import
+from xla_core.api.plugins import MODULES, MissingModules, implementations
 from xla_core.base import installation, metrics
 from xla_core.base.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
 
@@ -97,11 +98,12 @@ def test_a_sibling_that_does_not_fit_is_left_out_with_one_warning(plugins: Calla
 
 def test_what_an_installed_sibling_lacks_is_told_from_what_it_lost(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     plugins(**{"xla-spmd": {}})
+    load, spmd = MissingModules().exec_module, ModuleType("torch_xla.distributed.spmd")
     with pytest.raises(MissingPackageError, match="not in the xla-spmd that is installed: pip install --upgrade xla-spmd"):
-        refuse_import("torch_xla.distributed.spmd")
+        load(spmd)
     monkeypatch.setattr(installation, "brought", lambda distribution, module: module == "torch_xla.distributed.spmd")
     with pytest.raises(InstallationError, match="file is gone: pip install --force-reinstall --no-deps xla-spmd"):
-        refuse_import("torch_xla.distributed.spmd")
+        load(spmd)
 
 
 def test_all_reduce_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +319,24 @@ def test_importing_a_missing_module_names_the_wheel(run: Run) -> None:
     """
     for line, wheel in zip(run(code).splitlines(), MISSING.values(), strict=True):
         assert f"pip install {wheel}" in line
+
+
+def test_every_module_of_another_wheel_is_there_or_missing_by_name(run: Run) -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    code = f"""{ALONE}
+        import importlib.util, runpy, torch_xla
+        try:
+            runpy.run_module("torch_xla.distributed.xla_dist")
+        except ImportError as error:
+            print(error)
+        for module in {list(MODULES)!r}:
+            print(importlib.util.find_spec(module).loader.__class__.__name__)
+        print(importlib.util.find_spec("torch_xla.distributed.newer"), importlib.util.find_spec("torch_xla.newer"))
+    """
+    started, *loaders, others = run(code).splitlines()
+    assert started.endswith("pip install xla-distributed"), "as `python -m`"
+    assert loaders == ["MissingModules"] * len(MODULES) and others == "None None"
 
 
 def test_one_sibling_alone_has_its_modules_and_the_others_are_named(tmp_path: Path, run: Run) -> None:

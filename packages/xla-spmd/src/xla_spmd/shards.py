@@ -46,11 +46,6 @@ def shard_shape(sharding: OpSharding, shape: Sequence[int]) -> Shape:
     return tuple(-(-size // tiles) for size, tiles in zip(shape, tile_counts(sharding, len(shape)), strict=True))
 
 
-def is_even(sharding: OpSharding, shape: Sequence[int]) -> bool:
-    """Whether the shards of a tensor of this shape need no padding. Raises as `tile_counts`."""
-    return all(size % tiles == 0 for size, tiles in zip(shape, tile_counts(sharding, len(shape)), strict=True))
-
-
 def shard_indices(sharding: OpSharding, shape: Sequence[int], devices: Sequence[int]) -> list[ShardIndex]:
     """The shards of a tensor of this shape that these devices (by id) hold, in the order given.
 

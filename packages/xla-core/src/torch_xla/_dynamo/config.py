@@ -1,7 +1,5 @@
 """Switches of the `openxla` backend: the module that the implementation reads, under its name for users."""
 
-from __future__ import annotations
-
 import sys
 
 from xla_core.features.dynamo import config

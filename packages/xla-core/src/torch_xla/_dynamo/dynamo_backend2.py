@@ -1,7 +1,5 @@
 """Backend `openxla` as a function that `torch.compile` takes."""
 
-from __future__ import annotations
-
 from xla_core.features.dynamo.extraction import _dynamo_backend, dynamo_backend
 
 __all__ = ["_dynamo_backend", "dynamo_backend"]

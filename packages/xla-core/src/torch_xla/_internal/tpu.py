@@ -1,63 +1,35 @@
 """Read a TPU host's environment and metadata, and divide its chips among processes."""
 
-from __future__ import annotations
+from xla_core.api.tpu import gce_metadata, host, slices, topology
+from xla_core.api.tpu.host import TpuEnv as TpuEnv
+from xla_core.api.tpu.host import build_tpu_env_from_vars as build_tpu_env_from_vars
+from xla_core.api.tpu.host import get_tpu_env as get_tpu_env
+from xla_core.api.tpu.host import get_tpu_type as get_tpu_type
+from xla_core.api.tpu.host import get_worker_ips as get_worker_ips
+from xla_core.api.tpu.host import num_available_chips as num_available_chips
+from xla_core.api.tpu.host import num_available_devices as num_available_devices
+from xla_core.api.tpu.host import num_expected_global_devices as num_expected_global_devices
+from xla_core.api.tpu.host import num_local_processes as num_local_processes
+from xla_core.api.tpu.host import num_logical_cores_per_chip as num_logical_cores_per_chip
+from xla_core.api.tpu.host import num_tpu_workers as num_tpu_workers
+from xla_core.api.tpu.host import process_bounds_size as process_bounds_size
+from xla_core.api.tpu.host import task_id as task_id
+from xla_core.api.tpu.host import version as version
+from xla_core.api.tpu.host import worker_hostnames as worker_hostnames
+from xla_core.api.tpu.host import worker_id as worker_id
+from xla_core.api.tpu.plugin import TpuPlugin as TpuPlugin
+from xla_core.api.tpu.slices import MeshShape as MeshShape
+from xla_core.api.tpu.topology import configure_one_chip_topology as configure_one_chip_topology
+from xla_core.api.tpu.topology import configure_topology as configure_topology
+from xla_core.api.tpu.topology import discover_master_worker_ip as discover_master_worker_ip
 
-from xla_core.api.tpu.gce_metadata import ROOT_URL as _GCE_METADATA_ROOT_URL
-from xla_core.api.tpu.gce_metadata import get_metadata as _get_metadata
-from xla_core.api.tpu.host import GOOGLE_PCI_VENDOR_ID as _GOOGLE_PCI_VENDOR_ID
-from xla_core.api.tpu.host import TPU_PCI_DEVICE_IDS as _TPU_PCI_DEVICE_IDS
-from xla_core.api.tpu.host import (
-    TpuEnv,
-    build_tpu_env_from_vars,
-    get_tpu_env,
-    get_tpu_type,
-    get_worker_ips,
-    num_available_chips,
-    num_available_devices,
-    num_expected_global_devices,
-    num_local_processes,
-    num_logical_cores_per_chip,
-    num_tpu_workers,
-    process_bounds_size,
-    task_id,
-    version,
-    worker_hostnames,
-    worker_id,
-)
-from xla_core.api.tpu.host import using_env_vars as _using_env_vars
-from xla_core.api.tpu.plugin import TpuPlugin
-from xla_core.api.tpu.slices import ACCELERATOR_TYPE_TO_HOST_BOUNDS as _ACCELERATOR_TYPE_TO_HOST_BOUNDS
-from xla_core.api.tpu.slices import MeshShape
-from xla_core.api.tpu.topology import configure_one_chip_topology, configure_topology, discover_master_worker_ip
-from xla_core.api.tpu.topology import spmd_find_master_ip as _spmd_find_master_ip
+_ACCELERATOR_TYPE_TO_HOST_BOUNDS = slices.ACCELERATOR_TYPE_TO_HOST_BOUNDS
+_GCE_METADATA_ROOT_URL = gce_metadata.ROOT_URL
+_GOOGLE_PCI_VENDOR_ID = host.GOOGLE_PCI_VENDOR_ID
+_TPU_PCI_DEVICE_IDS = host.TPU_PCI_DEVICE_IDS
+_get_metadata = gce_metadata.get_metadata
+_spmd_find_master_ip = topology.spmd_find_master_ip
+_using_env_vars = host.using_env_vars
+del gce_metadata, host, slices, topology
 
-__all__ = [
-    "MeshShape",
-    "TpuEnv",
-    "TpuPlugin",
-    "_ACCELERATOR_TYPE_TO_HOST_BOUNDS",
-    "_GCE_METADATA_ROOT_URL",
-    "_GOOGLE_PCI_VENDOR_ID",
-    "_TPU_PCI_DEVICE_IDS",
-    "_get_metadata",
-    "_spmd_find_master_ip",
-    "_using_env_vars",
-    "build_tpu_env_from_vars",
-    "configure_one_chip_topology",
-    "configure_topology",
-    "discover_master_worker_ip",
-    "get_tpu_env",
-    "get_tpu_type",
-    "get_worker_ips",
-    "num_available_chips",
-    "num_available_devices",
-    "num_expected_global_devices",
-    "num_local_processes",
-    "num_logical_cores_per_chip",
-    "num_tpu_workers",
-    "process_bounds_size",
-    "task_id",
-    "version",
-    "worker_hostnames",
-    "worker_id",
-]
+__all__ = [name for name in dir() if not name.startswith("__")]

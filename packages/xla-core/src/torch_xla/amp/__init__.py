@@ -1,7 +1,5 @@
 """Mixed precision: `autocast`, `GradScaler` and the sync-free optimizers."""
 
-from __future__ import annotations
-
 from torch_xla.amp import syncfree
 from xla_core.features.amp.autocast import autocast
 from xla_core.features.amp.grad_scaler import GradScaler

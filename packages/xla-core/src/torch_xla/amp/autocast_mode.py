@@ -1,9 +1,5 @@
 """Mixed precision, by the name of the module that holds it."""
 
-from __future__ import annotations
-
 from xla_core.features.amp.autocast import autocast
 
-__all__ = [
-    "autocast",
-]
+__all__ = ["autocast"]

@@ -1,7 +1,5 @@
 """The precision of matrix products and convolutions."""
 
-from __future__ import annotations
-
 from xla_core.ops.precision import get as get_mat_mul_precision
 from xla_core.ops.precision import logger
 from xla_core.ops.precision import set as set_mat_mul_precision

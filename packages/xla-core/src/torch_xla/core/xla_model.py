@@ -1,100 +1,58 @@
 """Devices, steps, collectives, random state and the rest of the model-level API (alias `xm`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from xla_core.api.arena import ToXlaTensorArena
-from xla_core.api.conversion import maybe_convert_to_cpu as _maybe_convert_to_cpu
-from xla_core.api.conversion import send_cpu_data_to_device
-from xla_core.api.devices import (
-    get_xla_supported_devices,
-    is_xla_tensor,
-    parse_xla_device,
-    xla_device,
-    xla_device_count,
-    xla_device_hw,
-    xla_device_kind,
-    xla_real_devices,
-)
-from xla_core.api.devices import xla_real_device as _xla_real_device
-from xla_core.api.library import XLA_LIB, optimization_barrier_
+from xla_core.api import conversion, devices, step_closures
+from xla_core.api.arena import ToXlaTensorArena as ToXlaTensorArena
+from xla_core.api.conversion import send_cpu_data_to_device as send_cpu_data_to_device
+from xla_core.api.devices import get_xla_supported_devices as get_xla_supported_devices
+from xla_core.api.devices import is_xla_tensor as is_xla_tensor
+from xla_core.api.devices import parse_xla_device as parse_xla_device
+from xla_core.api.devices import xla_device as xla_device
+from xla_core.api.devices import xla_device_count as xla_device_count
+from xla_core.api.devices import xla_device_hw as xla_device_hw
+from xla_core.api.devices import xla_device_kind as xla_device_kind
+from xla_core.api.devices import xla_real_devices as xla_real_devices
+from xla_core.api.library import XLA_LIB as XLA_LIB
+from xla_core.api.library import optimization_barrier_ as optimization_barrier_
 from xla_core.api.lookup import attribute as _attribute
 from xla_core.api.lookup import names_of as _names_of
-from xla_core.api.memory import MemoryInfo, get_memory_info
-from xla_core.api.model import (
-    REDUCE_AND,
-    REDUCE_MAX,
-    REDUCE_MIN,
-    REDUCE_MUL,
-    REDUCE_OR,
-    REDUCE_SUM,
-    fork_rng,
-    get_local_ordinal,
-    get_ordinal,
-    get_rng_state,
-    is_master_ordinal,
-    master_print,
-    set_rng_state,
-    unlazy,
-    wait_device_ops,
-    xrt_world_size,
-)
-from xla_core.api.replication import set_replication, xla_replication_devices
-from xla_core.api.step import mark_step
-from xla_core.api.step_closures import DeviceContext, add_step_closure
-from xla_core.api.step_closures import device_context as _get_device_context
-from xla_core.api.step_closures import run_step_closures as _run_step_closures
-from xla_core.features.export.stablehlo import get_stablehlo, get_stablehlo_bytecode
-from xla_core.legacy.rate_tracker import RateTracker
-from xla_core.legacy.view_sharing import check_view_sharing
+from xla_core.api.memory import MemoryInfo as MemoryInfo
+from xla_core.api.memory import get_memory_info as get_memory_info
+from xla_core.api.model import REDUCE_AND as REDUCE_AND
+from xla_core.api.model import REDUCE_MAX as REDUCE_MAX
+from xla_core.api.model import REDUCE_MIN as REDUCE_MIN
+from xla_core.api.model import REDUCE_MUL as REDUCE_MUL
+from xla_core.api.model import REDUCE_OR as REDUCE_OR
+from xla_core.api.model import REDUCE_SUM as REDUCE_SUM
+from xla_core.api.model import fork_rng as fork_rng
+from xla_core.api.model import get_local_ordinal as get_local_ordinal
+from xla_core.api.model import get_ordinal as get_ordinal
+from xla_core.api.model import get_rng_state as get_rng_state
+from xla_core.api.model import is_master_ordinal as is_master_ordinal
+from xla_core.api.model import master_print as master_print
+from xla_core.api.model import set_rng_state as set_rng_state
+from xla_core.api.model import unlazy as unlazy
+from xla_core.api.model import wait_device_ops as wait_device_ops
+from xla_core.api.model import xrt_world_size as xrt_world_size
+from xla_core.api.replication import set_replication as set_replication
+from xla_core.api.replication import xla_replication_devices as xla_replication_devices
+from xla_core.api.step import mark_step as mark_step
+from xla_core.api.step_closures import DeviceContext as DeviceContext
+from xla_core.api.step_closures import add_step_closure as add_step_closure
+from xla_core.features.export.stablehlo import get_stablehlo as get_stablehlo
+from xla_core.features.export.stablehlo import get_stablehlo_bytecode as get_stablehlo_bytecode
+from xla_core.legacy.rate_tracker import RateTracker as RateTracker
+from xla_core.legacy.view_sharing import check_view_sharing as check_view_sharing
 
-__all__ = [
-    "DeviceContext",
-    "MemoryInfo",
-    "REDUCE_AND",
-    "REDUCE_MAX",
-    "REDUCE_MIN",
-    "REDUCE_MUL",
-    "REDUCE_OR",
-    "REDUCE_SUM",
-    "RateTracker",
-    "ToXlaTensorArena",
-    "XLA_LIB",
-    "_get_device_context",
-    "_maybe_convert_to_cpu",
-    "_run_step_closures",
-    "_xla_real_device",
-    "add_step_closure",
-    "check_view_sharing",
-    "fork_rng",
-    "get_local_ordinal",
-    "get_memory_info",
-    "get_ordinal",
-    "get_rng_state",
-    "get_stablehlo",
-    "get_stablehlo_bytecode",
-    "get_xla_supported_devices",
-    "is_master_ordinal",
-    "is_xla_tensor",
-    "mark_step",
-    "master_print",
-    "optimization_barrier_",
-    "parse_xla_device",
-    "send_cpu_data_to_device",
-    "set_replication",
-    "set_rng_state",
-    "unlazy",
-    "wait_device_ops",
-    "xla_device",
-    "xla_device_count",
-    "xla_device_hw",
-    "xla_device_kind",
-    "xla_real_devices",
-    "xla_replication_devices",
-    "xrt_world_size",
-    *_names_of(__name__),  # implemented by other distributions, found by `__getattr__`
-]
+_get_device_context = step_closures.device_context
+_maybe_convert_to_cpu = conversion.maybe_convert_to_cpu
+_run_step_closures = step_closures.run_step_closures
+_xla_real_device = devices.xla_real_device
+del conversion, devices, step_closures
+
+__all__ = [name for name in dir() if not name.startswith("__") and name not in ("Any", "_attribute", "_names_of")]
+__all__ += _names_of(__name__)  # implemented by other distributions, found by `__getattr__`
 
 
 def __getattr__(name: str) -> Any:

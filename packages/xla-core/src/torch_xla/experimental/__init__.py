@@ -1,7 +1,5 @@
 """Names that may still change. This package is shared: other wheels add modules below it."""
 
-from __future__ import annotations
-
 import pkgutil
 
 from xla_core.api.eager import eager_mode, eager_mode_context, is_eager_mode

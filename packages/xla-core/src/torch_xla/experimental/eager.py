@@ -1,7 +1,5 @@
 """Eager mode, by the name of the module that holds it."""
 
-from __future__ import annotations
-
 from xla_core.api.eager import eager_mode, eager_mode_context, is_eager_mode
 from xla_core.api.step import experimental_compile as compile
 

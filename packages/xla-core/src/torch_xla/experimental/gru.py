@@ -1,9 +1,5 @@
 """GRU layers."""
 
-from __future__ import annotations
-
 from xla_core.features.kernels.gru import GRU
 
-__all__ = [
-    "GRU",
-]
+__all__ = ["GRU"]

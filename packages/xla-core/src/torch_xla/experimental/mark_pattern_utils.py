@@ -1,7 +1,5 @@
 """Composites: operations that are exported with their decomposition."""
 
-from __future__ import annotations
-
 from xla_core.features.export.markers import StableHLOCompositeBuilder
 
 __all__ = ["StableHLOCompositeBuilder"]

@@ -1,7 +1,5 @@
 """A loop over the first dimension of tensors, compiled as one."""
 
-from __future__ import annotations
-
 from xla_core.features.control_flow.scan import scan
 from xla_core.features.control_flow.turns import value_and_grad_partitioned
 

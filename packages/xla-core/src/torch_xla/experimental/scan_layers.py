@@ -1,7 +1,5 @@
 """Equal layers, of which one is compiled."""
 
-from __future__ import annotations
-
 from xla_core.features.control_flow.layers import scan_layers
 
 __all__ = ["scan_layers"]

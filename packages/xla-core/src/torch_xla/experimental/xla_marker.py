@@ -1,23 +1,12 @@
 """Marks at the bounds of composites."""
 
-from __future__ import annotations
+from xla_core.features.export.markers import BoundaryMetadata as BoundaryMetadata
+from xla_core.features.export.markers import BoundaryMetadataSerializer as BoundaryMetadataSerializer
+from xla_core.features.export.markers import deserialize_composite_attr as deserialize_composite_attr
+from xla_core.features.export.markers import mark_tensor as mark_tensor
+from xla_core.features.export.markers import mark_tensor_meta as mark_tensor_meta
+from xla_core.features.export.markers import serialize_composite_attr as serialize_composite_attr
 
-from xla_core.features.export.markers import (
-    BoundaryMetadata,
-    BoundaryMetadataSerializer,
-    deserialize_composite_attr,
-    mark_tensor,
-    mark_tensor_meta,
-    serialize_composite_attr,
-)
-from xla_core.features.export.markers import mark_tensor as mark_tensor_xla
+mark_tensor_xla = mark_tensor
 
-__all__ = [
-    "BoundaryMetadata",
-    "BoundaryMetadataSerializer",
-    "deserialize_composite_attr",
-    "mark_tensor",
-    "mark_tensor_meta",
-    "mark_tensor_xla",
-    "serialize_composite_attr",
-]
+__all__ = [name for name in dir() if not name.startswith("__")]

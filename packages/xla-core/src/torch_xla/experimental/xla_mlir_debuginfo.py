@@ -1,7 +1,5 @@
 """Notes in the locations of a module."""
 
-from __future__ import annotations
-
 from xla_core.features.export.markers import write_mlir_debuginfo, write_mlir_debuginfo_meta
 from xla_core.features.export.markers import write_mlir_debuginfo as write_mlir_debuginfo_tensor
 

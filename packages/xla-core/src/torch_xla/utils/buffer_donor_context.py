@@ -1,7 +1,5 @@
 """Where buffers that are marked for donation are taken over, beside steps."""
 
-from __future__ import annotations
-
 from xla_core.legacy.xlac.donation import alias_with_buffer_donor_config
 
 __all__ = ["alias_with_buffer_donor_config"]

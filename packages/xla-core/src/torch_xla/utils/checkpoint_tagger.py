@@ -1,9 +1,5 @@
 """Keep only the checkpoints that carry a tag."""
 
-from __future__ import annotations
-
 from xla_core.legacy.checkpoint_tagger import CheckpointTagger
 
-__all__ = [
-    "CheckpointTagger",
-]
+__all__ = ["CheckpointTagger"]

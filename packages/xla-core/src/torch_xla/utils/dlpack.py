@@ -1,7 +1,5 @@
 """Exchange of buffers without a copy."""
 
-from __future__ import annotations
-
 from xla_core.api.dlpack import from_dlpack, to_dlpack
 
 __all__ = ["from_dlpack", "to_dlpack"]

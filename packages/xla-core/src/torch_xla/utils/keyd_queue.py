@@ -1,11 +1,5 @@
 """Bounded queues that can be closed."""
 
-from __future__ import annotations
-
 from xla_core.legacy.keyd_queue import KeydQueue, Queue, QueueBase
 
-__all__ = [
-    "KeydQueue",
-    "Queue",
-    "QueueBase",
-]
+__all__ = ["KeydQueue", "Queue", "QueueBase"]

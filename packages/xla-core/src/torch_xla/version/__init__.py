@@ -2,8 +2,6 @@
 
 # A folder: by a file `version.py` beside ours, an installation of PyTorch/XLA is found (`xla_core/installation.py`).
 
-from __future__ import annotations
-
 from torch_xla import __version__
 from xla_core.legacy.xlac.switches import _get_git_revs
 

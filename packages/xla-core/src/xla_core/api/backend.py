@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 
 def _backend() -> Any:
-    from torch_xla.distributed import xla_backend  # type: ignore[import-untyped]  # xla-distributed brings it
+    from torch_xla.distributed import xla_backend
 
     return xla_backend
 

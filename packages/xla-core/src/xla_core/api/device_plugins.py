@@ -15,8 +15,6 @@ from xla_core.base.errors import ExecutionError, RegistrationError, UnknownDevic
 from xla_core.engine.runtime import client
 
 GROUP = "torch_xla.plugins"
-# jax finds these by itself.
-_OF_JAX = frozenset({"CPU", "GPU", "CUDA", "ROCM", "TPU"})
 
 
 class PjRtPlugin:
@@ -87,7 +85,7 @@ def _register(entries: Iterable[EntryPoint]) -> None:
 
 def _look_for(kind: str | None) -> None:
     """Register the installed plugin of hardware that neither jax knows nor a call has registered."""
-    if kind is not None and kind not in _OF_JAX and kind not in _plugins:
+    if kind is not None and kind not in client.FAMILIES and kind not in _plugins:
         _register(entry for entry in entry_points(group=GROUP) if entry.name.upper() == kind)
 
 
@@ -126,7 +124,7 @@ def _start() -> None:
             plugin.configure_multiprocess(here.local_rank, here.local_count)
         else:
             plugin.configure_single_process()
-    if kind in _OF_JAX or kind in _with_jax:
+    if kind in client.FAMILIES or kind in _with_jax:
         return
     try:
         private_jax.register_jax_plugin(kind.lower(), plugin.library_path(), plugin.client_create_options())

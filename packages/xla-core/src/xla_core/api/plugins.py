@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
+from typing import Any, NoReturn
 
 from xla_core.base import installation
 from xla_core.base.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
@@ -20,22 +22,19 @@ from xla_core.engine.runtime.client import before_start
 
 GROUP = "xla_core.plugins"
 
-# Modules that come with a plugin, and the names by which `torch_xla/_missing_packages` stands in for them.
+# Modules of `torch_xla` that other distributions bring.
+_MODULES_OF = {
+    DEBUG: "debug",
+    DISTRIBUTED: (
+        "_internal.pjrt _internal.rendezvous experimental.pjrt experimental.pjrt_backend distributed.data_parallel distributed.fsdp "
+        "distributed.parallel_loader distributed.xla_backend distributed.xla_dist distributed.xla_multiprocessing "
+        "distributed.zero_redundancy_optimizer"
+    ),
+    SERIALIZATION: "experimental.distributed_checkpoint utils.serialization",
+    SPMD: "distributed.spmd experimental.spmd_fully_sharded_data_parallel experimental.xla_sharded_tensor experimental.xla_sharding",
+}
 MODULES: Mapping[str, str] = MappingProxyType(
-    {
-        "torch_xla.distributed": DISTRIBUTED,
-        "torch_xla.distributed.spmd": SPMD,
-        "torch_xla.debug": DEBUG,
-        "torch_xla.utils.serialization": SERIALIZATION,
-        "torch_xla.experimental.distributed_checkpoint": SERIALIZATION,
-        "torch_xla.experimental.spmd_fully_sharded_data_parallel": SPMD,
-        "torch_xla.experimental.xla_sharding": SPMD,
-        "torch_xla.experimental.xla_sharded_tensor": SPMD,
-        "torch_xla._internal.pjrt": DISTRIBUTED,
-        "torch_xla._internal.rendezvous": DISTRIBUTED,
-        "torch_xla.experimental.pjrt": DISTRIBUTED,
-        "torch_xla.experimental.pjrt_backend": DISTRIBUTED,
-    }
+    {f"torch_xla.{name}": owner for owner, names in _MODULES_OF.items() for name in names.split()}
 )
 
 _loading = threading.Lock()
@@ -79,13 +78,16 @@ def demand(name: str, distribution: str) -> None:
         raise missing(name, distribution)
 
 
-def refuse_import(module: str) -> None:
-    """Raise MissingPackageError for a user's module that no installed distribution provides."""
-    parent = module
-    while parent and parent not in MODULES:
-        parent = parent.rpartition(".")[0]
-    if parent:
-        raise missing(module, MODULES[parent])
+class MissingModules(MetaPathFinder, InspectLoader):
+    """Python's last finder: a module of `MODULES` that comes to it is in no installed distribution. Loading it raises `missing`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """A spec for a module of `MODULES`."""
+        return ModuleSpec(name, self) if name in MODULES else None
+
+    def get_source(self, name: str) -> NoReturn:
+        """Raise the error that names the distribution to install: by an import, and by `python -m`."""
+        raise missing(name, MODULES[name])
 
 
 def _load() -> None:

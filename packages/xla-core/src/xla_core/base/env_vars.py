@@ -1,6 +1,4 @@
-"""Names of environment variables as constants, so that a typo is an AttributeError."""
-
-from __future__ import annotations
+"""Names of environment variables as constants, so that a typo is an AttributeError: `torch_xla.core.xla_env_vars` has them all."""
 
 # Hardware and processes.
 PJRT_DEVICE = "PJRT_DEVICE"
@@ -22,12 +20,10 @@ PJRT_DIST_SERVICE_ADDR = "PJRT_DIST_SERVICE_ADDR"
 # TPU hosts, read by the TPU client.
 ACCELERATOR_TYPE = "ACCELERATOR_TYPE"
 CLOUD_TPU_TASK_ID = "CLOUD_TPU_TASK_ID"
-GCE_METADATA_HOST = "GCE_METADATA_HOST"
 TPU_ACCELERATOR_TYPE = "TPU_ACCELERATOR_TYPE"
 TPU_CHIPS_PER_HOST_BOUNDS = "TPU_CHIPS_PER_HOST_BOUNDS"
 TPU_CHIPS_PER_PROCESS_BOUNDS = "TPU_CHIPS_PER_PROCESS_BOUNDS"
 TPU_HOST_BOUNDS = "TPU_HOST_BOUNDS"
-TPU_LIBRARY_PATH = "TPU_LIBRARY_PATH"
 TPU_MESH_CTLER_ADDR = "TPU_MESH_CONTROLLER_ADDRESS"
 TPU_MESH_CTLER_PORT = "TPU_MESH_CONTROLLER_PORT"
 TPU_NUM_DEVICES = "TPU_NUM_DEVICES"

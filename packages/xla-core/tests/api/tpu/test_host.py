@@ -19,7 +19,6 @@ from torch_xla.core import xla_env_vars as xenv
 from torch_xla.experimental import plugins
 from xla_core.api.tpu import gce_metadata
 from xla_core.api.tpu import host as hosts
-from xla_core.base import env_vars
 
 
 class Attributes(BaseHTTPRequestHandler):
@@ -305,7 +304,7 @@ def test_the_plugin(metadata: Metadata, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "libtpu", SimpleNamespace(get_library_path=lambda: "/lib/libtpu.so"))
     assert plugin.library_path() == "/lib/libtpu.so"
     own = tmp_path / "libtpu.so"
-    os.environ[env_vars.TPU_LIBRARY_PATH] = str(own)
+    os.environ["TPU_LIBRARY_PATH"] = str(own)
     with pytest.raises(FileNotFoundError, match="TPU_LIBRARY_PATH"):
         plugin.library_path()
     own.touch()

@@ -250,6 +250,7 @@ def _parameters() -> tuple[Any, Any]:
         (lambda x, i: xb.mkop("Add", (x, x), axis=1), ValueError, "Add does not fit.*unexpected keyword argument 'axis'"),
         (lambda x, i: xb.mkop("Add", (x,)), ValueError, "missing a required argument"),
         (lambda x, i: x.reshape((4,)), ValueError, r"6 elements do not fill the sizes \(4,\)"),
+        (lambda x, i: x.reshape(), TypeError, r"reshape\(\): missing a required argument: .sizes."),
         (lambda x, i: xb.Op.call(ADD, (x, x)), ValueError, r"'scalars' takes \(f32\[\], f32\[\]\), not \(f32\[2,3\], f32\[2,3\]\)"),
         (lambda x, i: i.reduce(0, ADD, (0,)), ValueError, r"Reduce.*not \(s32\[\], s32\[\]\)"),
         (lambda x, i: x.reduce(0, lambda a, b: a + b, (0,)), TypeError, "make one with create_computation"),

@@ -1,7 +1,5 @@
 """Metrics reports in a file."""
 
-from __future__ import annotations
-
 from xla_debug.metrics.metrics_saver import save_metrics
 
 __all__ = ["save_metrics"]

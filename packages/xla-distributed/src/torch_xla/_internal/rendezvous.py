@@ -1,7 +1,5 @@
 """The init methods `xla://` and `pjrt://` of `torch.distributed`."""
 
-from __future__ import annotations
-
 from xla_distributed.process_groups.rendezvous import DummyStore
 from xla_distributed.process_groups.rendezvous import rendezvous as pjrt_rendezvous_handler
 

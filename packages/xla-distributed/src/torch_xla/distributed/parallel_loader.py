@@ -1,7 +1,5 @@
 """Loaders that upload batches while the device computes (alias `pl`)."""
 
-from __future__ import annotations
-
 from xla_distributed.loader import MpDeviceLoader, ParallelLoader, PerDeviceLoader
 
 __all__ = ["MpDeviceLoader", "ParallelLoader", "PerDeviceLoader"]

@@ -1,7 +1,5 @@
 """Backend `xla` and init method `xla://` of `torch.distributed`; importing it adapts what torch builds on process groups."""
 
-from __future__ import annotations
-
 from xla_distributed.process_groups import data_parallel as _data_parallel
 from xla_distributed.process_groups import dtensor as _dtensor
 from xla_distributed.process_groups import functional_collectives as _functional_collectives

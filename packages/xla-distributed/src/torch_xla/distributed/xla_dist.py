@@ -1,7 +1,5 @@
 """Start a command on all hosts of a Cloud TPU pod."""
 
-from __future__ import annotations
-
 from xla_distributed.job.pod_command import get_args_parser, main, resolve_and_execute
 
 __all__ = ["get_args_parser", "main", "resolve_and_execute"]

@@ -1,7 +1,5 @@
 """Start one process for each device (alias `xmp`)."""
 
-from __future__ import annotations
-
 from xla_distributed.job.launch import spawn
 from xla_distributed.job.replicas import MpModelWrapper, MpSerialExecutor, create_optimized_replica_groups
 

@@ -1,7 +1,5 @@
 """The old name of `torch_xla.distributed.xla_backend`."""
 
-from __future__ import annotations
-
 from torch_xla.distributed.xla_backend import ProcessGroupXla
 
 __all__ = ["ProcessGroupXla"]

@@ -1,7 +1,5 @@
 """Optimizers that skip an update without reading anything back."""
 
-from __future__ import annotations
-
 from xla_core.features.amp.syncfree import SGD, Adam, AdamW
 
 __all__ = ["SGD", "Adam", "AdamW"]

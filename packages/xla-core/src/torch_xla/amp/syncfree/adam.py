@@ -1,9 +1,5 @@
 """Adam that skips an update without reading anything back."""
 
-from __future__ import annotations
-
 from xla_core.features.amp.syncfree import Adam
 
-__all__ = [
-    "Adam",
-]
+__all__ = ["Adam"]

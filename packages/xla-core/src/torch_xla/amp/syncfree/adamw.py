@@ -1,9 +1,5 @@
 """AdamW that skips an update without reading anything back."""
 
-from __future__ import annotations
-
 from xla_core.features.amp.syncfree import AdamW
 
-__all__ = [
-    "AdamW",
-]
+__all__ = ["AdamW"]

@@ -1,9 +1,5 @@
 """SGD that skips an update without reading anything back."""
 
-from __future__ import annotations
-
 from xla_core.features.amp.syncfree import SGD
 
-__all__ = [
-    "SGD",
-]
+__all__ = ["SGD"]

@@ -1,12 +1,6 @@
 """Attention of several queries a sequence over pages."""
 
-from __future__ import annotations
-
 from xla_core.features.kernels.jax_functions import MIN_BLOCK_SIZE, paged_attention
 from xla_core.features.kernels.scores import DEFAULT_MASK_VALUE
 
-__all__ = [
-    "DEFAULT_MASK_VALUE",
-    "MIN_BLOCK_SIZE",
-    "paged_attention",
-]
+__all__ = ["DEFAULT_MASK_VALUE", "MIN_BLOCK_SIZE", "paged_attention"]

@@ -1,7 +1,5 @@
 """Attention of sequences of different lengths over pages: JAX's own kernel for TPU, its checks and its block sizes."""
 
-from __future__ import annotations
-
 from jax.experimental.pallas import cdiv
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     DEFAULT_MASK_VALUE,

@@ -8,8 +8,6 @@ import urllib.error
 import urllib.request
 from functools import cache
 
-from xla_core.base.env_vars import GCE_METADATA_HOST
-
 ROOT_URL = "http://metadata.google.internal/computeMetadata/v1"
 _TRIES, _TIMEOUT_SECONDS, _PAUSE_SECONDS = 3, 10, 0.5
 # The server is next door, never behind a proxy.
@@ -21,7 +19,7 @@ def get_metadata(key: str) -> str:
 
     Raises RuntimeError if the server is not there or has no such attribute.
     """
-    host = os.environ.get(GCE_METADATA_HOST)
+    host = os.environ.get("GCE_METADATA_HOST")
     root = f"http://{host}/computeMetadata/v1" if host else ROOT_URL
     return _fetch(f"{root}/instance/attributes/{key}")
 

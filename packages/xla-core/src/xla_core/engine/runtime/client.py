@@ -28,6 +28,10 @@ from xla_core.engine.runtime.topology import topology
 _logger = logging.getLogger(__name__)
 
 
+# The hardware that jax starts without a plugin of ours, as PJRT_DEVICE names it, and the family of processors that it belongs to.
+FAMILIES = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "gpu", "TPU": "tpu"}
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """The devices that this process addresses, and one recorder for each.
@@ -220,7 +224,7 @@ def _start() -> Client:
     kind = device_kind()
     if kind is None:
         raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
-    platform = {"GPU": "gpu", "CUDA": "cuda", "ROCM": "rocm"}.get(kind, kind.lower())
+    platform = kind.lower()
     # Before jax has backends: after that, no job can be joined, and the number of CPU devices is fixed.
     for hook in _before_start:  # a hook may bring further ones
         hook()

@@ -317,11 +317,6 @@ def compact(pending_graph: PendingGraph) -> None:
         pending_graph.kept = len(pending_graph.entries)
 
 
-def read(value: Value) -> torch.Tensor:
-    """A CPU copy of `value`, computed first if it is pending."""
-    return read_many([value])[0]
-
-
 def read_number(value: Value) -> Any:
     """The Python number of a value with one element, computed first if it is pending."""
     return _read([value], (), download_number)[0]

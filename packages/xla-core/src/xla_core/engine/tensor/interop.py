@@ -1,9 +1,8 @@
-"""Between tensors and what is behind them, for plugins and integrators: buffers, annotations, the recorded program."""
+"""Between tensors and what is behind them, for plugins and integrators: buffers, the recorded program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
 
 import jax
 import torch
@@ -97,23 +96,6 @@ def _recorder_holding(buffer: jax.Array) -> Recorder:
             f"the array lives on {found}, not on one of this process's xla devices {list(devices)}: device_put it there first"
         )
     return running.recorders[0 if running.placements[0].is_mesh else devices.index(found[0])]
-
-
-def annotate(tensor: torch.Tensor, key: Hashable, value: Any) -> None:
-    """Attach `value` under `key` to the data of `tensor`: all aliases see it, copies do not. None removes it."""
-    storage = ours(tensor)._storage
-    if storage.annotations is None:
-        storage.annotations = {}
-    if value is None:
-        storage.annotations.pop(key, None)
-    else:
-        storage.annotations[key] = value
-
-
-def annotation(tensor: torch.Tensor, key: Hashable) -> Any:
-    """The value that `annotate` attached under `key`, or None."""
-    annotations = ours(tensor)._storage.annotations
-    return None if annotations is None else annotations.get(key)
 
 
 def is_pending(tensor: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ class UnsupportedStorageError(UnsupportedOperationError):
 class Storage:
     """The storage of a tensor, its aliases and its views: the current value of the whole base.
 
-    annotations: what plugins attach to the data (a sharding, say), by their own key; None when there is nothing.
+    annotations: shardings that were asked for the data and for views of it, by key; None when there are none.
     """
 
     __slots__ = ("__weakref__", "annotations", "value")

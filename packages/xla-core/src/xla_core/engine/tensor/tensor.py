@@ -24,7 +24,6 @@ from xla_core.base.private_torch import (
     tensor_text,
     without_torch_function,
 )
-from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.pending_graph import Value, counted
 from xla_core.engine.runtime.client import mend
 from xla_core.engine.runtime.resharding import keep_sharding
@@ -280,16 +279,6 @@ def copy_into(fresh: _Copied, tensor: torch.Tensor, memo: dict[int, Any]) -> _Co
     for name, attribute in tensor.__dict__.items():
         setattr(fresh, name, copy.deepcopy(attribute, memo))
     return fresh
-
-
-def base_aval(tensor: XLATensor) -> Aval:
-    """Shape and dtype of the whole storage."""
-    return tensor._storage.value.aval
-
-
-def is_view(tensor: XLATensor) -> bool:
-    """Whether the tensor shows its storage through steps."""
-    return tensor._view is not None
 
 
 @between_graphs

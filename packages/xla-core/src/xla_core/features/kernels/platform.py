@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from xla_core.engine.runtime.client import device_kind
+from xla_core.engine.runtime.client import FAMILIES, device_kind
 
 Function = Callable[..., Any]
-_PALLAS = {"TPU": "tpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "gpu"}
 
 
 def platform() -> str:
     """`tpu`, `gpu` or `cpu`: what programs are compiled for."""
-    return _PALLAS.get(device_kind() or "", "cpu")
+    return FAMILIES.get(device_kind() or "", "cpu")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import torch
 
 from xla_core.legacy.builder import nodes, shapes
 from xla_core.legacy.builder.constants import array_of, number_of, operand_array, scalar_array
+from xla_core.legacy.builder.methods import Methods
 from xla_core.legacy.builder.nodes import XlaBuilder, XlaComputation, XlaOp
 from xla_core.legacy.builder.shapes import Shape
 from xla_core.legacy.builder.table import operator
-from xla_core.legacy.builder.windowed_methods import WindowedMethods
 
 
 def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> Op:
@@ -56,7 +56,7 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Shape
     return root.build(name)
 
 
-class Op(WindowedMethods):
+class Op(Methods):
     """An operation of a builder. Its methods and operators make others of the same builder; nothing runs.
 
     A number (of Python or NumPy, or a tensor without dimensions) in the place of an operand is a constant of the other one's type; a float
@@ -87,30 +87,6 @@ class Op(WindowedMethods):
         kind = self.shape().dtype if like is None else like
         return mkleaf("Constant", self.builder(), value=operand_array(value, kind, name))
 
-    def reshape(self, sizes: Sequence[int], dimensions: Sequence[int] | None = None, inferred_dimension: int | None = None) -> Op:
-        """The elements in another shape. dimensions: in which order the old ones are read."""
-        return self._make("Reshape", sizes=sizes, dimensions=dimensions, inferred_dimension=inferred_dimension)
-
-    def dynamic_reshape(self, sizes: Sequence[int]) -> Op:
-        """`reshape`: shapes are fixed here."""
-        return self._make("DynamicReshape", sizes=sizes)
-
-    def broadcast(self, sizes: Sequence[int]) -> Op:
-        """Repeated along new dimensions of these sizes, in front."""
-        return self._make("Broadcast", sizes=sizes)
-
-    def broadcast_in_dim(self, sizes: Sequence[int], dimensions: Sequence[int]) -> Op:
-        """Repeated to `sizes`; dimensions: which of those the own ones are."""
-        return self._make("BroadcastInDim", sizes=sizes, dimensions=dimensions)
-
-    def slice(self, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Op:
-        """The elements from start to limit, in each dimension."""
-        return self._make("Slice", start_indices=start_indices, limit_indices=limit_indices, strides=strides)
-
-    def slice_in_dim(self, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> Op:
-        """The elements from start to limit in one dimension."""
-        return self._make("SliceInDim", start_index=start_index, limit_index=limit_index, dimno=dimno, stride=stride)
-
     def dynamic_slice(self, start_indices: Any, slice_sizes: Sequence[int]) -> Op:
         """A slice that begins where operations (or numbers) say: one for each dimension, or one vector of them."""
         return self._make("DynamicSlice", *self._starts(start_indices), slice_sizes=slice_sizes)
@@ -124,74 +100,6 @@ class Op(WindowedMethods):
         kind = next((one.shape().dtype for one in several if isinstance(one, Op)), "s32")
         return [self._operand("a start index", one, kind) for one in several]
 
-    def gather(
-        self,
-        start_indices: Op,
-        offset_dims: Sequence[int],
-        collapsed_slice_dims: Sequence[int],
-        start_index_map: Sequence[int],
-        index_vector_dim: int,
-        indices_are_sorted: bool | None = None,
-        slice_sizes: Sequence[int] | None = None,
-    ) -> Op:
-        """XLA's Gather. slice_sizes: 1 for collapsed dimensions and the whole of others, if left out."""
-        return self._make(
-            "Gather",
-            start_indices,
-            offset_dims=offset_dims,
-            collapsed_slice_dims=collapsed_slice_dims,
-            start_index_map=start_index_map,
-            index_vector_dim=index_vector_dim,
-            slice_sizes=slice_sizes,
-            indices_are_sorted=indices_are_sorted,
-        )
-
-    def scatter(
-        self,
-        scatter_indices: Op,
-        updates: Op,
-        computation: XlaComputation,
-        update_window_dims: Sequence[int],
-        inserted_window_dims: Sequence[int],
-        scatter_dims_to_operand_dims: Sequence[int],
-        index_vector_dim: int,
-        indices_are_sorted: bool | None = None,
-        unique_indices: bool | None = None,
-    ) -> Op:
-        """XLA's Scatter; `computation` combines what was there with an update."""
-        return self._make(
-            "Scatter",
-            scatter_indices,
-            updates,
-            computation=computation,
-            update_window_dims=update_window_dims,
-            inserted_window_dims=inserted_window_dims,
-            scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
-            index_vector_dim=index_vector_dim,
-            indices_are_sorted=indices_are_sorted,
-            unique_indices=unique_indices,
-        )
-
-    def cast(self, to_type: str) -> Op:
-        """The values as another type."""
-        return self._make("Convert", to_type=to_type)
-
-    def bitcast(self, to_type: str) -> Op:
-        """The bits as another type."""
-        return self._make("BitcastConvert", to_type=to_type)
-
-    def pad(self, value: Op, config: Sequence[Sequence[int]]) -> Op:
-        """Padded with a number. config: elements before, after and between, for each dimension."""
-        return self._make("Pad", value, config=config)
-
-    def reduce(self, init_value: Op, computation: XlaComputation, dimensions: Sequence[int]) -> Op:
-        """Reduced along dimensions by a computation of two numbers."""
-        return self._make("Reduce", init_value, computation=computation, dimensions=dimensions)
-
-    def reduce_all(self, init_value: Op, computation: XlaComputation) -> Op:
-        """Reduced to one number."""
-        return self._make("ReduceAll", init_value, computation=computation)
-
     def select(self, true_value: Op, false_value: Op) -> Op:
         """One value where this is true, the other where it is not; one of them may be a number."""
         values = true_value, false_value
@@ -199,29 +107,6 @@ class Op(WindowedMethods):
         if kind is None:
             raise TypeError("Select between two numbers does not say their type: make one with Op.scalar")
         return self._make("Select", *[self._operand("Select", one, kind) for one in values])
-
-    def transpose(self, permutation: Sequence[int]) -> Op:
-        """With the dimensions in another order."""
-        return self._make("Transpose", permutation=permutation)
-
-    def triangualr_solve(
-        self,
-        b: Op,
-        left_side: bool | None = None,
-        lower: bool | None = None,
-        unit_diagonal: bool | None = None,
-        transpose_a: bool | None = None,
-    ) -> Op:
-        """The x of `self x = b` (or `x self = b`) for a triangular matrix, upper unless `lower`."""
-        return self._make("TriangularSolve", b, left_side=left_side, lower=lower, unit_diagonal=unit_diagonal, transpose_a=transpose_a)
-
-    def clamp(self, min_value: Op, max_value: Op) -> Op:
-        """Not less than one value, nor more than the other."""
-        return self._make("Clamp", min_value, max_value)
-
-    def get_tuple_element(self, index: int) -> Op:
-        """One element of a tuple."""
-        return self._make("GetTupleElement", index=index)
 
     def conditional(self, true_operand: Any, false_operand: Any, true_computation: XlaComputation, false_computation: XlaComputation) -> Op:
         """The result of one of two computations, as this predicate says."""
@@ -255,10 +140,6 @@ class Op(WindowedMethods):
         ]
         return self.conditional(operands, operands, *branches)
 
-    def while_loop(self, condition_computation: XlaComputation, body_computation: XlaComputation) -> Op:
-        """This state after `body`, again and again while `condition` holds of it."""
-        return self._make("While", condition_computation=condition_computation, body_computation=body_computation)
-
     @classmethod
     def mkwhile(cls, ops: Sequence[Op], condition_fn: Any, body_fn: Any, **kwargs: Any) -> Op:
         """The tuple of `ops` after body_fn, again and again while condition_fn holds.
@@ -282,10 +163,6 @@ class Op(WindowedMethods):
     def set_dimension_size(self, size: Any, dimension: int) -> Op:
         """Itself for its own size; raises ValueError or NotImplementedError for another."""
         return self._make("SetDimensionSize", self._operand("SetDimensionSize", size, "s32"), dimension=dimension)
-
-    def rev(self, dimensions: Sequence[int]) -> Op:
-        """With the elements along dimensions in reverse order."""
-        return self._make("Rev", dimensions=dimensions)
 
     def scalar_like(self, value: Any) -> Op:
         """A number of this one's type and builder."""

@@ -123,8 +123,7 @@ def is_placeholder(tensor: torch.Tensor) -> bool:
     return isinstance(value_of(ours(tensor)).buffer, _NoBuffer)
 
 
-def _xla_op_create_builder(name: str) -> XlaBuilder:
-    return XlaBuilder(name)
+_xla_op_create_builder = create_builder
 
 
 def _xla_op_create(builder: XlaBuilder, opname: str, operands: Sequence[XlaOp], args: dict[str, Any]) -> XlaOp:
@@ -135,8 +134,7 @@ def _xla_op_param(builder: XlaBuilder, param_no: int, shape: Any) -> XlaOp:
     return nodes.parameter(builder, param_no, shape)
 
 
-def _xla_op_build(name: str, root: XlaOp) -> XlaComputation:
-    return nodes.build(name, root)
+_xla_op_build = nodes.build
 
 
 def _xla_op_builder(op: XlaOp) -> XlaBuilder:
@@ -151,16 +149,13 @@ def _xla_op_tensor_shape(tensor: torch.Tensor, device: str = "") -> Any:
     return tensor_shape(tensor, device).shape
 
 
-def _xla_op_computation_from_module_proto(name: str, proto: bytes | str) -> XlaComputation:
-    return computation_from_module(name, proto)
+_xla_op_computation_from_module_proto = computation_from_module_proto
 
 
-def _xla_computation_text(computation: XlaComputation) -> str:
-    return nodes.computation_text(computation)
+_xla_computation_text = nodes.computation_text
 
 
-def _xla_user_computation(opname: str, tensors: Sequence[torch.Tensor], computation: XlaComputation) -> list[torch.Tensor]:
-    return user_computation(opname, tensors, computation)
+_xla_user_computation = user_computation
 
 
 def _xla_create_placeholder_tensor(shape: Any) -> torch.Tensor:
@@ -168,5 +163,4 @@ def _xla_create_placeholder_tensor(shape: Any) -> torch.Tensor:
     return create_placeholder_tensor(struct.shape, torch_dtype(np.dtype(struct.dtype)))
 
 
-def _is_placecholder(tensor: torch.Tensor) -> bool:
-    return is_placeholder(tensor)
+_is_placecholder = is_placeholder

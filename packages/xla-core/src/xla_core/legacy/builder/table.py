@@ -17,7 +17,6 @@ from xla_core.legacy.builder.shapes import dtype_named
 from xla_core.legacy.builder.windowed import conv, max_pool, precision_of, reduce_window, select_and_scatter
 
 Array = Any
-Sizes = Sequence[int]
 
 
 def _binary(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -35,7 +34,7 @@ def _binary(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array
     return run
 
 
-def _spread(x: Array, shape: Sizes) -> Array:
+def _spread(x: Array, shape: Sequence[int]) -> Array:
     return lax.broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
 
@@ -44,19 +43,19 @@ def _shift_right(x: Array, y: Array) -> Array:
     return (lax.shift_right_arithmetic if signed else lax.shift_right_logical)(x, y)
 
 
-def _reshape(x: Array, *, sizes: Sizes, dimensions: Sizes | None = None, inferred_dimension: int | None = None) -> Array:
+def _reshape(x: Array, *, sizes: Sequence[int], dimensions: Sequence[int] | None = None, inferred_dimension: int | None = None) -> Array:
     if any(size < 0 for size in sizes) or math.prod(sizes) != x.size:
         raise ValueError(f"{x.size} elements do not fill the sizes {tuple(sizes)}")
     return lax.reshape(x, tuple(sizes), None if dimensions is None else tuple(dimensions))
 
 
-def _dynamic_reshape(x: Array, *sizes_now: Array, sizes: Sizes) -> Array:
+def _dynamic_reshape(x: Array, *sizes_now: Array, sizes: Sequence[int]) -> Array:
     if sizes_now:
         raise UnsupportedOperationError("DynamicReshape to sizes that are computed: shapes are fixed here, reshape to the bound and mask")
     return _reshape(x, sizes=sizes)
 
 
-def _slice(x: Array, *, start_indices: Sizes, limit_indices: Sizes, strides: Sizes | None = None) -> Array:
+def _slice(x: Array, *, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:
     return lax.slice(x, tuple(start_indices), tuple(limit_indices), None if strides is None else tuple(strides))
 
 
@@ -71,7 +70,7 @@ def _starts(rank: int, starts: tuple[Array, ...]) -> list[Array]:
     return list(starts)
 
 
-def _dynamic_slice(x: Array, *starts: Array, slice_sizes: Sizes) -> Array:
+def _dynamic_slice(x: Array, *starts: Array, slice_sizes: Sequence[int]) -> Array:
     return lax.dynamic_slice(x, _starts(x.ndim, starts), tuple(slice_sizes))
 
 
@@ -87,32 +86,32 @@ def _index_vector_last(indices: Array, index_vector_dim: int) -> Array:
 
 def _gather(
     x: Array,
-    indices: Array,
+    start_indices: Array,
     *,
-    offset_dims: Sizes,
-    collapsed_slice_dims: Sizes,
-    start_index_map: Sizes,
+    offset_dims: Sequence[int],
+    collapsed_slice_dims: Sequence[int],
+    start_index_map: Sequence[int],
     index_vector_dim: int,
-    slice_sizes: Sizes | None = None,
     indices_are_sorted: bool | None = None,
+    slice_sizes: Sequence[int] | None = None,
 ) -> Array:
     """slice_sizes: 1 for the collapsed dimensions and all of the others, if left out."""
     if slice_sizes is None:
         slice_sizes = [1 if dimension in collapsed_slice_dims else size for dimension, size in enumerate(x.shape)]
     numbers = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
-    rows = _index_vector_last(indices, index_vector_dim)
+    rows = _index_vector_last(start_indices, index_vector_dim)
     return lax.gather(x, rows, numbers, tuple(slice_sizes), indices_are_sorted=bool(indices_are_sorted), mode="clip")
 
 
 def _scatter(
     x: Array,
-    indices: Array,
+    scatter_indices: Array,
     updates: Array,
     *,
     computation: XlaComputation,
-    update_window_dims: Sizes,
-    inserted_window_dims: Sizes,
-    scatter_dims_to_operand_dims: Sizes,
+    update_window_dims: Sequence[int],
+    inserted_window_dims: Sequence[int],
+    scatter_dims_to_operand_dims: Sequence[int],
     index_vector_dim: int,
     indices_are_sorted: bool | None = None,
     unique_indices: bool | None = None,
@@ -120,7 +119,7 @@ def _scatter(
     numbers = lax.ScatterDimensionNumbers(tuple(update_window_dims), tuple(inserted_window_dims), tuple(scatter_dims_to_operand_dims))
     return scatter_by(computation, x)(
         x,
-        _index_vector_last(indices, index_vector_dim),
+        _index_vector_last(scatter_indices, index_vector_dim),
         updates,
         numbers,
         indices_are_sorted=bool(indices_are_sorted),
@@ -145,15 +144,15 @@ def _dot(x: Array, y: Array, *, precision_config: Any = None) -> Array:
     return lax.dot_general(x, y, (((x.ndim - 1,), (0,)), ((), ())), precision_of(precision_config))
 
 
-def _reduce(x: Array, init: Array, *, computation: XlaComputation, dimensions: Sizes) -> Array:
-    return lax.reduce(x, init, reducer(computation, x), tuple(dimensions))
+def _reduce(x: Array, init_value: Array, *, computation: XlaComputation, dimensions: Sequence[int]) -> Array:
+    return lax.reduce(x, init_value, reducer(computation, x), tuple(dimensions))
 
 
-def _reduce_all(x: Array, init: Array, *, computation: XlaComputation) -> Array:
-    return lax.reduce(x, init, reducer(computation, x), tuple(range(x.ndim)))
+def _reduce_all(x: Array, init_value: Array, *, computation: XlaComputation) -> Array:
+    return lax.reduce(x, init_value, reducer(computation, x), tuple(range(x.ndim)))
 
 
-def _map(*arrays: Array, computation: XlaComputation, dimensions: Sizes, static_operands: Sequence[Any] = ()) -> Array:
+def _map(*arrays: Array, computation: XlaComputation, dimensions: Sequence[int], static_operands: Sequence[Any] = ()) -> Array:
     if tuple(static_operands):
         raise UnsupportedOperationError("Map takes no static operands: make them constants inside the computation")
     shape = max((one.shape for one in arrays), key=len)
@@ -177,7 +176,7 @@ def _conditional(predicate: Array, yes: Array, no: Array, *, true_computation: A
     return lax.cond(predicate, lambda yes, no: true_computation(yes), lambda yes, no: false_computation(no), yes, no)
 
 
-def _while(state: Array, *, condition_computation: Any, body_computation: Any) -> Array:
+def _while(state: Array, *, condition_computation: XlaComputation, body_computation: XlaComputation) -> Array:
     return lax.while_loop(condition_computation, body_computation, state)
 
 
@@ -219,7 +218,7 @@ def _bitcast(x: Array, *, to_type: str) -> Array:
     return lax.bitcast_convert_type(x, dtype_named(to_type))
 
 
-def _pad(x: Array, value: Array, *, config: Sequence[Sizes]) -> Array:
+def _pad(x: Array, value: Array, *, config: Sequence[Sequence[int]]) -> Array:
     return lax.pad(x, value, [(int(low), int(high), int(inner)) for low, high, inner in config])
 
 
@@ -236,6 +235,26 @@ def _convert(x: Array, *, to_type: str) -> Array:
     dtype = dtype_named(to_type)
     cut = np.issubdtype(x.dtype, np.complexfloating) and not np.issubdtype(dtype, np.complexfloating)
     return lax.convert_element_type(lax.real(x) if cut else x, dtype)
+
+
+def _broadcast(x: Array, *, sizes: Sequence[int]) -> Array:
+    return lax.broadcast(x, tuple(sizes))
+
+
+def _broadcast_in_dim(x: Array, *, sizes: Sequence[int], dimensions: Sequence[int]) -> Array:
+    return lax.broadcast_in_dim(x, tuple(sizes), tuple(dimensions))
+
+
+def _clamp(x: Array, min_value: Array, max_value: Array) -> Array:
+    return lax.clamp(min_value, x, max_value)
+
+
+def _rev(x: Array, *, dimensions: Sequence[int]) -> Array:
+    return lax.rev(x, tuple(dimensions))
+
+
+def _transpose(x: Array, *, permutation: Sequence[int]) -> Array:
+    return lax.transpose(x, tuple(permutation))
 
 
 def _not(x: Array) -> Array:
@@ -303,10 +322,10 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     **_UNARY,
     **{name: _binary(function) for name, function in _BINARY.items()},
     "BitcastConvert": _bitcast,
-    "Broadcast": lambda x, *, sizes: lax.broadcast(x, tuple(sizes)),
-    "BroadcastInDim": lambda x, *, sizes, dimensions: lax.broadcast_in_dim(x, tuple(sizes), tuple(dimensions)),
+    "Broadcast": _broadcast,
+    "BroadcastInDim": _broadcast_in_dim,
     "Call": lambda *arrays, computation: computation(*arrays),
-    "Clamp": lambda x, low, high: lax.clamp(low, x, high),
+    "Clamp": _clamp,
     "ConcatInDim": lambda *arrays, dimension: lax.concatenate(arrays, dimension),
     "Conditional": _conditional,
     "Constant": lambda *, value: value,
@@ -329,7 +348,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "ReduceAll": _reduce_all,
     "ReduceWindow": reduce_window,
     "Reshape": _reshape,
-    "Rev": lambda x, *, dimensions: lax.rev(x, tuple(dimensions)),
+    "Rev": _rev,
     "Scatter": _scatter,
     "Select": _select,
     "SelectAndScatter": select_and_scatter,
@@ -337,7 +356,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Slice": _slice,
     "SliceInDim": _slice_in_dim,
     "Sort": sort,
-    "Transpose": lambda x, *, permutation: lax.transpose(x, tuple(permutation)),
+    "Transpose": _transpose,
     "TriangularSolve": _triangular_solve,
     "Tuple": lambda *arrays: tuple(arrays),
     "While": _while,

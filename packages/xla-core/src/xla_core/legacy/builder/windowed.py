@@ -83,15 +83,15 @@ def conv(
 
 def reduce_window(
     x: Any,
-    init: Any,
+    init_value: Any,
     *,
     computation: XlaComputation,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
     padding: Padding = "valid",
 ) -> Any:
-    """Each window reduced to one element, from `init`."""
-    return lax.reduce_window(x, init, reducer(computation, x), tuple(window_dimensions), tuple(window_strides), _padding(padding))
+    """Each window reduced to one element, from `init_value`."""
+    return lax.reduce_window(x, init_value, reducer(computation, x), tuple(window_dimensions), tuple(window_strides), _padding(padding))
 
 
 def max_pool(
@@ -120,15 +120,15 @@ def max_pool(
 def select_and_scatter(
     x: Any,
     source: Any,
-    init: Any,
+    init_value: Any,
     *,
-    select_computation: XlaComputation,
-    scatter_computation: XlaComputation,
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
+    select_computation: XlaComputation,
+    scatter_computation: XlaComputation,
     padding: Padding = "valid",
 ) -> Any:
-    """`init` everywhere, and each element of `source` added where its window of `x` has the largest (smallest) element."""
+    """`init_value` everywhere, and each element of `source` added where its window of `x` has the largest (smallest) element."""
     for computation in (select_computation, scatter_computation):
         check_pair(computation, x)
     selects = {"Ge": lax.max, "Gt": lax.max, "Le": lax.min, "Lt": lax.min}
@@ -146,4 +146,4 @@ def select_and_scatter(
         return lax.reduce_window(array, start, pick, tuple(window_dimensions), tuple(window_strides), _padding(padding))
 
     _, pull = jax.vjp(pooled, x)
-    return lax.add(pull(source)[0], lax.broadcast(init, x.shape))
+    return lax.add(pull(source)[0], lax.broadcast(init_value, x.shape))

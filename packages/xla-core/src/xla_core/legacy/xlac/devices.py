@@ -51,12 +51,10 @@ def _xla_real_devices(names: Sequence[str] | None = None) -> list[str]:
     return devices.xla_real_devices(names)
 
 
-def _xla_device_kind(device: str) -> str:
-    return devices.xla_device_kind(device)
+_xla_device_kind = devices.xla_device_kind
 
 
-def _xla_set_replication_devices(names: Sequence[str]) -> None:
-    replicas.join(names)
+_xla_set_replication_devices = replicas.join
 
 
 def _xla_get_replication_devices() -> list[str]:
@@ -67,16 +65,14 @@ def _xla_get_replication_devices_count() -> int:
     return len(replicas.joined())
 
 
-def _xla_runtime_is_initialized() -> bool:
-    return client.started()
+_xla_runtime_is_initialized = client.started
 
 
 def _xla_memory_info(device: str = "") -> MemoryInfo:
     return get_memory_info(device or None)
 
 
-def _xla_get_runtime_devices() -> list[str]:
-    return devices.xla_real_devices()
+_xla_get_runtime_devices = devices.xla_real_devices
 
 
 def _prepare_to_exit() -> None:
@@ -95,9 +91,7 @@ def _init_xla_lazy_backend() -> None:
     plugins.implementations()
 
 
-def _xla_get_all_runtime_devices() -> list[str]:
-    """Real names of all physical devices of the job."""
-    return _xla_get_all_devices()
+_xla_get_all_runtime_devices = _xla_get_all_devices  # real names
 
 
 def _xla_num_runtime_devices() -> int:
@@ -125,9 +119,7 @@ def _xla_get_all_device_attributes() -> list[dict[str, Any]]:
     return list(xr(global_runtime_device_attributes)())
 
 
-def _xla_get_device_attributes(device: str) -> dict[str, Any]:
-    """The attributes of the device behind `xla:<n>` or a real name. Raises RuntimeError for neither."""
-    return devices.runtime_device_attributes(device)
+_xla_get_device_attributes = devices.runtime_device_attributes
 
 
 def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
@@ -151,14 +143,10 @@ def _xla_force_spmd_device() -> None:
     xr(use_spmd)()
 
 
-def _xla_get_spmd_config_is_locked() -> bool:
-    """Whether devices run already: SPMD mode would then have to move what is on them."""
-    return client.started()
+_xla_get_spmd_config_is_locked = client.started  # then SPMD mode would have to move what is on the devices
 
 
-def _xla_get_auto_sharding() -> bool:
-    """Whether what moves to `xla` in SPMD mode is sharded by a policy, without marks."""
-    return config.AUTO_SPMD.get()
+_xla_get_auto_sharding = config.AUTO_SPMD.get
 
 
 def _xla_set_auto_sharding() -> None:

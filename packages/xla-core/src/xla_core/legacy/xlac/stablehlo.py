@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from xla_core.features.export import stablehlo
 from xla_core.legacy.xlac.common import Tensors
 
@@ -14,5 +12,4 @@ def _get_stablehlo(tensors: Tensors = (), device: str = "", devices: Sequence[st
     return stablehlo.get_stablehlo_bytecode(tensors) if emit_bytecode else stablehlo.get_stablehlo(tensors)
 
 
-def _run_stablehlo(bytecode: bytes, tensors: Tensors) -> list[torch.Tensor]:
-    return stablehlo.run_stablehlo(bytecode, tensors)
+_run_stablehlo = stablehlo.run_stablehlo

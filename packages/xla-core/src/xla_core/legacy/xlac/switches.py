@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from xla_core._version import __version__
@@ -36,55 +38,31 @@ def _set_ir_debug(on: bool) -> None:
     capture_lines(bool(on))
 
 
-def _get_ir_debug() -> bool:
-    """Whether each operation keeps the user's line."""
-    return captures_lines()
+_get_ir_debug = captures_lines
 
 
 def _set_use_eager_mode(on: bool) -> None:
     eager.eager_mode(on)
 
 
-def _get_use_eager_mode() -> bool:
-    return eager.is_eager_mode()
+_get_use_eager_mode = eager.is_eager_mode
 
 
-class _Hints:
-    """What upstream's runtime is told about numbers and uploads. Programs here find out by themselves which numbers vary."""
+def _hint() -> tuple[Callable[[bool], None], Callable[[], bool]]:
+    """Two functions: one notes a flag, the other says what was noted, False at first. Programs do not depend on it."""
+    noted = [False]
 
-    special_scalars = False
-    all_special_scalars = False
-    data_cache = False
+    def note(on: bool) -> None:
+        noted[0] = bool(on)
 
-
-def _set_xla_handle_special_scalars(on: bool) -> None:
-    """Note whether 0 and 1 are to be constants of programs. A hint: here any number is one until it varies."""
-    _Hints.special_scalars = bool(on)
+    return note, lambda: noted[0]
 
 
-def _get_xla_handle_special_scalars() -> bool:
-    """What was noted."""
-    return _Hints.special_scalars
-
-
-def _set_xla_all_numbers_special_scalars(on: bool) -> None:
-    """Note whether all numbers are to be constants of programs. A hint, as `_set_xla_handle_special_scalars`."""
-    _Hints.all_special_scalars = bool(on)
-
-
-def _get_xla_all_numbers_special_scalars() -> bool:
-    """What was noted."""
-    return _Hints.all_special_scalars
-
-
-def _set_xla_enable_device_data_cache(on: bool) -> None:
-    """Note whether equal uploads are to share a buffer. A hint: here numbers enter programs without a buffer each."""
-    _Hints.data_cache = bool(on)
-
-
-def _get_xla_enable_device_data_cache() -> bool:
-    """What was noted."""
-    return _Hints.data_cache
+# Whether 0 and 1, or all numbers, are to be constants of programs: here any number is one until it varies.
+_set_xla_handle_special_scalars, _get_xla_handle_special_scalars = _hint()
+_set_xla_all_numbers_special_scalars, _get_xla_all_numbers_special_scalars = _hint()
+# Whether equal uploads are to share a buffer: here numbers enter programs without a buffer each.
+_set_xla_enable_device_data_cache, _get_xla_enable_device_data_cache = _hint()
 
 
 def _set_current_graph_name(name: str) -> None:

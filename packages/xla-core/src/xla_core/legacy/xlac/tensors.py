@@ -51,8 +51,7 @@ def _xla_step_marker(device: str = "", devices: Sequence[str] = (), wait: bool =
     user_step(recorder_named(device), wait, "torch_xla._XLAC._xla_step_marker")
 
 
-def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
-    wait_device_ops(devices)
+_xla_wait_device_ops = wait_device_ops
 
 
 def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
@@ -74,8 +73,7 @@ def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     return storage_key(unwrapped(tensor))
 
 
-def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
-    return storage_key(unwrapped(tensor))
+_xla_get_tensor_view_alias_id = _xla_get_tensor_id
 
 
 def _xla_set_rng_seed(seed: int, device: str = "") -> None:
@@ -154,9 +152,7 @@ def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> No
     threading.Thread(target=wait, name="xla-on-ready").start()
 
 
-def _to_dlpack(tensor: torch.Tensor) -> Any:
-    """`torch_xla.utils.dlpack.to_dlpack`."""
-    return dlpack.to_dlpack(tensor)
+_to_dlpack = dlpack.to_dlpack
 
 
 def _from_dlpack(capsule: Any) -> torch.Tensor:

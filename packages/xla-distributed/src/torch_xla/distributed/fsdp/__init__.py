@@ -1,14 +1,7 @@
 """Modules whose parameters are sharded among the replicas (FSDP)."""
 
-from __future__ import annotations
-
 from xla_distributed.fsdp.checkpointing import checkpoint_module
 from xla_distributed.fsdp.consolidation import consolidate_sharded_model_checkpoints, consolidate_sharded_state_dicts
 from xla_distributed.fsdp.wrapper import XlaFullyShardedDataParallel
 
-__all__ = [
-    "XlaFullyShardedDataParallel",
-    "checkpoint_module",
-    "consolidate_sharded_model_checkpoints",
-    "consolidate_sharded_state_dicts",
-]
+__all__ = ["XlaFullyShardedDataParallel", "checkpoint_module", "consolidate_sharded_model_checkpoints", "consolidate_sharded_state_dicts"]

@@ -1,7 +1,5 @@
 """Several parameters in one flat one."""
 
-from __future__ import annotations
-
 from xla_distributed.fsdp.flatten import FlatLayout as State
 from xla_distributed.fsdp.flatten import FlatParameter, XlaFlattenParamsWrapper
 from xla_distributed.fsdp.names import replace_by_prefix_

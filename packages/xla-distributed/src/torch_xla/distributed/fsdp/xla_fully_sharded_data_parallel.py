@@ -1,22 +1,14 @@
 """The wrapper, and what goes with it."""
 
-from __future__ import annotations
+from math import inf as inf
 
-from math import inf
-
-from torch_xla.utils.checkpoint import chkpt_status
-from xla_distributed.fsdp.containers import apply_to_tensors, collect_tensors
-from xla_distributed.fsdp.wrapper import FLOAT_DTYPES, TrainingState, XlaFullyShardedDataParallel
+from torch_xla.utils.checkpoint import chkpt_status as chkpt_status
+from xla_distributed.fsdp.containers import apply_to_tensors as apply_to_tensors
+from xla_distributed.fsdp.containers import collect_tensors as collect_tensors
+from xla_distributed.fsdp.wrapper import FLOAT_DTYPES as FLOAT_DTYPES
+from xla_distributed.fsdp.wrapper import TrainingState as TrainingState
+from xla_distributed.fsdp.wrapper import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel
 
 XLA_DISABLE_FUNCTIONALIZATION = False
 
-__all__ = [
-    "FLOAT_DTYPES",
-    "TrainingState",
-    "XLA_DISABLE_FUNCTIONALIZATION",
-    "XlaFullyShardedDataParallel",
-    "apply_to_tensors",
-    "chkpt_status",
-    "collect_tensors",
-    "inf",
-]
+__all__ = [name for name in dir() if not name.startswith("__")]

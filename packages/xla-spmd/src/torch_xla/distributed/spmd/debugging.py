@@ -1,7 +1,5 @@
 """Pictures of shardings."""
 
-from __future__ import annotations
-
 from torch_xla._internal.jax_workarounds import maybe_get_jax, maybe_get_torchax, requires_jax
 from xla_spmd.debugging import RICH_ENABLED, visualize_sharding, visualize_tensor_sharding
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 Ints = tuple[int, ...]
 
@@ -67,8 +66,3 @@ def useful_share(size: Ints, out: Ints, kernel: Ints, window: Window) -> float:
         pairs = axis[1] * axis[2]
         share *= sum(stop - start for _, start, stop, _ in _axis_taps(*axis)) / pairs if pairs else 1.0
     return share
-
-
-def positions(sizes: Ints) -> int:
-    """Number of positions in a spatial shape."""
-    return prod(sizes)

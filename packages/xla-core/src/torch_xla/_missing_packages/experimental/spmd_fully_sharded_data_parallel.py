@@ -1,5 +1,0 @@
-"""Stands in where xla-spmd is not installed, to say so."""
-
-from xla_core.api.plugins import refuse_import
-
-refuse_import(__name__)
