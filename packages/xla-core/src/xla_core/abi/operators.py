@@ -38,7 +38,6 @@ a row already, unless `replace=True`.
 from __future__ import annotations
 
 from xla_core.engine.placement.manual import REPLICA_AXIS
-from xla_core.engine.tensor.dispatch import register_op
-from xla_core.ops.table import Context, OpSpec, scalar
+from xla_core.ops.table import Context, OpSpec, register_op, scalar
 
 __all__ = ["REPLICA_AXIS", "Context", "OpSpec", "register_op", "scalar"]

@@ -10,11 +10,12 @@ from jax import lax
 
 from xla_core.ops import precision
 from xla_core.ops.axes import axis
+from xla_core.ops.facts import Autocast
 from xla_core.ops.index.index import take_rows
 from xla_core.ops.index.scatter import scatter_at
 from xla_core.ops.promote import cast, common_dtype, compute_dtype, expand, full, operands_as
 from xla_core.ops.reduce.reduce import finish, norm_over
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op, scalar, without_lowering
 
 # torch's `compute_mode`: 1 always takes the matrix product for p = 2, 2 never; 0 and None do so past this many rows.
 _ALWAYS, _NEVER, _MANY_ROWS = 1, 2, 25
@@ -45,6 +46,9 @@ def _euclidean_dist(ctx: Context, x1: jax.Array, x2: jax.Array) -> jax.Array:
     """_euclidean_dist(Tensor x1, Tensor x2) -> Tensor"""
     wide = compute_dtype(ctx.dtype)
     return finish(ctx, _euclidean(cast(x1, wide), cast(x2, wide)))
+
+
+without_lowering("cdist", autocast=Autocast.FLOAT32)
 
 
 @op("_cdist_forward")

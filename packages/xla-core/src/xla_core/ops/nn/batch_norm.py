@@ -7,15 +7,18 @@ the frontend calls the functional form, which returns the new statistics, and wr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.cpu import staged
 from xla_core.ops.cpu.in_memory import channels_first, channels_last, in_memory
+from xla_core.ops.facts import HALF, Autocast
 from xla_core.ops.promote import Number, cast, compute_dtype, full
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op, scalar, without_lowering
 
 Real = Number | jax.Array
 Maybe = jax.Array | None
@@ -129,7 +132,12 @@ def batch_norm_no_stats(
     return _normalise(ctx, x, weight, bias, (None, None), True, momentum, eps)[0]
 
 
-@op("_native_batch_norm_legit_no_training", scalars=("momentum", "eps"))
+def _results_without_training(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Nothing is saved on the CPU; torch's own promises statistics on other devices."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
+
+
+@op("_native_batch_norm_legit_no_training", scalars=("momentum", "eps"), shapes=_results_without_training)
 def batch_norm_no_training(
     ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running_mean: jax.Array, running_var: jax.Array, momentum: Real, eps: Real
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -200,7 +208,17 @@ def _gradients(
     return lax.mul(lax.sub(level, lax.mul(centred, _spread(pull, x))), _spread(slope, x)), to_weight, to_bias
 
 
-@op("native_batch_norm_backward", scalars=("eps",))
+def _wanted_gradients(*args: Any) -> tuple[torch.Tensor | None, ...]:
+    """As asked for; torch's own promises the input's gradient always."""
+    found = torch.ops.aten.native_batch_norm_backward.default(*args)
+    return tuple(one if wanted else None for one, wanted in zip(found, args[-1], strict=True))
+
+
+without_lowering("batch_norm", autocast=Autocast.FLOAT32)
+
+
+# Accelerators keep statistics in float32, where the CPU's gradients want half precision.
+@op("native_batch_norm_backward", scalars=("eps",), shapes=_wanted_gradients, beyond_cpu=HALF)
 def native_batch_norm_backward(
     ctx: Context,
     grad: jax.Array,

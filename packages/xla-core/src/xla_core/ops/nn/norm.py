@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import HALF
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
 
@@ -63,7 +64,7 @@ def native_layer_norm(
     return cast(output, ctx.dtype), _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, rstd)
 
 
-@op("native_layer_norm_backward")
+@op("native_layer_norm_backward", beyond_cpu=HALF)  # its statistics are in float32, as those of batch normalisation
 def native_layer_norm_backward(
     ctx: Context,
     grad: jax.Array,
@@ -200,7 +201,7 @@ def weight_norm(ctx: Context, v: jax.Array, g: jax.Array, dim: int = 0) -> tuple
     return cast(lax.mul(wide, expand(factor, v.shape)), ctx.dtype), _as_inferred(ctx, 1, norm)
 
 
-@op("_weight_norm_interface_backward")
+@op("_weight_norm_interface_backward", beyond_cpu=HALF)
 def weight_norm_backward(
     ctx: Context, grad: jax.Array, v: jax.Array, g: jax.Array, norms: jax.Array, dim: int
 ) -> tuple[jax.Array, jax.Array]:

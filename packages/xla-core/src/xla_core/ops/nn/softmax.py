@@ -7,8 +7,9 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import cast, compute_dtype, expand
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 
 def _axes(x: jax.Array, dim: int) -> tuple[int, ...]:
@@ -37,13 +38,16 @@ def softmax_gradient(grad: jax.Array, output: jax.Array, axes: tuple[int, ...]) 
     return lax.sub(weighted, lax.mul(output, _spread(staged.total(weighted, axes), output, axes)))
 
 
-@op("_softmax")
+without_lowering("softmax", "log_softmax", autocast=Autocast.FLOAT32)
+
+
+@op("_softmax", shown_as="aten::softmax")
 def softmax(ctx: Context, x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     """_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     return cast(softmax_over(cast(x, compute_dtype(ctx.dtype)), _axes(x, dim)), ctx.dtype)
 
 
-@op("_log_softmax")
+@op("_log_softmax", shown_as="aten::log_softmax")
 def log_softmax(ctx: Context, x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
     axes = _axes(x, dim)

@@ -66,7 +66,7 @@ class _Update:
         return (param, mean, square) if largest is None else (param, mean, square, largest)
 
 
-@op("xla_core::adam", scalars=("step_sizes", "roots", "weight", "beta2", "value", "eps", "decay", "shrink"))
+@op("xla_core::adam", scalars=("step_sizes", "roots", "weight", "beta2", "value", "eps", "decay", "shrink"), on_lists=True)
 def _adam(
     ctx: Context, self: Arrays, grads: Arrays, means: Arrays, squares: Arrays, largest: Arrays,
     step_sizes: Sequence[Value], roots: Sequence[Value], *shared: Any,

@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.axes import at_least_1d, axes, axis, count, keep_reduced
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import cast, compute_dtype, is_complex, is_float, real_dtype
 from xla_core.ops.table import Context, op, scalar
 
@@ -57,14 +59,14 @@ def _sum(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *,
     return finish(ctx, total(widened(ctx, x), axes(dim, x.ndim)))
 
 
-@op("nansum")
+@op("nansum", beyond_cpu=frozenset({torch.complex64, torch.complex128}))
 def _nansum(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     """nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     x = widened(ctx, x)
     return finish(ctx, total(lax.select(isnan(x), lax.full_like(x, 0), x), axes(dim, x.ndim)))
 
 
-@op("prod", "prod.dim_int")
+@op("prod", "prod.dim_int", autocast=Autocast.FLOAT32)
 def _prod(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     """prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     return finish(ctx, product(widened(ctx, x), axes(dim, x.ndim)))
@@ -244,7 +246,7 @@ def _logsumexp(ctx: Context, x: jax.Array, dim: Dims, keepdim: bool = False) -> 
     return finish(ctx, lax.add(lax.log(added), shift))
 
 
-@op("trace")
+@op("trace", autocast=Autocast.FLOAT32, beyond_cpu=frozenset({torch.bool}))
 def _trace(ctx: Context, x: jax.Array) -> jax.Array:
     """trace(Tensor self) -> Tensor"""
     rows, columns = (lax.broadcasted_iota(np.int32, x.shape, dim) for dim in (0, 1))

@@ -108,7 +108,7 @@ def _lowered(target: OpOverload, context: Context, args: tuple[Any, ...], kwargs
     if name in _OWN:
         return _OWN[name](context, *args, **{key: value for key, value in kwargs.items() if key not in _PLACEMENT})
     if name in VIEWS:
-        return VIEWS[name][0](args[0], context.shape, *args[1:], **kwargs)
+        return VIEWS[name].read(args[0], context.shape, *args[1:], **kwargs)
     if name in _POOLING and has_open_sizes(args[0]):
         return _POOLING[name](context, *args, **kwargs)
     row = TABLE.get(full_name(target))

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import Autocast
 from xla_core.ops.linalg.matmul import contract, matrix_product
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 Real = Number | jax.Array
 Maybe = jax.Array | None
@@ -211,7 +214,16 @@ def fused_attention_backward(
     return tuple(None if inferred is None else _as_inferred(ctx, i, found[i]) for i, inferred in enumerate(ctx.out))
 
 
-@op("_scaled_dot_product_flash_attention_for_cpu")
+def _flash_attention_results(query: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logarithms in the query's precision; torch 2.10 promises f32 always."""
+    result, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(query, *args)
+    return result, logsumexp.to(torch.promote_types(query.dtype, torch.float32))
+
+
+without_lowering("scaled_dot_product_attention", autocast=Autocast.LOWER)
+
+
+@op("_scaled_dot_product_flash_attention_for_cpu", shapes=_flash_attention_results)
 def flash_attention(
     ctx: Context,
     query: jax.Array,

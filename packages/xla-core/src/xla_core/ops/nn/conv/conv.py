@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.cpu import staged
 from xla_core.ops.cpu.in_memory import channels_first, channels_last, in_memory
+from xla_core.ops.facts import Autocast
 from xla_core.ops.nn.conv import choice as conv_choice
 from xla_core.ops.nn.conv.shape import Window, spatial_arguments
 from xla_core.ops.promote import cast, compute_dtype
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 Gradients = tuple[jax.Array | None, jax.Array | None, jax.Array | None]
 
@@ -33,7 +36,35 @@ def _window(rank: int, stride: Sequence[int], padding: Sequence[int], dilation: 
     return Window(strides, paddings, dilations, groups)
 
 
-@op("convolution", "convolution_overrideable", "_convolution")
+def _result_shape(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    *rest: Any,
+) -> torch.Tensor:
+    """Torch's own looks at no bias, stride, padding or dilation."""
+    transposed, _, groups = rest
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (channels,):
+        raise RuntimeError(f"convolution: a bias for {channels} channels has the shape ({channels},), got {tuple(bias.shape)}")
+    if min(*stride, *dilation) < 1 or min(padding) < 0:
+        raise RuntimeError(f"convolution: strides and dilations are positive, paddings not negative, got {stride}, {dilation}, {padding}")
+    result: torch.Tensor = torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)
+    return result
+
+
+without_lowering(
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    autocast=Autocast.LOWER,
+)
+
+
+@op("convolution", autocast=Autocast.LOWER, shapes=_result_shape, shown_as="aten::convolution_overrideable")
+@op("_convolution", autocast=Autocast.LOWER)
+@op("convolution_overrideable")
 def convolution(
     ctx: Context,
     x: jax.Array,
@@ -116,7 +147,7 @@ def convolution_backward_overrideable(
     return convolution_backward(ctx, grad, x, weight, None, *settings)  # type: ignore[arg-type]
 
 
-@op("conv_tbc")
+@op("conv_tbc", autocast=Autocast.LOWER)
 def conv_tbc(ctx: Context, x: jax.Array, weight: jax.Array, bias: jax.Array, pad: int = 0) -> jax.Array:
     """conv_tbc(Tensor self, Tensor weight, Tensor bias, int pad=0) -> Tensor: time, batch, channels; weight (kernel, I, O)"""
     dtype = _working_dtype(x.dtype)
