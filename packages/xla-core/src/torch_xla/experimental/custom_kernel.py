@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from xla_core.features.kernels.flash_attention import (
     FlashAttention,
-    fa_custom_backward_fake,
-    fa_custom_forward_fake,
     flash_attention,
     flash_attention_non_xla,
     flash_attention_xla,
@@ -35,7 +33,8 @@ from xla_core.features.kernels.pallas import (
     trace_pallas_arg_to_payload,
 )
 from xla_core.features.kernels.quantized_matmul import quantized_matmul_int8, quantized_matmul_int8_non_xla, quantized_matmul_int8_xla
-from xla_core.features.kernels.scores import DEFAULT_MASK_VALUE
+from xla_core.ops.nn.attention.flash_kernel import fa_custom_backward_fake, fa_custom_forward_fake
+from xla_core.ops.nn.attention.scores import DEFAULT_MASK_VALUE
 
 __all__ = [
     "DEFAULT_MASK_VALUE",

@@ -33,11 +33,15 @@ class Context:
         line); None where the operation returns no tensor (a masked gradient). A lowering must return exactly these.
     seed: (2,) uint32 key of this random operation; None for operations that are not `random`.
     checks: what `check` found to test, in order; None where nobody asks.
+    platform: what the program is compiled for, as `jax.Device.platform`: `cpu`, `gpu`, `tpu`, or the name of a plugin.
+    mesh: the devices that run it, in its order, where it runs on more than one.
     """
 
     out: tuple[jax.ShapeDtypeStruct | None, ...]
     seed: jax.Array | None = None
     checks: list[Check] | None = None
+    platform: str = "cpu"
+    mesh: jax.sharding.Mesh | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,6 +53,10 @@ class Context:
         """Device dtype of the first result."""
         dtype: np.dtype = self._first().dtype
         return dtype
+
+    def alone(self, inferred: jax.ShapeDtypeStruct | None) -> Context:
+        """The context of an operation inside of this one that gives one result: of the same program, without seed and checks."""
+        return Context((inferred,), platform=self.platform, mesh=self.mesh)
 
     def check(self, fault: Fault, wrong: jax.Array, value: jax.Array | None = None, *numbers: int) -> None:
         """Let the program raise `fault` if any of `wrong` (booleans) is true, with the largest `value` there and `numbers` in its text."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xla_core.base import config
 from xla_core.engine.compile.emit import Constants, program
@@ -19,6 +19,7 @@ from xla_core.engine.graph.graph import Graph, aval_at
 from xla_core.engine.placement.device_order import entered, in_order_of, left
 from xla_core.engine.placement.manual import manual_sharding
 from xla_core.engine.placement.sharding import padded, sharding_at, spans_devices, stored_shape, unpadded
+from xla_core.ops.table import Context
 
 Executable = Callable[..., Any]
 
@@ -88,7 +89,7 @@ def jitted(
     Raises (at that call) LoweringError for a lowering that fails.
     """
     shardings = result_shardings(graph, default, given, replicate)
-    run = across_replicas(program(graph, constants, source_scope, default, config.CHECKS.get()), default)
+    run = across_replicas(program(graph, constants, context_of(default), source_scope, default, config.CHECKS.get()), default)
     run = _over_buffers(run, graph, default, given, shardings)
     run.__name__ = name
     has_loops = any(type(entry) is tuple and entry[0].has_bodies for entry in graph.entries)
@@ -106,7 +107,9 @@ def readable(
 ) -> Any:
     """As `jitted`, to be looked at and not to be run: without what it returns beside its results, and without tests of data."""
     shardings = result_shardings(graph, default, given)
-    run = _over_buffers(across_replicas(program(graph, constants, source_scope, default), default), graph, default, given, shardings)
+    run = _over_buffers(
+        across_replicas(program(graph, constants, context_of(default), source_scope, default), default), graph, default, given, shardings
+    )
 
     def shown(*arguments: Any) -> tuple[Any, ...]:
         return tuple(run(*arguments)[:-1])
@@ -199,3 +202,9 @@ def across_replicas(function: Callable[..., Any], default: jax.sharding.Sharding
 def devices_of(sharding: jax.sharding.Sharding) -> list[jax.Device]:
     """The devices that run a program over buffers with this sharding, in the program's order."""
     return list(sharding.mesh.devices.flat) if isinstance(sharding, NamedSharding) else list(sharding.device_set)
+
+
+def context_of(default: jax.sharding.Sharding) -> Context:
+    """The context of a program over buffers with this sharding, without results: it says what the program is compiled for."""
+    mesh = default.mesh if isinstance(default, NamedSharding) else None
+    return Context((), platform=devices_of(default)[0].platform, mesh=mesh if isinstance(mesh, Mesh) else None)

@@ -19,6 +19,7 @@ from xla_core.engine.graph.signature import Signature, cast, check_results
 from xla_core.engine.placement.manual import is_boundary, manual_operands, on_each_device
 from xla_core.engine.placement.sharding import spans_devices
 from xla_core.ops.checks import Check, error_word
+from xla_core.ops.table import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,24 @@ Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 
 
 def program(
-    graph: Graph, constants: Constants, scope: Scope | None = None, default: jax.sharding.Sharding | None = None, checked: bool = False
+    graph: Graph,
+    constants: Constants,
+    context: Context,
+    scope: Scope | None = None,
+    default: jax.sharding.Sharding | None = None,
+    checked: bool = False,
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
     Nobody donates the token: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
     a scalar.
-    scope: entered around each lowering. default: the default sharding of buffers, for manual regions. checked: test data.
+    context: says what it is compiled for. scope: entered around each lowering. default: the default sharding of buffers, for manual
+    regions. checked: test data.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
         checks: list[tuple[int, Check]] = []
-        env = evaluate(graph, _leaves(graph, constants, arguments), scope, default, checks if checked else None)
+        env = evaluate(graph, _leaves(graph, constants, arguments), context, scope, default, checks if checked else None)
         token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
@@ -67,13 +74,15 @@ def program(
 def evaluate(
     graph: Graph,
     leaves: Iterable[Any],
+    context: Context,
     scope: Scope | None = None,
     default: jax.sharding.Sharding | None = None,
     checks: list[tuple[int, Check]] | None = None,
 ) -> list[Any]:
     """The value at each slot of `graph`; None where an operation with several results stands.
 
-    leaves: arrays, or numbers for scalar inputs, in the order of their slots. checks: takes those of data, with their operations' slots.
+    leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: says what it is compiled for.
+    checks: takes those of data, with their operations' slots.
     """
     rest = iter(leaves)
     env: list[Any] = []
@@ -83,7 +92,7 @@ def evaluate(
             env.append(next(results))
         elif type(entry) is tuple:
             found: list[Check] | None = None if checks is None else []
-            made = _lower(graph, slot, [env[operand] for operand in entry[1:]], scope, default, found)
+            made = _lower(graph, slot, [env[operand] for operand in entry[1:]], context, scope, default, found)
             if checks is not None:
                 checks.extend((slot, check) for check in found or ())
             if len(made) == 1:
@@ -150,28 +159,36 @@ def typed(scalar: ScalarInput, number: Any) -> Any:
 
 
 def _lower(
-    graph: Graph, slot: int, operands: list[Any], scope: Scope | None, default: jax.sharding.Sharding | None, checks: list[Check] | None
+    graph: Graph,
+    slot: int,
+    operands: list[Any],
+    context: Context,
+    scope: Scope | None,
+    default: jax.sharding.Sharding | None,
+    checks: list[Check] | None,
 ) -> list[Any]:
     """The results of one operation. checks: takes those of its data, outside of manual regions."""
     if default is not None and spans_devices(default):
         signature, *slots = operation(graph, slot)
         if is_boundary(signature):
-            return signature.emit(operands)  # type: ignore[no-any-return]
+            return signature.emit(operands, context)  # type: ignore[no-any-return]
         manual = manual_operands(graph.entries, slots)
         if any(manual):
-            return on_each_device(lambda local: _lower_here(graph, slot, local, scope), operands, manual, default)
-    return _lower_here(graph, slot, operands, scope, checks)
+            return on_each_device(lambda local: _lower_here(graph, slot, local, context, scope), operands, manual, default)
+    return _lower_here(graph, slot, operands, context, scope, checks)
 
 
-def _lower_here(graph: Graph, slot: int, operands: list[Any], scope: Scope | None, checks: list[Check] | None = None) -> list[Any]:
+def _lower_here(
+    graph: Graph, slot: int, operands: list[Any], context: Context, scope: Scope | None, checks: list[Check] | None = None
+) -> list[Any]:
     signature: Signature = operation(graph, slot)[0]
     try:
         if scope is None:
             # Over a copy: `emit` takes the seed off it, and an error shows all operands.
-            results = signature.emit(list(operands), checks)
+            results = signature.emit(list(operands), context, checks)
         else:
             with scope(signature.name, graph.line(slot)):
-                results = signature.emit(list(operands), checks)
+                results = signature.emit(list(operands), context, checks)
     except XlaError as error:
         error.place = graph, slot
         raise

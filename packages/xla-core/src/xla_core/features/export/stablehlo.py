@@ -14,7 +14,7 @@ from xla_core.base import config
 from xla_core.base.dtypes import torch_dtype
 from xla_core.base.errors import DeviceMismatchError, ExecutionError
 from xla_core.base.private_jax import compile_module
-from xla_core.engine.compile.compiler import across_replicas, readable, source_scope
+from xla_core.engine.compile.compiler import across_replicas, context_of, readable, source_scope
 from xla_core.engine.compile.emit import Constants, arrays_of, program
 from xla_core.engine.compile.options import compiler_options
 from xla_core.engine.graph.aval import Aval
@@ -72,7 +72,7 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
     inline_numbers: of numbers, only seeds stay arguments, the last one.
     """
     graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
-    emit = program(graph, found.constants, source_scope)
+    emit = program(graph, found.constants, context_of(default_sharding(found.recorder)), source_scope)
     everything = [*_values(found), *found.packed]
     first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
     inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}

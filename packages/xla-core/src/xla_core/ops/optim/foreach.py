@@ -40,7 +40,7 @@ def mapped(ctx: Context, row: str, *operands: Sequence[Any], **keywords: Any) ->
     """The lowering of `aten::<row>`, once per position of `operands`."""
     lower: Lowering = TABLE[f"aten::{row}"].lower
     columns = zip(ctx.out, *operands, strict=True)
-    return [lower(Context((inferred,)), *column, **keywords) for inferred, *column in columns]
+    return [lower(ctx.alone(inferred), *column, **keywords) for inferred, *column in columns]
 
 
 def repeated(value: Any, tensors: Sequence[Any]) -> list[Any]:
@@ -109,7 +109,7 @@ def _register_ternary(name: str) -> None:
     def each(ctx: Context, tensors: tuple[Arrays, Arrays, Arrays], factors: Sequence[Value]) -> Arrays:
         lower = TABLE[f"aten::{name}"].lower
         columns = zip(ctx.out, *tensors, factors, strict=True)
-        return [lower(Context((inferred,)), x, y, z, value=factor) for inferred, x, y, z, factor in columns]
+        return [lower(ctx.alone(inferred), x, y, z, value=factor) for inferred, x, y, z, factor in columns]
 
     @_op(f"_foreach_{name}.Scalar", scalars=("value",))
     def with_scalar(ctx: Context, self: Arrays, tensor1: Arrays, tensor2: Arrays, value: Value = 1) -> Arrays:
@@ -166,4 +166,4 @@ def _power_sum(ctx: Context, x: jax.Array, order: float) -> jax.Array:
 @_op("_foreach_powsum.Scalar")
 def _powsum(ctx: Context, self: Arrays, ord: float = 2, dtype: Any = None) -> Arrays:
     """_foreach_powsum.Scalar(Tensor[] self, Scalar ord=2, ScalarType? dtype=None) -> Tensor[]."""
-    return [_power_sum(Context((inferred,)), x, ord) for inferred, x in zip(ctx.out, self, strict=True)]
+    return [_power_sum(ctx.alone(inferred), x, ord) for inferred, x in zip(ctx.out, self, strict=True)]

@@ -76,5 +76,5 @@ def _adam(
     sizes, divisors = (list(numbers) * (count if len(numbers) == 1 else 1) for numbers in (step_sizes, roots))
     bounds: Sequence[jax.Array | None] = largest or [None] * count
     columns = zip(ctx.out, self, grads, means, squares, bounds, sizes, divisors, strict=False)  # `out` is longer
-    rows = [update.of(Context((inferred,)), *column) for inferred, *column in columns]
+    rows = [update.of(ctx.alone(inferred), *column) for inferred, *column in columns]
     return [row[kind] for kind in range(4 if largest else 3) for row in rows]

@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 from xla_core._version import __version__
 from xla_core.base.errors import CaptureError
 from xla_core.base.private_torch import tree_unflatten
+from xla_core.engine.compile.compiler import context_of
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.pending_graph import Recorder, buffer_value
 from xla_core.engine.runtime.client import default_sharding, jax_device
@@ -95,7 +96,7 @@ class _Export:
         _refuse_stale(captured, form)
         program = CapturedProgram(captured)
         recorded, names = program.recorded, self._names.of_program(program.recorded)
-        flat = program.flat()
+        flat = program.flat(context_of(default_sharding(self._recorder)))
         symbols = _named_numbers(captured, names)
         numbers = formulas.formulas_of(symbols, flat.numbers, recorded.comparisons)
         inputs = [self._slot(place, aval, names) for place, aval in flat.inputs]
