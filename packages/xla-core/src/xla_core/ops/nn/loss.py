@@ -30,15 +30,15 @@ def _const(value: Real, like: jax.Array) -> jax.Array:
     return full(value, like.shape, like.dtype)
 
 
-def _total(x: jax.Array) -> jax.Array:
-    return staged.total(x, tuple(range(x.ndim)))
+def _total(ctx: Context, x: jax.Array) -> jax.Array:
+    return staged.total(ctx, x, tuple(range(x.ndim)))
 
 
 def _reduce(ctx: Context, values: jax.Array, reduction: int) -> jax.Array:
     """Losses per element as the result that `reduction` asks for."""
     if reduction == Reduction.NONE:
         return cast(values, ctx.dtype)
-    total = _total(values)
+    total = _total(ctx, values)
     return cast(lax.div(total, _const(values.size, total)) if reduction == Reduction.MEAN else total, ctx.dtype)
 
 
@@ -225,10 +225,10 @@ def nll_loss_forward(
     wide, target = _batched(cast(x, compute_dtype(ctx.dtype)), target)
     safe, each = _class_weights(wide, target, weight, ignore_index)
     ctx.check(Fault.TARGET, outside(safe, wide.shape[1]), safe, wide.shape[1])
-    values, total = _nll_values(wide, safe, each), _total(each)
+    values, total = _nll_values(wide, safe, each), _total(ctx, each)
     if reduction == Reduction.NONE and x.ndim > 1:
         return cast(values, ctx.dtype), lax.full((), 0, ctx.dtype)
-    loss = _total(values)
+    loss = _total(ctx, values)
     return cast(lax.div(loss, total) if reduction == Reduction.MEAN else loss, ctx.dtype), cast(total, ctx.dtype)
 
 
