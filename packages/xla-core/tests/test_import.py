@@ -109,3 +109,18 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     for module in ("torch_xla", "torch_xla.core", "torch_xla.core.xla_model", "torch_xla._XLAC", "torch_xla.core.functions"):
         with pytest.raises(AttributeError, match="no_such_name"):
             _ = importlib.import_module(module).no_such_name
+
+
+def test_import_leaves_kernels_alone(run: Run) -> None:
+    """They and Pallas are slow to import; the functions that call them do it."""
+    code = """
+        import sys
+        import torch_xla
+        def slow():
+            kernels = [name for name in sys.modules if name.startswith("xla_core.") and name.endswith("_kernel")]
+            return kernels + [name for name in sys.modules if name.startswith("jax.experimental.pallas")]
+        print(slow())
+        from torch_xla.experimental import custom_kernel
+        print(len(slow()) >= 4, "jax.experimental.pallas" in sys.modules)
+    """
+    assert run(code).split() == ["[]", "True", "False"]

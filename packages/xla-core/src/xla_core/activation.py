@@ -7,9 +7,10 @@ from functools import cache
 from xla_core.api import device_plugins
 from xla_core.base.private_jax import free_jax_garbage_in_c
 from xla_core.engine.runtime import ending
-from xla_core.engine.tensor import attention, autocast, device, dlpack, linear, loading, one_hot, optim, plain, solve
+from xla_core.engine.tensor import autocast, device, dlpack, loading, optim, plain
 from xla_core.features.control_flow import higher_order
 from xla_core.features.dynamo import backend
+from xla_core.features.torch_functions import attention, batch_norm, ctc, linear, one_hot, solve
 from xla_core.ops import families
 
 
@@ -20,13 +21,11 @@ def activate() -> None:
     device.register()
     plain.register(device.serve_plain_tensors)
     dlpack.register()
-    attention.register()
     autocast.register()
     optim.register()
-    linear.register()
-    one_hot.register()
-    solve.register()
     loading.register()
+    for function in (attention, batch_norm, ctc, linear, one_hot, solve):
+        function.register()
     backend.register()
     higher_order.register()
     ending.register()

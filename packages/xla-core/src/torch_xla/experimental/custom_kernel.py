@@ -1,8 +1,6 @@
 """Attention, grouped and quantized products that have hand-written kernels, and any Pallas kernel."""
 
 from xla_core.features.kernels.flash_attention import FlashAttention as FlashAttention
-from xla_core.features.kernels.flash_attention import fa_custom_backward_fake as fa_custom_backward_fake
-from xla_core.features.kernels.flash_attention import fa_custom_forward_fake as fa_custom_forward_fake
 from xla_core.features.kernels.flash_attention import flash_attention as flash_attention
 from xla_core.features.kernels.flash_attention import flash_attention_non_xla as flash_attention_non_xla
 from xla_core.features.kernels.flash_attention import flash_attention_xla as flash_attention_xla
@@ -35,6 +33,8 @@ from xla_core.features.kernels.pallas import trace_pallas_arg_to_payload as trac
 from xla_core.features.kernels.quantized_matmul import quantized_matmul_int8 as quantized_matmul_int8
 from xla_core.features.kernels.quantized_matmul import quantized_matmul_int8_non_xla as quantized_matmul_int8_non_xla
 from xla_core.features.kernels.quantized_matmul import quantized_matmul_int8_xla as quantized_matmul_int8_xla
-from xla_core.features.kernels.scores import DEFAULT_MASK_VALUE as DEFAULT_MASK_VALUE
+from xla_core.ops.nn.attention.flash_kernel import fa_custom_backward_fake as fa_custom_backward_fake
+from xla_core.ops.nn.attention.flash_kernel import fa_custom_forward_fake as fa_custom_forward_fake
+from xla_core.ops.nn.attention.scores import DEFAULT_MASK_VALUE as DEFAULT_MASK_VALUE
 
 __all__ = [name for name in dir() if not name.startswith("__")]

@@ -25,8 +25,11 @@ the operation was recorded, and it returns exactly these.
 * `has_side_effects=True`: the operation acts on others, as collectives do. What ran is never computed again, no pass may remove it or
   move it past another, and a read keeps all its results.
 * `accepts` may send calls to the CPU that the lowering cannot serve.
+* `shapes` infers the results of a call where torch cannot; `shown_as` is the operation's name in graphs as text. Further fields, which
+  `OpSpec` describes, are facts of operators of aten.
 
 A lowering may test data: `context.check(fault, wrong, value)` lets the program raise, at a later read or sync, as the CPU would have.
+`context.platform` is what the program is compiled for, `cpu`, `gpu` or `tpu`, whatever devices the process has besides.
 Among replicas a lowering may use the collectives of jax over the axis `REPLICA_AXIS`.
 
 Guarantees: a lowering runs once for each new program, never per step, with 64-bit types on, whatever the user's JAX says. Its source, and
@@ -38,7 +41,6 @@ a row already, unless `replace=True`.
 from __future__ import annotations
 
 from xla_core.engine.placement.manual import REPLICA_AXIS
-from xla_core.engine.tensor.dispatch import register_op
-from xla_core.ops.table import Context, OpSpec, scalar
+from xla_core.ops.table import Context, OpSpec, register_op, scalar
 
 __all__ = ["REPLICA_AXIS", "Context", "OpSpec", "register_op", "scalar"]

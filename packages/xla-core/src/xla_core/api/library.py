@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from jax import lax
 
-from xla_core.engine.tensor.dispatch import register_op
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.values import value_of
 from xla_core.engine.tensor.writes import write
-from xla_core.ops.table import Context, OpSpec
+from xla_core.ops.table import Context, OpSpec, register_op
 
 _LIBRARY: Any = torch.library.Library  # has no types
 _optimization_barrier: Any = lax.optimization_barrier

@@ -7,16 +7,24 @@ A kernel is called as `kernel(dtype, *operands)`: `dtype` is the dtype its resul
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
+from xla_core.ops.facts import Facts
 from xla_core.ops.promote import as_array, cast, expand, operands_as, widened_operands
 from xla_core.ops.table import Context, Lowering, op
 
 Kernel = Callable[..., jax.Array]
 Function = Callable[..., jax.Array]
+
+
+def _made_of(function: Function, made: Function) -> Function:
+    """`made`, which says by `__wrapped__` what it is made of, as `functools.wraps` would, but keeps its own name and signature."""
+    made.__doc__ = function.__doc__
+    made.__wrapped__ = function  # type: ignore[attr-defined]
+    return made
 
 
 def lowered(kernel: Kernel) -> Lowering:
@@ -25,13 +33,12 @@ def lowered(kernel: Kernel) -> Lowering:
     def lower(ctx: Context, *args: Any, **kwargs: Any) -> jax.Array:
         return expand(kernel(ctx.dtype, *args, **kwargs), ctx.shape)
 
-    lower.__doc__ = kernel.__doc__
-    return lower
+    return _made_of(kernel, lower)
 
 
-def register_kernel(kernel: Kernel, *names: str, scalars: tuple[str, ...] = (), notes: str = "") -> None:
-    """Register `kernel` for aten overloads `names`."""
-    op(*names, scalars=scalars, notes=notes)(lowered(kernel))
+def register_kernel(kernel: Kernel, *names: str, scalars: tuple[str, ...] = (), notes: str = "", **facts: Unpack[Facts]) -> None:
+    """Register `kernel` for aten overloads `names`, with the facts that `op` takes."""
+    op(*names, scalars=scalars, notes=notes, **facts)(lowered(kernel))
 
 
 def computing(function: Function) -> Kernel:
@@ -40,8 +47,7 @@ def computing(function: Function) -> Kernel:
     def kernel(dtype: np.dtype, *operands: Any) -> jax.Array:
         return cast(function(*widened_operands(dtype, *operands)), dtype)
 
-    kernel.__doc__ = function.__doc__
-    return kernel
+    return _made_of(function, kernel)
 
 
 def exact(function: Function) -> Kernel:
@@ -50,8 +56,7 @@ def exact(function: Function) -> Kernel:
     def kernel(dtype: np.dtype, *operands: Any) -> jax.Array:
         return cast(function(*operands_as(dtype, *operands)), dtype)
 
-    kernel.__doc__ = function.__doc__
-    return kernel
+    return _made_of(function, kernel)
 
 
 def copied(dtype: np.dtype, x: Any) -> jax.Array:

@@ -1,15 +1,16 @@
-"""The op table: one row per functional aten overload, with its lowering to `jax.lax` and the facts the recorder needs.
+"""The op table: one row per functional aten overload, with its lowering to `jax.lax` and all facts that the engine goes by.
 
 An author writes the functional form only (`aten.add.Tensor`); in-place, `out=` and view forms follow from the aten schema
-(`engine/tensor/schema.py`). Duplicates raise when the family is imported. Names that this torch does not have, because it is too old or
-because a newer one took them away, are left out; `absent_operations` lists them, and a test knows for which torch each is right.
+(`engine/tensor/schema.py`). Operators without a lowering that the engine knows something of are declared by `without_lowering`.
+Duplicates and wrong facts raise when the family is imported. Names that this torch does not have, because it is too old or because a newer
+one took them away, are left out; `absent_operations` lists them, and a test knows for which torch each is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, cast
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from xla_core.base.errors import RegistrationError
 from xla_core.base.private_torch import OpOverload
 from xla_core.ops.checks import Check, Fault, made
+from xla_core.ops.facts import Autocast, Facts, TorchKernel, check_autocast, check_facts
 
 Lowering = Callable[..., Any]
 _F = TypeVar("_F", bound=Lowering)
@@ -31,11 +33,15 @@ class Context:
         line); None where the operation returns no tensor (a masked gradient). A lowering must return exactly these.
     seed: (2,) uint32 key of this random operation; None for operations that are not `random`.
     checks: what `check` found to test, in order; None where nobody asks.
+    platform: what the program is compiled for, as `jax.Device.platform`: `cpu`, `gpu`, `tpu`, or the name of a plugin.
+    mesh: the devices that run it, in its order, where it runs on more than one.
     """
 
     out: tuple[jax.ShapeDtypeStruct | None, ...]
     seed: jax.Array | None = None
     checks: list[Check] | None = None
+    platform: str = "cpu"
+    mesh: jax.sharding.Mesh | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,6 +53,10 @@ class Context:
         """Device dtype of the first result."""
         dtype: np.dtype = self._first().dtype
         return dtype
+
+    def alone(self, inferred: jax.ShapeDtypeStruct | None) -> Context:
+        """The context of an operation inside of this one that gives one result: of the same program, without seed and checks."""
+        return Context((inferred,), platform=self.platform, mesh=self.mesh)
 
     def check(self, fault: Fault, wrong: jax.Array, value: jax.Array | None = None, *numbers: int) -> None:
         """Let the program raise `fault` if any of `wrong` (booleans) is true, with the largest `value` there and `numbers` in its text."""
@@ -77,6 +87,18 @@ class OpSpec:
     notes: a line for the generated table in `docs/ops.md`.
     has_side_effects: it acts on others (a collective): what ran is never computed again, even if later reads need a result that nobody
         holds.
+    autocast: the precision in which autocast runs the operator, in all overloads that make new tensors; None for the dtypes of the call.
+    shapes: called with the arguments, meta tensors for tensors, gives meta tensors like the results, or raises what is wrong with the call;
+        where torch's own meta function is missing, or promises what the CPU does not do.
+    beyond_cpu: dtypes of the first argument that torch computes on accelerators and not on the CPU, which is not asked about them then.
+    overlapping_writes: torch lets the in-place form write to views in which one element stands several times, which it forbids elsewhere.
+    fills: gives of the call's arguments the number that the new tensor is full of; it may turn out to be the state of an optimizer.
+    keeps_sharding: the result is sharded as the first argument (SPMD), as that of torch's `*_like`.
+    adds_gradients: autograd sums up gradients by the in-place form, so that added to zeros the gradient itself is the sum.
+    on_lists: optimizers call it on lists of tensors. Its numbers are inputs of the program from the start, not at their second value, and
+        the in-place form counts its writes for autograd, which torch leaves to kernels of such operators.
+    only_casts: it changes nothing but the dtype, so that backward passes compute it again rather than keep it.
+    shown_as: its name in graphs as text, `namespace::op`; empty for its own.
     """
 
     name: str
@@ -86,10 +108,39 @@ class OpSpec:
     accepts: Callable[..., bool] | None = None
     notes: str = ""
     has_side_effects: bool = False
+    autocast: Autocast | None = None
+    shapes: Callable[..., Any] | None = None
+    beyond_cpu: frozenset[torch.dtype] = frozenset()
+    overlapping_writes: bool = False
+    fills: Callable[[tuple[Any, ...]], Any] | None = None
+    keeps_sharding: bool = False
+    adds_gradients: bool = False
+    on_lists: bool = False
+    only_casts: bool = False
+    shown_as: str = ""
+
+    def facts(self) -> Facts:
+        """The facts that `op` may say, without those that are left at their defaults."""
+        return cast(Facts, {name: value for name in Facts.__annotations__ if (value := getattr(self, name))})
+
+
+@dataclass(frozen=True, slots=True)
+class Unlowered:
+    """The facts of an operator `namespace::op` without a lowering. They hold for its overloads that make new tensors.
+
+    autocast: the precision in which autocast runs it. kernel: how torch's own kernels serve it; None where nothing is special.
+    """
+
+    name: str
+    autocast: Autocast | None = None
+    kernel: TorchKernel | None = None
 
 
 TABLE: dict[str, OpSpec] = {}
+UNLOWERED: dict[str, Unlowered] = {}
+AUTOCAST: dict[str, Autocast] = {}  # by operator, `aten::add`: of rows and of operators without one
 _absent: set[str] = set()
+_listeners: list[Callable[[OpSpec, bool], None]] = []
 
 
 def absent_operations() -> list[str]:
@@ -123,28 +174,85 @@ def overloads_of(name: str) -> list[OpOverload]:
     return [getattr(packet, overload) for overload in packet.overloads()]
 
 
-def register(spec: OpSpec, replace: bool = False) -> OpSpec:
-    """Add one row, or put it in the place of one; raises RegistrationError as `register_op`."""
-    arguments = _argument_names(spec.name)
+def on_register(listener: Callable[[OpSpec, bool], None]) -> None:
+    """Call `listener(row, replaces)` after each row that is added from now on; replaces: it stands in the place of another."""
+    _listeners.append(listener)
+
+
+def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
+    """Add a row to the op table, also when the operation was already called and ran on the CPU.
+
+    replace: a row of that name may be there, and is no longer used: for the cell of a notebook that runs again. What was recorded
+    with it stays as it was.
+    Raises RegistrationError for a name that is taken or that torch does not know, and for facts that the operation cannot have.
+    """
+    func = overload_named(spec.name)
+    arguments = _argument_names(func)
     unknown = spec.scalars - arguments
     if unknown:
         raise RegistrationError(f"{spec.name} has no arguments {sorted(unknown)}; it has {sorted(arguments)}")
-    if replace:
-        TABLE.pop(spec.name, None)
-    return _add(spec)
-
-
-def _argument_names(name: str) -> set[str]:
-    return {argument.name for argument in overload_named(name)._schema.arguments}
-
-
-def _add(spec: OpSpec) -> OpSpec:
-    if spec.name in TABLE:
+    if facts := spec.facts():
+        check_facts(func, facts)
+    if spec.autocast is not None:
+        check_autocast(spec.name, spec.autocast)
+    known = TABLE.get(spec.name)
+    if known is not None and not replace:
         raise RegistrationError(
-            f"{spec.name} is already registered by {TABLE[spec.name].lower.__module__}; replace=True puts another lowering in its place"
+            f"{spec.name} is already registered by {known.lower.__module__}; replace=True puts another lowering in its place"
         )
+    if spec.autocast is not None:
+        _choose_autocast(operator_of(spec.name), spec.autocast)
     TABLE[spec.name] = spec
+    for listener in _listeners:
+        listener(spec, known is not None)
     return spec
+
+
+def _argument_names(func: OpOverload) -> frozenset[str]:
+    return frozenset(argument.name for argument in func._schema.arguments)
+
+
+def operator_of(name: str) -> str:
+    """`namespace::op` of an overload's name."""
+    return name.partition(".")[0]
+
+
+def _choose_autocast(operator: str, autocast: Autocast) -> None:
+    """Say it for all overloads of the operator, which one kernel of autocast serves."""
+    known = AUTOCAST.setdefault(operator, autocast)
+    if known is not autocast:
+        raise RegistrationError(f"{operator} runs under autocast {known.value}: all its overloads do, got Autocast.{autocast.name} for one")
+
+
+def kernel_of(operator: str) -> TorchKernel | None:
+    """How torch's own kernels serve `namespace::op`, as it was declared."""
+    declared = UNLOWERED.get(operator)
+    return None if declared is None else declared.kernel
+
+
+def without_lowering(*names: str, autocast: Autocast | None = None, kernel: TorchKernel | None = None) -> None:
+    """Declare facts of aten operators (`"einsum"`) that have no lowering: what torch makes of other operators, or handlers serve.
+
+    Names that this torch does not have are left out. Raises RegistrationError for an operator that has a row, which says its facts itself,
+    for one that was declared before, and for what is no Autocast or TorchKernel.
+    """
+    if kernel is not None and not isinstance(kernel, TorchKernel):
+        raise RegistrationError(f"kernel is one of {', '.join(f'TorchKernel.{each.name}' for each in TorchKernel)}, got {kernel!r}")
+    if autocast is not None:
+        check_autocast(f"aten::{names[0]}", autocast)
+    elif kernel is None:
+        raise RegistrationError(f"{', '.join(names)}: say autocast= or kernel=, without them there is nothing to declare")
+    for name in (f"aten::{short}" for short in names):
+        overloads = overloads_of(name.removeprefix("aten::"))
+        row = next((func.name() for func in overloads if func.name() in TABLE), None)
+        if row is not None:
+            raise RegistrationError(f"{name} has a lowering, {row}: declare its facts there, by @op")
+        if name in UNLOWERED:
+            raise RegistrationError(f"{name} is declared already: give all its facts at once")
+        if overloads:
+            if autocast is not None:
+                _choose_autocast(name, autocast)
+            UNLOWERED[name] = Unlowered(name, autocast, kernel)
 
 
 def op(
@@ -153,11 +261,12 @@ def op(
     random: bool = False,
     accepts: Callable[..., bool] | None = None,
     notes: str = "",
+    **facts: Unpack[Facts],
 ) -> Callable[[_F], _F]:
     """Decorator: register a lowering for aten overloads (`"add.Tensor"`, or `"relu"` for the default overload).
 
-    `scalars` is given once for all names; each row keeps those that its own schema has. There is no row for a name of aten that
-    this torch does not have.
+    `scalars` is given once for all names; each row keeps those that its own schema has. `facts`, which all names have, are described at
+    `OpSpec`. There is no row for a name of aten that this torch does not have.
     """
 
     def add(lower: _F) -> _F:
@@ -166,7 +275,7 @@ def op(
             if name.startswith("aten::") and _find(name) is None:
                 _absent.add(name)
                 continue
-            _add(OpSpec(name, lower, frozenset(scalars) & _argument_names(name), random, accepts, notes))
+            register_op(OpSpec(name, lower, frozenset(scalars) & _argument_names(overload_named(name)), random, accepts, notes, **facts))
         return lower
 
     return add

@@ -51,7 +51,7 @@ def lower_once(
         def run(arrays: list[jax.Array], key: jax.Array) -> list[jax.Array | None]:
             rest = iter(arrays)
             new_args, new_kwargs = jax.tree.unflatten(tree, [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat])
-            result = spec.lower(Context(out, key if spec.random else None), *new_args, **new_kwargs)
+            result = spec.lower(Context(out, key if spec.random else None, platform=jax.default_backend()), *new_args, **new_kwargs)
             return list(result) if isinstance(result, (tuple, list)) else [result]
 
         function = Replicas(jax.devices()[0], Mesh(jax.devices()[:1], (REPLICA_AXIS,))).spread(run) if replica else run

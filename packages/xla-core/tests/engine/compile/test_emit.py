@@ -19,11 +19,12 @@ from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.entries import FLOAT_FIXED, FLOAT_INPUT, INT_FIXED, INT_INPUT, SEED, ScalarInput, ScalarKind
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
-from xla_core.engine.placement.placement import OneDevice
-from xla_core.ops.table import scalar
+from xla_core.engine.placement.placement import OneDevice, Replicas, over_mesh
+from xla_core.ops.table import Context, scalar
 
 F32, F64, HALF, I64 = (aval_of((3,), dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64))
 NOTHING = Constants((), ())
+HERE = Context(())
 X = np.array([1.0, 2.0, 3.0], np.float32)
 
 
@@ -46,12 +47,12 @@ SPLIT = op(lambda context, x: (x + 1, x + 2), PLACEHOLDER, outs=(F32, F32))
 
 def on_first_device(graph: Graph) -> Any:
     placement = OneDevice(jax.local_devices()[0])
-    return jitted(graph, NOTHING, placement, placement.layout(graph, ()), "step")
+    return jitted(graph, NOTHING, placement, placement.layout(graph, ()), name="step", checked=False)
 
 
 def outcome(graph: Graph, *arguments: Any, constants: Constants = NOTHING) -> list[Any]:
     """Results without the token, traced and eager alike."""
-    function = program(graph, constants)
+    function = program(graph, constants, HERE)
     traced = jax.jit(function)(*arguments)
     for left, right in zip(traced, function(*map(np.asarray, arguments)), strict=True):
         np.testing.assert_array_equal(left, right)
@@ -126,7 +127,7 @@ def test_no_two_results_share_a_buffer_with_each_other_or_an_input() -> None:
     same = op(lambda context, x: x, PLACEHOLDER)
     graph = Graph((F32, (same, 0), (same, 1)), (0, 1, 2))
     argument = jax.numpy.asarray(X)
-    *results, _ = jax.jit(program(graph, NOTHING))(argument)
+    *results, _ = jax.jit(program(graph, NOTHING, HERE))(argument)
     addresses = {each.unsafe_buffer_pointer() for each in (argument, *results)}
     assert len(addresses) == 4
 
@@ -162,7 +163,7 @@ WRONG: dict[str, tuple[Signature, str]] = {
 def test_a_lowering_that_fails_is_named(signature: Signature, message: str) -> None:
     results = [None] * len(signature.outs) if len(signature.outs) > 1 else []
     with pytest.raises(LoweringError, match=message):
-        jax.jit(program(Graph((F32, (signature, 0), *results), (0,)), NOTHING))(X)
+        jax.jit(program(Graph((F32, (signature, 0), *results), (0,)), NOTHING, HERE))(X)
 
 
 def test_errors_of_ours_pass_as_they_are() -> None:
@@ -170,7 +171,7 @@ def test_errors_of_ours_pass_as_they_are() -> None:
         raise UnsupportedOperationError("do that instead")
 
     with pytest.raises(UnsupportedOperationError, match="^do that instead$"):
-        program(Graph((F32, (op(lower, PLACEHOLDER), 0)), (1,)), NOTHING)(X)
+        program(Graph((F32, (op(lower, PLACEHOLDER), 0)), (1,)), NOTHING, HERE)(X)
 
 
 def test_every_lowering_runs_in_its_scope() -> None:
@@ -181,7 +182,7 @@ def test_every_lowering_runs_in_its_scope() -> None:
         seen.append((name, line))
         yield
 
-    program(Graph((F32, (ADD, 0, 0), (SPLIT, 1), None, None), (3,), lines={2: "here.py:8"}), NOTHING, scope)(X)
+    program(Graph((F32, (ADD, 0, 0), (SPLIT, 1), None, None), (3,), lines={2: "here.py:8"}), NOTHING, HERE, scope)(X)
     assert seen == [("test.op", None), ("test.op", "here.py:8")]
 
 
@@ -200,3 +201,20 @@ def test_a_program_without_inputs_runs_on_its_device() -> None:
     fill = op(lambda context: lax.full((3,), 7, np.float32))
     result, token = on_first_device(Graph(((fill,),), (0,)))()
     assert result.devices() == {device} and token.devices() == {device} and result.tolist() == [7, 7, 7]
+
+
+def test_a_lowering_knows_what_its_program_is_for() -> None:
+    contexts: list[Context] = []
+
+    def lower(context: Context, x: jax.Array) -> jax.Array:
+        contexts.append(context)
+        return x
+
+    graph = Graph((F32, (op(lower, PLACEHOLDER), 0)), (1,))
+    mesh = jax.sharding.Mesh(jax.devices(), ("all",))
+    program(graph, NOTHING, Context((), platform="tpu", mesh=mesh))(X)
+    assert contexts[0].platform == "tpu" and contexts[0].mesh is mesh and contexts[0].shape == X.shape
+    placements = [Replicas(jax.devices()[0], mesh), over_mesh(np.array(jax.devices()), jax.devices()), OneDevice(jax.devices()[0])]
+    contexts = [placement.context for placement in placements]
+    assert [context.platform for context in contexts] == ["cpu"] * 3
+    assert contexts[0].mesh is mesh and contexts[1].mesh is not None and contexts[2].mesh is None

@@ -18,6 +18,7 @@ from xla_core.engine.compile import reference
 from xla_core.engine.compile.cache import programs
 from xla_core.engine.graph.aval import aval_of
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
+from xla_core.ops.table import Context
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_lowering_that_fails_says_where() -> None:
     f32 = aval_of((2,), torch.float32)
     graph = Graph((f32, (Signature("test.paint", fails, (PLACEHOLDER,), {}, (f32,)), 0)), (1,), lines={1: "paint.py:3"})
     with pytest.raises(LoweringError, match=r"test.paint over .*paint.py:3.*too blue"):
-        program(graph, Constants((), ()), emitter=reference.Operators().emit)(jax.numpy.ones(2))
+        program(graph, Constants((), ()), Context(()), emitter=reference.Operators().emit)(jax.numpy.ones(2))
 
 
 def test_few_executables_are_kept() -> None:
@@ -106,7 +107,7 @@ def test_few_executables_are_kept() -> None:
     f32 = aval_of((2,), torch.float32)
     signatures = [Signature(f"test.{n}", lambda context, x, n=n: x + n, (PLACEHOLDER,), {}, (f32,)) for n in range(4)]
     x = jax.numpy.zeros(2)
-    assert [float(operators.emit(signature, [x])[0][0]) for signature in (*signatures, signatures[0])] == [0, 1, 2, 3, 0]
+    assert [float(operators.emit(signature, [x], Context(()))[0][0]) for signature in (*signatures, signatures[0])] == [0, 1, 2, 3, 0]
     assert len(operators) == 2
 
 

@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_xla
+from xla_core.base.errors import RegistrationError
+from xla_core.engine.tensor.dispatch import add_handlers
 from xla_core.engine.tensor.encode import remember
 
 Tensor = torch.Tensor
@@ -371,3 +373,8 @@ def test_what_two_threads_work_out_at_once_is_kept_once() -> None:
     first, second = object(), object()
     assert remember(known, "key", first) is first
     assert remember(known, "key", second) is first
+
+
+def test_an_overload_has_one_handler_of_its_own() -> None:
+    with pytest.raises(RegistrationError, match="_ctc_loss, equal has a handler already"):
+        add_handlers({"equal": lambda args, kwargs: None, "_ctc_loss": lambda args, kwargs: None})

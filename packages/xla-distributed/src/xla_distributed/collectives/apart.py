@@ -105,12 +105,14 @@ def _program(
         rest = list(fixed)
         for place, number in zip(numbers, arguments[end:], strict=True):
             rest.insert(place, number)
-        context = Context(tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, (*inputs, token), strict=True)))
+        out = tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, (*inputs, token), strict=True))
+        context = Context(out, platform=platform)
         return collective.lower(context, inputs[0] if single else inputs, token, *rest)
 
     replicated = PartitionSpec()
+    platform = sharding.mesh.devices.flat[0].platform
     program = jax.jit(jax.shard_map(run, mesh=sharding.mesh, in_specs=replicated, out_specs=replicated, check_vma=False))
-    return _waited_for(program) if sharding.mesh.devices.flat[0].platform == "cpu" else program
+    return _waited_for(program) if platform == "cpu" else program
 
 
 def _waited_for(program: Callable[..., Any]) -> Callable[..., Any]:

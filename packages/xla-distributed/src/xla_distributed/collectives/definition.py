@@ -44,16 +44,18 @@ def define(
     lower: Callable[..., Any],
     among_threads: Callable[..., Any],
     scalars: Sequence[str] = (),
+    shown_as: str = "",
 ) -> CollectiveOp:
     """Define the operation `name`, which flight recorders record.
 
     arguments: of the schema, and its results; shapes: of the results, as a meta kernel; lower: called with a `Context`, the arrays, the
-    token and the rest; scalars: arguments that are values only, so that another one is no other program.
+    token and the rest; scalars: arguments that are values only, so that another one is no other program;
+    shown_as: its name in graphs as text, where it is not its own.
     """
     _LIBRARY.define(f"{name}{arguments}")
     _LIBRARY.impl(name, shapes, "Meta")
     # has_side_effects: what has run is not computed again for a later read, since other replicas do not read.
-    register_op(OpSpec(f"{NAMESPACE}::{name}", lower, frozenset(scalars), has_side_effects=True))
+    register_op(OpSpec(f"{NAMESPACE}::{name}", lower, frozenset(scalars), has_side_effects=True, shown_as=shown_as))
     flight_recorder.record_operation(f"{NAMESPACE}.{name}", name)
     return CollectiveOp(name, getattr(getattr(torch.ops, NAMESPACE), name).default, lower, among_threads)
 

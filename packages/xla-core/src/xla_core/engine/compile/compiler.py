@@ -61,4 +61,4 @@ def readable(graph: Graph, constants: Constants, placement: Placement, layout: L
 
 def _spread(graph: Graph, constants: Constants, placement: Placement, checked: bool) -> Callable[..., Any]:
     """The graph as a function over values, as each replica runs it."""
-    return placement.spread(program(graph, constants, source_scope, placement.manual_mesh, checked))
+    return placement.spread(program(graph, constants, placement.context, source_scope, placement.manual_mesh, checked))

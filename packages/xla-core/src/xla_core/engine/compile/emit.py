@@ -19,6 +19,7 @@ from xla_core.engine.graph.graph import Graph, recorded_at
 from xla_core.engine.graph.signature import Signature, WrongResult
 from xla_core.engine.placement.manual import is_boundary, is_manual, on_each_device
 from xla_core.ops.checks import Check, error_word
+from xla_core.ops.table import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np
 
 
 # The results of an operation over operands, as `Signature.emit`, which is called where no other is given.
-Emitter = Callable[[Signature, list[Any], list[Check] | None], list[Any]]
+Emitter = Callable[[Signature, list[Any], Context, list[Check] | None], list[Any]]
 
 # Makes a context manager from an operation's name and the user's line: source locations in the compiled text.
 Scope = Callable[[str, str | None], AbstractContextManager[Any]]
@@ -51,6 +52,7 @@ Scope = Callable[[str, str | None], AbstractContextManager[Any]]
 def program(
     graph: Graph,
     constants: Constants,
+    context: Context,
     scope: Scope | None = None,
     manual: Mesh | None = None,
     checked: bool = False,
@@ -60,12 +62,13 @@ def program(
 
     Nobody donates the token: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
     a scalar.
-    scope: entered around each lowering. manual: the mesh of manual regions, in SPMD mode. checked: test data.
+    context: says what it is compiled for. scope: entered around each lowering. manual: the mesh of manual regions, in SPMD mode. checked:
+    test data. emitter: computes operations.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
         checks: list[tuple[int, Check]] = []
-        env = evaluate(graph, _leaves(graph, constants, arguments), scope, manual, checks if checked else None, emitter)
+        env = evaluate(graph, _leaves(graph, constants, arguments), context, scope, manual, checks if checked else None, emitter)
         token = error_word(checks) if checks else lax.full((), 0, np.uint8)
         return (*_separate([env[slot] for slot in graph.outs], arguments), token)
 
@@ -75,6 +78,7 @@ def program(
 def evaluate(
     graph: Graph,
     leaves: Iterable[Any],
+    context: Context,
     scope: Scope | None = None,
     manual: Mesh | None = None,
     checks: list[tuple[int, Check]] | None = None,
@@ -82,18 +86,19 @@ def evaluate(
 ) -> list[Any]:
     """The value at each slot of `graph`; None where an operation with several results stands.
 
-    leaves: arrays, or numbers for scalar inputs, in the order of their slots. checks: takes those of data, with their operations' slots.
+    leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: says what it is compiled for.
+    checks: takes those of data, with their operations' slots.
     """
     rest = iter(leaves)
     env: list[Any] = []
     results: Iterator[Any] = iter(())
-    lower = partial(_lower, emitter) if manual is None else partial(_lower_in_regions, emitter, manual)
+    lower = partial(_lower, emitter, context, scope) if manual is None else partial(_lower_in_regions, emitter, context, scope, manual)
     for slot, entry in enumerate(graph.entries):
         if entry is None:
             env.append(next(results))
         elif type(entry) is tuple:
             tests: list[Check] | None = None if checks is None else []
-            made = lower(graph, slot, entry[0], [env[operand] for operand in entry[1:]], scope, tests)
+            made = lower(graph, slot, entry[0], [env[operand] for operand in entry[1:]], tests)
             if checks is not None:
                 checks.extend([(slot, test) for test in tests or ()])
             if len(made) == 1:
@@ -156,40 +161,42 @@ def typed(scalar: ScalarInput, number: Any) -> Any:
 
 def _lower_in_regions(
     emitter: Emitter,
+    context: Context,
+    scope: Scope | None,
     mesh: Mesh,
     graph: Graph,
     slot: int,
     signature: Signature,
     operands: list[Any],
-    scope: Scope | None,
     checks: list[Check] | None,
 ) -> list[Any]:
     """`_lower` in SPMD mode: an operation over manual values runs on each device of the mesh by itself, without checks of data."""
     if is_boundary(signature):
-        return signature.call(operands)
+        return signature.call(operands, context)
     _, *slots = recorded_at(graph.entries, slot)
     manual = [is_manual(graph.parts.avals[at]) for at in slots]
     if not any(manual):
-        return _lower(emitter, graph, slot, signature, operands, scope, checks)
-    return on_each_device(lambda local: _lower(Signature.emit, graph, slot, signature, local, scope), operands, manual, mesh)
+        return _lower(emitter, context, scope, graph, slot, signature, operands, checks)
+    return on_each_device(lambda local: _lower(Signature.emit, context, scope, graph, slot, signature, local), operands, manual, mesh)
 
 
 def _lower(
     emitter: Emitter,
+    context: Context,
+    scope: Scope | None,
     graph: Graph,
     slot: int,
     signature: Signature,
     operands: list[Any],
-    scope: Scope | None,
     checks: list[Check] | None = None,
 ) -> list[Any]:
     """The results of one operation. checks: takes those of its data."""
     try:
         if scope is None:
             # Over a copy: `emit` takes the seed off it, and an error shows all operands.
-            return emitter(signature, list(operands), checks)
+            return emitter(signature, list(operands), context, checks)
         with scope(signature.name, graph.lines.get(slot) or signature.line):
-            return emitter(signature, list(operands), checks)
+            return emitter(signature, list(operands), context, checks)
     except XlaError as error:
         error.place = graph, slot
         raise

@@ -19,6 +19,7 @@ from xla_core.engine.graph.signature import Signature
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement, Replicas
 from xla_core.ops.checks import Check, Fault
+from xla_core.ops.table import Context
 
 _OPERATORS = 4096
 
@@ -42,10 +43,10 @@ class Operators:
     def __len__(self) -> int:
         return len(self._operators)
 
-    def emit(self, signature: Signature, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
+    def emit(self, signature: Signature, operands: list[Any], context: Context, checks: list[Check] | None = None) -> list[Any]:
         """The results of an operation, as `Signature.emit` computes them. Python numbers among the operands are constants of it."""
         numbers = tuple([None if isinstance(operand, jax.Array) else (type(operand), operand) for operand in operands])
-        operator = self._operator((signature, numbers, checks is not None))
+        operator = self._operator((signature, numbers, context, checks is not None))
         arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
         results, values = operator.call(*arrays)
         if checks is not None:
@@ -61,11 +62,11 @@ class Operators:
             return operator
 
 
-def _compiled(signature: Signature, numbers: tuple[Any, ...], checked: bool) -> _Operator:
+def _compiled(signature: Signature, numbers: tuple[Any, ...], context: Context, checked: bool) -> _Operator:
     def call(*arrays: jax.Array) -> tuple[list[Any], list[Any]]:
         rest = iter(arrays)
         checks: list[Check] | None = [] if checked else None
-        results = signature.emit([next(rest) if number is None else number[1] for number in numbers], checks)
+        results = signature.emit([next(rest) if number is None else number[1] for number in numbers], context, checks)
         operator.faults = [(check.fault, check.numbers) for check in checks or ()]
         return results, [check.value for check in checks or ()]
 
@@ -83,7 +84,7 @@ def can_evaluate(placement: Placement) -> bool:
 
 def reference(graph: Graph, constants: Constants, placement: Placement, layout: Layout, checked: bool) -> Callable[..., list[Any]]:
     """The graph as a function over `(*buffers, *packed)`, like what `jitted` makes of it. Buffers that results could take over stay."""
-    evaluate = layout.over_buffers(program(graph, constants, None, placement.manual_mesh, checked, _operators.emit))
+    evaluate = layout.over_buffers(program(graph, constants, placement.context, None, placement.manual_mesh, checked, _operators.emit))
     shardings = layout.out_shardings
 
     def run(*arguments: Any) -> list[Any]:

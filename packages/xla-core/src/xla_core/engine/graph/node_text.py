@@ -23,24 +23,12 @@ from xla_core.engine.graph.entries import NamedLine, ScalarInput, ScalarKind, re
 from xla_core.engine.graph.graph import Graph, Inputs, own
 from xla_core.engine.graph.signature import PLACEHOLDER, Signature
 from xla_core.engine.graph.view import GraphView
+from xla_core.ops.table import TABLE, operator_of
 
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
 _OF_NUMBERS = {ScalarKind.FLOAT: "f64[]", ScalarKind.INT: "s64[]", ScalarKind.SEED: "u64[]"}
-# What the other dumps call these.
-_NAMES = {
-    "aten::_log_softmax": "aten::log_softmax",
-    "aten::_softmax": "aten::softmax",
-    "aten::_to_copy": "xla::cast",
-    "aten::convolution": "aten::convolution_overrideable",
-    "aten::nll_loss_forward": "aten::nll_loss",
-    "xla::empty": "aten::empty",
-    "xla::sharding_constraint": "xla::custom_sharding",
-    "xla_distributed::all_gather": "xla::all_gather",
-    "xla_distributed::all_reduce": "xla::cross_replica_sum",
-    "xla_distributed::all_to_all": "xla::all_to_all",
-    "xla_distributed::collective_permute": "xla::collective_permute",
-    "xla_distributed::reduce_scatter": "xla::reduce_scatter",
-}
+# What the other dumps call operations that have no row in the op table, which says it of the others.
+_NAMES = {"xla::empty": "aten::empty", "xla::sharding_constraint": "xla::custom_sharding"}
 _SCATTERED = frozenset({"slice", "select", "diagonal", "as_strided"})
 _VIEW = re.compile(r"(\w+)(?:\.\w+)?\[")
 
@@ -117,13 +105,16 @@ def _input(entry: Any, device: str, number: Any, sharding: str | None) -> tuple[
 
 def _name(signature: Signature) -> str:
     """The name of an operator, without its overload; a chain of views has that of the last one."""
-    name = signature.target.partition(".")[0] or signature.name.replace(".", "::", 1)
+    if signature.target:
+        row = TABLE.get(signature.target)
+        return (row and row.shown_as) or operator_of(signature.target)
+    name = signature.name.replace(".", "::", 1)
     if name.startswith(("xla::read.", "xla::write.")):
         last = _VIEW.findall(_chain(signature))[-1]
         if name.startswith("xla::read."):
             return f"aten::{last}"
         return f"aten::{last}_scatter" if last in _SCATTERED else "xla::update_slice"
-    return _NAMES.get(name, name if signature.target else name.partition("[")[0])
+    return _NAMES.get(name, name.partition("[")[0])
 
 
 def _attributes(signature: Signature, count: int) -> list[str]:

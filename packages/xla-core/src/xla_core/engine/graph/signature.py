@@ -83,21 +83,23 @@ class Signature:
         self.scheduled = scheduled
         self.has_bodies = has_bodies
 
-    def emit(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
-        """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random). checks: takes those of data.
+    def emit(self, operands: list[Any], program: Context, checks: list[Check] | None = None) -> list[Any]:
+        """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random).
 
+        program: says what it is compiled for. checks: takes those of data.
         Raises WrongResult for other results than were inferred.
         """
-        return _check_and_cast(self, self.call(operands, checks))
+        return _check_and_cast(self, self.call(operands, program, checks))
 
-    def call(self, operands: list[Any], checks: list[Check] | None = None) -> list[Any]:
+    def call(self, operands: list[Any], program: Context, checks: list[Check] | None = None) -> list[Any]:
         """As `emit`, without a look at the results: those of the boundary of a manual region are not what is inferred for one device."""
         # Recording puts it last, behind all operands that arguments have.
         seed = operands.pop() if self.random else None
         rest = iter(operands)
         args = [fill(arg, rest) for arg in self.args]
         kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
-        context = Context(tuple([None if aval is None else aval.struct for aval in self.inferred]), seed, checks)
+        out = tuple([None if aval is None else aval.struct for aval in self.inferred])
+        context = Context(out, seed, checks, program.platform, program.mesh)
         result = self.lower(context, *args, **kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 

@@ -20,6 +20,7 @@ from xla_core.engine.graph.graph import Graph
 from xla_core.engine.placement.layout import Layout, mesh_layout
 from xla_core.engine.placement.manual import REPLICA_AXIS
 from xla_core.engine.placement.sharding import replicated_over, sharding_text, stored_shape
+from xla_core.ops.table import Context
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class OneDevice:
     def devices(self) -> tuple[jax.Device, ...]:
         """The devices that run a program, in its order."""
         return (self.device,)
+
+    @cached_property
+    def context(self) -> Context:
+        """What lowerings are told of a program here."""
+        return Context((), platform=self.device.platform)
 
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
         """What a program's key has of its buffers beside shapes and dtypes."""
@@ -94,6 +100,11 @@ class Replicas:
         """The devices that run a program, in its order."""
         return tuple(self.mesh.devices.flat)
 
+    @cached_property
+    def context(self) -> Context:
+        """What lowerings are told of a program here."""
+        return Context((), platform=self.device.platform, mesh=self.mesh)
+
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
         """What a program's key has of its buffers beside shapes and dtypes."""
         return ()
@@ -148,6 +159,12 @@ class Mesh:
     def devices(self) -> tuple[jax.Device, ...]:
         """The devices that run a program, in its order."""
         return tuple(self.sharding.mesh.devices.flat)
+
+    @cached_property
+    def context(self) -> Context:
+        """What lowerings are told of a program here."""
+        mesh: Any = self.sharding.mesh  # of devices: an abstract one has none
+        return Context((), platform=self.device.platform, mesh=mesh)
 
     @cached_property
     def manual_mesh(self) -> JaxMesh:

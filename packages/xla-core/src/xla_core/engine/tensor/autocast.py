@@ -1,7 +1,6 @@
-"""`torch.autocast('xla')`: which operations run in a lower precision, which in f32, which in the widest of their inputs.
+"""`torch.autocast('xla')`: a kernel for each operator for which the op table says in which precision autocast runs it.
 
-The kernels sit on the autocast key, which torch skips while autocast is off: nothing of this is then in the way. Operations
-that are in no list run in the dtypes they are given.
+The kernels sit on the autocast key, which torch skips while autocast is off: nothing of this is then in the way.
 """
 
 from __future__ import annotations
@@ -17,29 +16,11 @@ from xla_core.base.private_torch import OpOverload, excluding_key, pass_autocast
 from xla_core.engine.graph.pending_graph import Value
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.schema import Convention, calling
-from xla_core.ops.table import overloads_of
+from xla_core.ops.facts import Autocast
+from xla_core.ops.table import AUTOCAST, overloads_of
 
 _KEY = "AutocastPrivateUse1"
 Caster = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
-
-LOWER = (
-    *("matmul", "mm", "mv", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear", "einsum"),
-    *("chain_matmul", "linalg_multi_dot", "linalg_vecdot", "scaled_dot_product_attention"),
-    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    *("convolution", "_convolution", "conv_tbc", "relu", "prelu", "max_pool2d"),
-)
-FLOAT32 = (
-    *("batch_norm", "softmax", "log_softmax", "prod", "cdist", "trace"),
-    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy_loss", "ctc_loss"),
-    *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss"),
-    *("multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "poisson_nll_loss", "smooth_l1_loss"),
-    *("soft_margin_loss", "triplet_margin_loss"),
-    *("cholesky", "cholesky_inverse", "cholesky_solve", "linalg_cholesky", "linalg_cholesky_ex"),
-    *("inverse", "linalg_inv", "linalg_inv_ex", "qr", "linalg_qr", "geqrf", "svd", "linalg_svd", "linalg_svdvals"),
-    *("triangular_solve", "linalg_solve_triangular"),
-    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d"),
-)
-WIDEST = ("stack", "cat", "index_copy")
 
 
 class _Casts:
@@ -115,6 +96,9 @@ def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
     return _all_to(common, args, kwargs)
 
 
+_CASTERS: dict[Autocast, Caster] = {Autocast.LOWER: lower, Autocast.FLOAT32: float32, Autocast.WIDEST: widest}
+
+
 def _kernel(func: OpOverload, caster: Caster) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with excluding_key(_KEY):
@@ -124,9 +108,13 @@ def _kernel(func: OpOverload, caster: Caster) -> Callable[..., Any]:
     return run
 
 
-def _overloads(name: str) -> list[OpOverload]:
-    """The overloads of an operation that make new tensors (names of dimensions aside, which xla tensors do not carry)."""
-    return [func for func in overloads_of(name) if calling(func).convention is Convention.FUNCTIONAL and not _named(func)]
+def overloads(operator: str) -> list[OpOverload]:
+    """The overloads of `aten::op` that autocast serves: those that make new tensors (but those with names of dimensions)."""
+    return [
+        func
+        for func in overloads_of(operator.removeprefix("aten::"))
+        if calling(func).convention is Convention.FUNCTIONAL and not _named(func)
+    ]
 
 
 def _named(func: OpOverload) -> bool:
@@ -138,10 +126,9 @@ def register() -> None:
     others = _Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, _KEY)
     kernels = _Library("aten", "IMPL")
-    for names, caster in ((LOWER, lower), (FLOAT32, float32), (WIDEST, widest)):
-        for name in names:
-            for func in _overloads(name):
-                kernels.impl(func, _kernel(func, caster), _KEY)
+    for operator, choice in AUTOCAST.items():
+        for func in overloads(operator):
+            kernels.impl(func, _kernel(func, _CASTERS[choice]), _KEY)
     _libraries.extend([others, kernels])
     pass_autocast_in_higher_order()
     torch.set_autocast_dtype("xla", torch.bfloat16)

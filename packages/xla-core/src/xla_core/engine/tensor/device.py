@@ -14,10 +14,9 @@ from xla_core.engine.tensor import accelerator, dispatch, generator, host_indice
 from xla_core.engine.tensor.device_module import DeviceModule
 from xla_core.engine.tensor.schema import is_factory
 from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.ops.table import TABLE, overload_named
+from xla_core.ops.facts import TorchKernel
+from xla_core.ops.table import TABLE, UNLOWERED, kernel_of, overload_named
 
-# Reached with xla tensors although subclass dispatch is excluded (torch.tensor moves its data so).
-_WITHOUT_SUBCLASS = ("aten::_copy_from", "aten::_copy_from_and_resize")
 _libraries: list[torch.library.Library] = []
 
 
@@ -47,7 +46,6 @@ def direct(func: OpOverload) -> Any:
 
 
 _PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch runs such kernels rather than a fallback
-_RIGHT = ("aten::detach", "aten::alias")  # and does well: the result shares the storage object, where the data is found
 
 
 def _late(name: str) -> Any:
@@ -64,7 +62,7 @@ def serve_plain_tensors() -> None:
     """Give operations a kernel for the backend key where torch would run its own, on memory of the host, for tensors of its own types."""
     kernels: Any = torch.library.Library("aten", "IMPL")
     for name in private_torch.operation_names():
-        if not name.startswith("aten::") or name in _RIGHT or private_torch.has_kernel(name, "PrivateUse1"):
+        if not name.startswith("aten::") or kernel_of(name) is TorchKernel.KEPT or private_torch.has_kernel(name, "PrivateUse1"):
             continue
         if any(private_torch.has_kernel(name, key) for key in _PREFERRED):
             kernels.impl(name.removeprefix("aten::"), _late(name), "PrivateUse1")
@@ -90,6 +88,7 @@ def register() -> None:
     boxed = torch.library.Library("_", "IMPL")
     boxed.fallback(_fallback, "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")
-    for name in (*_WITHOUT_SUBCLASS, *(name for name in TABLE if is_factory(overload_named(name)))):
+    replaced = [name for name, declared in UNLOWERED.items() if declared.kernel is TorchKernel.REPLACED]
+    for name in (*replaced, *(name for name in TABLE if is_factory(overload_named(name)))):
         kernels.impl(name.removeprefix("aten::"), direct(overload_named(name)), "PrivateUse1")
     _libraries.extend([boxed, kernels])

@@ -1,69 +1,116 @@
-"""One handler for each aten overload: a custom one, of a view, one that records by its row in the op table, or the CPU."""
+"""One handler for each aten overload, made at its first call: `Route` has the kinds of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from typing import Any
 
+import torch
+
 from xla_core.base import config
+from xla_core.base.errors import RegistrationError
 from xla_core.base.private_torch import OpOverload, call_kernel, has_kernel
 from xla_core.engine.graph.entries import NamedLine
 from xla_core.engine.runtime.client import current_recorder
 from xla_core.engine.runtime.source_location import open_scopes, user_line
-from xla_core.engine.tensor import attention, ctc, data_dependent, host_indices, views
+from xla_core.engine.tensor import data_dependent, fallback, host_indices, views
 from xla_core.engine.tensor.encode import recorder_among
-from xla_core.engine.tensor.handlers import aliases, batch_norm, blanks, copies, reads, zeros
+from xla_core.engine.tensor.handlers import aliases, blanks, copies, reads, zeros
 from xla_core.engine.tensor.observing import set_wrapper, wrapped
 from xla_core.engine.tensor.plain import plainly
-from xla_core.engine.tensor.recorded import on_cpu, recording_handler
+from xla_core.engine.tensor.recorded import on_cpu, recording_handler, row_of
 from xla_core.engine.tensor.schema import Convention, Handler, calling, full_name, short_name
 from xla_core.engine.tensor.tensor import set_dispatch
-from xla_core.ops.table import TABLE, OpSpec, register
+from xla_core.ops.facts import TorchKernel
+from xla_core.ops.table import TABLE, OpSpec, kernel_of, on_register
 
-_CUSTOM: dict[str, Handler] = {
-    name: handler
-    for subject in (aliases, attention, batch_norm, blanks, copies, ctc, data_dependent, reads, zeros)
-    for name, handler in subject.HANDLERS.items()
+_custom: dict[str, Handler] = {
+    name: handler for subject in (aliases, blanks, copies, data_dependent, reads, zeros) for name, handler in subject.HANDLERS.items()
 }
 _THIS_DEVICE, _ANY_DEVICE = "PrivateUse1", "CompositeExplicitAutograd"
-# Torch makes them of other operations, by lengths that stay on the CPU.
-_BY_PARTS = frozenset({"aten::_pack_padded_sequence"})
+
+
+class Route(Enum):
+    """The ways in which an overload can be served, in words."""
+
+    HANDLER = "by a handler of its own"
+    COMPOSITE = "as the operators that torch composes it of"  # it comes here itself in inference mode only
+    OF_PARTS = "by torch's kernel for any device, made of other operators"
+    VIEW = "as a view: nothing is recorded"
+    USER_KERNEL = "by the kernel that its library has for this device"  # made of torch operators, which are recorded
+    RECORDED = "recorded by a row of the op table"
+    VIEW_IN_PLACE = "as a view: the tensor itself becomes it"
+    CPU = "on the CPU: it has no lowering"
+
+
+def add_handlers(handlers: Mapping[str, Handler]) -> None:
+    """Let overloads (`add.Tensor`, or `relu` for the default one) be served by these from their next call on.
+
+    Raises RegistrationError for a name that has a handler.
+    """
+    taken = sorted(_custom.keys() & handlers.keys())
+    if taken:
+        raise RegistrationError(f"{', '.join(taken)} has a handler already, there can be one: change that one, or call it from the new one")
+    _custom.update(handlers)
+    for func in tuple(_handlers):
+        if short_name(func) in handlers:
+            forget_handler(func)
+
+
+def custom_handler(func: OpOverload) -> Handler | None:
+    """The handler of its own that an overload has, if it has one."""
+    return _custom.get(short_name(func))
+
+
+def route(func: OpOverload) -> Route:
+    """How calls of `func` are served."""
+    name = full_name(func)
+    if custom_handler(func) is not None:
+        return Route.HANDLER
+    if name not in TABLE and has_kernel(name, "CompositeImplicitAutograd"):
+        return Route.COMPOSITE
+    convention = calling(func).convention
+    if convention is Convention.VIEW:
+        return Route.VIEW
+    if convention is Convention.FUNCTIONAL and kernel_of(str(func._schema.name)) is TorchKernel.OF_PARTS:
+        return Route.OF_PARTS
+    if name not in TABLE and func.namespace != "aten" and any(has_kernel(name, key) for key in (_THIS_DEVICE, _ANY_DEVICE)):
+        return Route.USER_KERNEL
+    if row_of(func) is not None:
+        return Route.RECORDED
+    return Route.VIEW_IN_PLACE if torch.Tag.inplace_view in func.tags else Route.CPU
 
 
 def _make(func: OpOverload) -> Handler:
-    """Make the handler of `func`: a custom one, of a view, one that records, or the CPU."""
-    handler = _CUSTOM.get(short_name(func))
-    if handler is not None:
-        return plainly(handler)
-    if full_name(func) not in TABLE and has_kernel(str(func.name()), "CompositeImplicitAutograd"):
-        # Only inference mode lets composites through to here.
-        return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
-    if full_name(func) in _BY_PARTS:
-        return partial(call_kernel, func, _ANY_DEVICE)
-    if calling(func).convention is Convention.VIEW:
-        return views.handler(func)
-    if full_name(func) not in TABLE and func.namespace != "aten":
-        for key in (_THIS_DEVICE, _ANY_DEVICE):
-            if has_kernel(str(func.name()), key):  # a user's operation: its kernel is made of torch operations, which are recorded
-                return partial(call_kernel, func, key)
-    return recording_handler(func)
+    """Make the handler of `func`."""
+    match route(func):
+        case Route.HANDLER:
+            return plainly(_custom[short_name(func)])
+        case Route.COMPOSITE:
+            return lambda args, kwargs: call_kernel(func, "CompositeImplicitAutograd", args, kwargs)
+        case Route.OF_PARTS:
+            return partial(call_kernel, func, _ANY_DEVICE)
+        case Route.VIEW:
+            return views.handler(func)
+        case Route.USER_KERNEL:
+            return partial(call_kernel, func, _THIS_DEVICE if has_kernel(full_name(func), _THIS_DEVICE) else _ANY_DEVICE)
+        case Route.RECORDED:
+            return recording_handler(func)
+        case Route.VIEW_IN_PLACE:
+            return plainly(views.inplace_handler(func))
+        case Route.CPU:
+            on_cpu.add(func)
+            return plainly(partial(fallback.run, func))
 
 
-def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
-    """Add a row to the op table, also when the operation was already called and ran on the CPU.
-
-    replace: a row of that name may be there, and is no longer used: for the cell of a notebook that runs again. What was recorded
-    with it stays as it was.
-    Raises RegistrationError for a name that is taken or that torch does not know, and for `scalars` that its schema does not have.
-    """
-    known = spec.name in TABLE
-    register(spec, replace)
+def _forget_other_ways(spec: OpSpec, replaces: bool) -> None:
+    """Make the handlers anew that a new row may change: of what ran on the CPU, or of all if it stands in the place of another."""
     for func in tuple(_handlers):
-        if known or func in on_cpu:
+        if replaces or func in on_cpu:
             forget_handler(func)
     on_cpu.clear()
-    return spec
 
 
 _handlers: dict[Any, Handler] = {}  # by overload, without what `wrap_handlers` put around them
@@ -134,3 +181,4 @@ def with_lines(handler: Handler) -> Handler:
 
 
 set_dispatch(handler_for, host_indices.other_arguments)
+on_register(_forget_other_ways)

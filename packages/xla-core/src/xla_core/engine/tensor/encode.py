@@ -76,7 +76,7 @@ class Call:
         self.fresh = found.fresh
         # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
         self.exponent = "exponent" in spec.scalars
-        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(found.mutated) or "_foreach_" in func._schema.name))
+        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(found.mutated) or spec.on_lists))
         self.float_scalar = FLOAT_INPUT if self.eager_inputs else FLOAT_FIXED
 
     def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -129,7 +129,7 @@ def _call(graph: Graph, place: Operation, target: str, args: tuple[Any, ...], kw
             slots.append(operand.slot)
     avals = [graph.parts.avals[slot] for slot in slots]
     given, named_stand_ins = tree_map(lambda leaf: _stand_in(graph, leaf), (args, kwargs))
-    result = abstract_result(func, given, named_stand_ins)
+    result = abstract_result(func, spec, given, named_stand_ins)
     if result is NotImplemented:
         raise GraphEditError(f"the shape of what {target} gives depends on data")
     manual = any(aval is not None and aval.manual for aval in avals)

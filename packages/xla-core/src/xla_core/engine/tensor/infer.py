@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from xla_core.base import metrics
 from xla_core.base.errors import InternalError, internal
@@ -19,6 +18,7 @@ from xla_core.engine.tensor.encode import Call
 from xla_core.engine.tensor.plain import as_xla
 from xla_core.engine.tensor.refusals import ask_cpu, meta_of, on_cpu, on_meta
 from xla_core.engine.tensor.tensor import XLATensor, wrap, wrap_all
+from xla_core.ops.table import OpSpec
 
 PLACEMENT = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 
@@ -55,7 +55,7 @@ def _signature(
         return None
     if targets is not None:
         _validate(call, args, kwargs, targets, outs)
-    result = abstract_result(call.functional, args, kwargs)
+    result = abstract_result(call.functional, call.spec, args, kwargs)
     if result is NotImplemented:
         return None
     flat, tree = tree_flatten(result)
@@ -120,96 +120,17 @@ def _placeholder(arg: Any, dynamic: bool, exponent: bool) -> Any:
     return arg
 
 
-def _lstm_cell(gates: Tensor, hidden: Tensor, cx: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)
-
-
-def _gru_cell(gates: Tensor, hidden: Tensor, hx: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
-
-
-def _gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
-    gates = grad.new_empty(grad.shape[0], 3 * grad.shape[1])
-    bias = gates[0] if has_bias else None
-    return gates, gates, grad, bias, bias
-
-
-def _linear_backward(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> Any:
-    """As asked for; torch's own promises a gradient of the bias with every one of the weight."""
-    shapes = (x.shape, weight.shape, weight.shape[:1])
-    return tuple(grad.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
-
-
-def _batch_norm_no_training(x: torch.Tensor, *_: Any) -> Any:
-    """Nothing is saved on the CPU; torch's own promises statistics on other devices."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
-
-
-def _batch_norm_backward(*args: Any) -> Any:
-    """As asked for; torch's own promises the input's gradient always."""
-    found = torch.ops.aten.native_batch_norm_backward.default(*args)
-    return tuple(one if wanted else None for one, wanted in zip(found, args[-1], strict=True))
-
-
-def _flash_attention_for_cpu(query: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    """The logarithms in the query's precision; torch 2.10 promises f32 always."""
-    result, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(query, *args)
-    return result, logsumexp.to(torch.promote_types(query.dtype, torch.float32))
-
-
-def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
-    """One example without a batch gives a number; torch's own promises a vector."""
-    return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
-
-
-def _convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], *rest: Any
-) -> Tensor:
-    """Torch's own looks at no bias, stride, padding or dilation."""
-    transposed, _, groups = rest
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    if bias is not None and bias.shape != (channels,):
-        raise RuntimeError(f"convolution: a bias for {channels} channels has the shape ({channels},), got {tuple(bias.shape)}")
-    if min(*stride, *dilation) < 1 or min(padding) < 0:
-        raise RuntimeError(f"convolution: strides and dilations are positive, paddings not negative, got {stride}, {dilation}, {padding}")
-    result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, stride, padding, dilation, *rest)
-    return result
-
-
-def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any) -> Tensor:
-    """Torch's own takes bfloat16 only, and looks at strides."""
-    if a.dim() == 2 and b.dim() == 2 and offs is not None:
-        return a.new_empty(offs.shape[0], a.shape[0], b.shape[1])
-    return a.new_empty(*(a.shape[:-1] if a.dim() < 3 or b.dim() == 3 else a.shape[1:2]), b.shape[-1])
-
-
-# Operations that torch has not on meta tensors (in all their forms) and not on the CPU, or describes wrongly.
-_SHAPES: dict[str, Callable[..., Any]] = {
-    "aten::_thnn_fused_lstm_cell": _lstm_cell,
-    "aten::_thnn_fused_gru_cell": _gru_cell,
-    "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
-    "aten::_native_batch_norm_legit_no_training": _batch_norm_no_training,
-    "aten::_grouped_mm": _grouped_mm,
-    "aten::convolution": _convolution,
-    "aten::linear_backward": _linear_backward,
-    "aten::native_batch_norm_backward": _batch_norm_backward,
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _flash_attention_for_cpu,
-    "aten::multilabel_margin_loss_forward": _multilabel_margin_loss,
-}
-
-
-def abstract_result(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`func` on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
+def abstract_result(func: OpOverload, spec: OpSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`func`, whose row is `spec`, on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
 
     NotImplemented if the shape depends on data: zeros tell nothing of it.
     """
-    shapes = _SHAPES.get(func._schema.name)
     try:
-        result = shapes(*tree_map(meta_of, args)) if shapes is not None else on_meta(func, args, kwargs, meta_of)
+        result = on_meta(func, args, kwargs, meta_of) if spec.shapes is None else spec.shapes(*tree_map(meta_of, args))
     except Exception:  # whatever it is, the CPU says it better
         result = on_cpu(func, args, kwargs)
         return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
-    ask_cpu(func, args, kwargs, result)
+    ask_cpu(func, spec.beyond_cpu, args, kwargs, result)
     return result
 
 
@@ -230,7 +151,7 @@ def _validate(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], targets
     except Exception:  # as in abstract_result
         on_cpu(call.func, args, named)
     else:
-        ask_cpu(call.func, args, named, ())
+        ask_cpu(call.func, call.spec.beyond_cpu, args, named, ())
 
 
 def out_key(targets: list[Any]) -> tuple[Any, ...]:

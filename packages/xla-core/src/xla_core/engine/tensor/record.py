@@ -99,14 +99,10 @@ def _bare(values: list[Any]) -> XLATensor:
     return wrap(values[0])
 
 
-# What torch lets write to views in which one element stands several times: all other operations refuse them.
-_WRITE_ANYWHERE = frozenset({"aten::fill", "aten::zero", "aten::index_put", "aten::index_fill", "aten::masked_fill"})
-
-
 def in_place(call: Call) -> Handler:
     """Handler of an overload that writes to its first argument only: compute functionally, then replace the value."""
     signatures = call.signatures
-    anywhere = call.functional._schema.name in _WRITE_ANYWHERE
+    anywhere = call.spec.overlapping_writes
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = target = args[0]
@@ -154,8 +150,7 @@ def mutating(call: Call) -> Handler:
     if places == [0] and not outs and call.fresh == 0 and str(arguments[0].type) == "Tensor":
         return in_place(call)
     signatures = call.signatures
-    # Torch leaves it to the kernels of list operations to count that they write; ours are not called through autograd.
-    lists = call.func._schema.name.startswith(("aten::_foreach_", "xla_core::"))
+    lists = call.spec.on_lists
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         targets: list[Any] = [

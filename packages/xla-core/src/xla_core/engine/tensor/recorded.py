@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
+from xla_core.base.errors import RegistrationError
 from xla_core.base.private_torch import OpOverload
-from xla_core.engine.tensor import data_dependent, fallback, host_indices, lazy_counters, views, wrapping
+from xla_core.engine.tensor import data_dependent, fallback, host_indices, lazy_counters, wrapping
 from xla_core.engine.tensor.encode import Call
 from xla_core.engine.tensor.plain import plainly
 from xla_core.engine.tensor.record import factory, functional, mutating
@@ -20,26 +19,32 @@ _COUNTS: dict[str, Call] = {}
 on_cpu: set[OpOverload] = set()  # what has no row so far, and is served by the CPU
 
 
-def recording_handler(func: OpOverload) -> Handler:
-    """The handler that records `func` by its row in the op table, or runs it on the CPU if it has none."""
-    convention = calling(func).convention
-    functional_form = func if convention is Convention.FUNCTIONAL else functional_of(func)
+def row_of(func: OpOverload) -> tuple[OpOverload, OpSpec] | None:
+    """The functional form of `func` and its row in the op table; None if there is none."""
+    functional_form = func if calling(func).convention is Convention.FUNCTIONAL else functional_of(func)
     spec = None if functional_form is None else TABLE.get(full_name(functional_form))
-    if spec is None or functional_form is None:
-        if torch.Tag.inplace_view in func.tags:
-            return plainly(views.inplace_handler(func))
-        on_cpu.add(func)
-        return plainly(partial(fallback.run, func))
+    return None if functional_form is None or spec is None else (functional_form, spec)
+
+
+def recording_handler(func: OpOverload) -> Handler:
+    """The handler that records `func` by its row in the op table. Raises RegistrationError for an overload without one."""
+    convention, row = calling(func).convention, row_of(func)
+    if row is None:
+        raise RegistrationError(f"{full_name(func)} has no lowering to be recorded by: register one with register_op")
+    functional_form, spec = row
     call = _call(func, functional_form, spec)
     if is_factory(func):
         handler = factory(call)
     elif convention is Convention.FUNCTIONAL:
         handler = functional(call)
     else:
-        handler = wrapping.with_first_gradient(func, mutating(call))
-    wrapped = wrapping.with_sharding_of_operand(
-        func, wrapping.with_note_of_filling(func, wrapping.with_default_values(func, functional_form, handler))
-    )
+        handler = mutating(call)
+        if spec.adds_gradients and func._schema.name.endswith("_"):
+            handler = wrapping.with_first_gradient(handler)
+    wrapped = wrapping.with_default_values(func, functional_form, handler)
+    if convention is Convention.FUNCTIONAL:
+        wrapped = wrapping.with_note_of_filling(spec, wrapped)
+    wrapped = wrapping.with_sharding_of_operand(spec, wrapped)
     wrapped = host_indices.with_host_indices(func, wrapping.with_other_devices(func, wrapping.with_generator_by_position(func, wrapped)))
     return handler if wrapped is handler else plainly(wrapped)
 

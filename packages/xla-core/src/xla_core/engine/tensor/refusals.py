@@ -69,13 +69,14 @@ _ABOUT_KINDS = re.compile(
 _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 
 
-def ask_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Raise what the CPU raises for a call that meta tensors let pass: they check less, dtypes in particular.
 
-    Of a call with many elements it sees fewer, and what it says counts if it is about dtypes and dimensions.
+    beyond_cpu: as in the row of `func`. Of a call with many elements the CPU sees fewer, and what it says counts if it is about dtypes and
+    dimensions.
     """
     sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
-    if not sizes or _beyond_the_cpu(func, args):
+    if not sizes or _beyond_the_cpu(func, beyond_cpu, args):
         return
     if sum(sizes) > _SMALL:
         _ask_about_kinds(func, args, kwargs)
@@ -100,25 +101,10 @@ def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
         raise refused
 
 
-# What torch computes on accelerators but not on the CPU: programs choose by `device.type != "cpu"`. (Half precision: see _UNWRITTEN.)
-_HALF = (torch.bfloat16, torch.float16)
-_BEYOND_THE_CPU: dict[str, tuple[torch.dtype, ...]] = {
-    "aten::_weight_norm_interface_backward": _HALF,
-    "aten::abs": (torch.bool,),
-    "aten::histc": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    "aten::nansum": (torch.complex64, torch.complex128),
-    # Accelerators keep statistics in float32, where the CPU's gradients want half precision.
-    "aten::native_batch_norm_backward": _HALF,
-    "aten::native_layer_norm_backward": _HALF,
-    "aten::trace": (torch.bool,),
-}
-
-
-def _beyond_the_cpu(func: OpOverload, args: tuple[Any, ...]) -> bool:
+def _beyond_the_cpu(func: OpOverload, dtypes: frozenset[torch.dtype], args: tuple[Any, ...]) -> bool:
     if func.namespace == "xla":  # our own: where there is a kernel for the CPU, it asks the device
         return True
-    dtypes = _BEYOND_THE_CPU.get(func._schema.name.removesuffix("_"), ())
-    return bool(dtypes) and bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
+    return bool(dtypes) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
 
 
 def _has_masks(args: tuple[Any, ...]) -> bool:

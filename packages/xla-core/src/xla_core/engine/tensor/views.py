@@ -21,7 +21,8 @@ from xla_core.engine.tensor.encode import remember
 from xla_core.engine.tensor.plain import ours
 from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.tensor import XLATensor, set_data, view_of
-from xla_core.ops.shape.views import VIEWS, ViewStep, followed, read_view, select_step, slice_step, write_view
+from xla_core.ops.shape.view_steps import ViewStep, followed, read_view, select_step, slice_step, write_view
+from xla_core.ops.shape.views import VIEWS
 from xla_core.ops.table import Context
 
 
@@ -197,7 +198,7 @@ def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -
     if step.name not in VIEWS:
         raise InternalError(f"no way to read and write the view {step.name}")
     steps = followed(parent.base.shape, parent.steps, step)
-    if step.name in ("alias", "detach", "lift_fresh"):
+    if VIEWS[step.name].is_whole:
         return parent
     if step.name == "as_strided":
         if not strided:
@@ -208,12 +209,8 @@ def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -
     if not strided:
         return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))
     # Put back step by step, old elements that overlap the new ones could win.
-    writes = _from_base(parent.base, meta) if any(each.name in _OVERLAPPING for each in parent.steps) else steps
+    writes = _from_base(parent.base, meta) if any(VIEWS[each.name].overlaps for each in parent.steps) else steps
     return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, True, writes))
-
-
-# Views that may show an element of the base more than once.
-_OVERLAPPING = frozenset({"as_strided", "expand", "unfold"})
 
 
 def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:

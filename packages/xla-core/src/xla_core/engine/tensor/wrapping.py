@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +11,11 @@ from xla_core.engine.graph.pending_graph import BLANK
 from xla_core.engine.graph.state import note_filled
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.tensor.plain import tensor_behind
-from xla_core.engine.tensor.schema import Handler, full_name
+from xla_core.engine.tensor.schema import Handler
 from xla_core.engine.tensor.sharding import with_sharding_of
 from xla_core.engine.tensor.tensor import XLATensor, wrap
 from xla_core.engine.tensor.values import moved, value_of
+from xla_core.ops.table import OpSpec
 
 
 def with_generator_by_position(func: OpOverload, handler: Handler) -> Handler:
@@ -72,31 +72,17 @@ def with_default_values(func: OpOverload, functional: OpOverload, handler: Handl
     return run
 
 
-# What fills a new tensor with one number: the number, or where the arguments have it.
-_FILLED: dict[str, Callable[[tuple[Any, ...]], Any]] = {
-    "zeros": lambda args: 0,
-    "zeros_like": lambda args: 0,
-    "new_zeros": lambda args: 0,
-    "ones": lambda args: 1,
-    "ones_like": lambda args: 1,
-    "new_ones": lambda args: 1,
-    "full": lambda args: args[1],
-    "full_like": lambda args: args[1],
-    "new_full": lambda args: args[2],
-}
-
-
-def with_sharding_of_operand(func: OpOverload, handler: Handler) -> Handler:
-    """`handler`, whose result has the sharding of its operand if the operation is one of the `*_like`."""
-    if not func._schema.name.endswith("_like"):
+def with_sharding_of_operand(spec: OpSpec, handler: Handler) -> Handler:
+    """`handler`, whose result has the sharding of its operand if its row says so."""
+    if not spec.keeps_sharding:
         return handler
     return lambda args, kwargs: with_sharding_of(args[0], handler(args, kwargs))
 
 
-def with_note_of_filling(func: OpOverload, handler: Handler) -> Handler:
+def with_note_of_filling(spec: OpSpec, handler: Handler) -> Handler:
     """`handler`, remembering tensors that it makes by filling: they may turn out to be state (engine/graph/state.py)."""
-    number_of = _FILLED.get(func._schema.name.removeprefix("aten::"))
-    if number_of is None or func._schema.overload_name in ("out", "names"):
+    number_of = spec.fills
+    if number_of is None:
         return handler
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -110,14 +96,12 @@ def with_note_of_filling(func: OpOverload, handler: Handler) -> Handler:
     return run
 
 
-def with_first_gradient(func: OpOverload, handler: Handler) -> Handler:
+def with_first_gradient(handler: Handler) -> Handler:
     """`handler`, for which a gradient added to one that was set to zero is that gradient.
 
     So the steps after `zero_grad(set_to_none=False)` are the same program as the first one, which found no gradients. (XLA leaves out
     an addition of zeros, too.)
     """
-    if full_name(func) != "aten::add_.Tensor":
-        return handler
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = args[0]

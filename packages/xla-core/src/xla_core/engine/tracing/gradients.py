@@ -21,6 +21,7 @@ from xla_core.engine.graph.selection import dependants
 from xla_core.engine.tensor.values import value_of
 from xla_core.engine.tracing.bodies import Body, Recording, body_of, inside, recording
 from xla_core.engine.tracing.origins import Argument
+from xla_core.ops.table import TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,8 @@ def _varies(entry: Any, source: Any) -> bool:
 
 
 def _is_cast_of_leaf(entries: Sequence[Any], entry: tuple[Any, ...]) -> bool:
-    return entry[0].target == "aten::_to_copy" and type(entries[entry[1]]) is Aval
+    row = TABLE.get(entry[0].target)
+    return row is not None and row.only_casts and type(entries[entry[1]]) is Aval
 
 
 def _without(graph: PendingGraph, saved: Sequence[int], first: int) -> PendingGraph:

@@ -123,11 +123,13 @@ def bodies_alone(bodies: Sequence[Body]) -> list[Body]:
     return [Body(body.graph, body.feeds, (), ()) for body in bodies]
 
 
-def results_of(body: Body, given: Sequence[Any], held: Sequence[Any], seeds: Sequence[Any], checks: list[Check] | None) -> list[Any]:
-    """The results of a body over arrays. checks: takes those that its operations make of their data."""
+def results_of(
+    context: Context, body: Body, given: Sequence[Any], held: Sequence[Any], seeds: Sequence[Any], checks: list[Check] | None
+) -> list[Any]:
+    """The results of a body over arrays, inside of an operation with this context. checks: takes those that its operations make of data."""
     lists = {Feed.GIVEN: given, Feed.HELD: held, Feed.SEED: seeds}
     found: list[tuple[int, Check]] | None = None if checks is None else []
-    env = evaluate(body.graph, [lists[feed][place] for feed, place in body.feeds], checks=found)
+    env = evaluate(body.graph, [lists[feed][place] for feed, place in body.feeds], context, checks=found)
     if checks is not None:
         checks += [check for _, check in found or ()]
     return [env[slot] for slot in body.graph.outs]

@@ -146,14 +146,14 @@ def _choose(predicate: Any, first: _Chosen, second: _Chosen, arrays: list[Any]) 
 
 def _lower(count: int, saved: tuple[int, ...], context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     if len(bodies) == 1:
-        return results_of(bodies[0], operands.given, operands.held[0], operands.seeds[0], context.checks)
+        return results_of(context, bodies[0], operands.given, operands.held[0], operands.seeds[0], context.checks)
     predicate, *given = operands.given
     shapes = [out for out in context.out[count:] if out is not None]
     made: list[list[Check]] = [[], []]
 
     def branch(number: int, *arrays: Any) -> list[Any]:
         checks: list[Check] | None = None if context.checks is None else []
-        results = results_of(bodies[number], arrays, operands.held[number], operands.seeds[number], checks)
+        results = results_of(context, bodies[number], arrays, operands.held[number], operands.seeds[number], checks)
         made[number] = checks or []
         begin = sum(saved[:number])
         kept = [lax.full(shape.shape, 0, shape.dtype) for shape in shapes]
@@ -193,7 +193,9 @@ def _lower_backward(
     def branch(number: int) -> list[Any]:
         plan = plans[number]
         given = [*[kept.get(place) for place in range(arguments)], *[cotangents[place] for place in plan.takes], *saved[number]]
-        grads = dict(zip(plan.gives, results_of(bodies[number], given, operands.held[number], operands.seeds[number], None), strict=True))
+        grads = dict(
+            zip(plan.gives, results_of(context, bodies[number], given, operands.held[number], operands.seeds[number], None), strict=True)
+        )
         return [grads[place] if place in grads else lax.full(shape.shape, 0, shape.dtype) for place, shape in shapes.items()]
 
     if predicate is None:

@@ -115,14 +115,14 @@ def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Ope
 
     def goes_on(state: tuple[Any, list[Any], list[Any]]) -> Any:
         turn, values, _ = state
-        [flag] = results_of(bodies[0], [*values, *additional], operands.held[0], seeds(0, turn), None)
+        [flag] = results_of(context, bodies[0], [*values, *additional], operands.held[0], seeds(0, turn), None)
         flag = lax.reshape(flag, ())
         return flag if flag.dtype == bool else lax.ne(flag, lax.full_like(flag, 0))
 
     def again(state: tuple[Any, list[Any], list[Any]]) -> tuple[Any, list[Any], list[Any]]:
         turn, values, worst = state
         checks = findings.collect()
-        results = results_of(bodies[1], [*values, *additional], operands.held[1], seeds(1, turn), checks)
+        results = results_of(context, bodies[1], [*values, *additional], operands.held[1], seeds(1, turn), checks)
         found = findings.values(checks)
         return turn + np.uint32(1), results, [lax.max(old, new) for old, new in zip(worst, found, strict=False)]
 

@@ -245,7 +245,7 @@ def _lower(carried: int, length: int, reverse: bool, context: Context, bodies: S
         number, slices = item
         checks = findings.collect()
         seeds = [seed_of_turn(seed, number) for seed in operands.seeds[0]]
-        results = results_of(body, [*carry, *slices], operands.held[0], seeds, checks)
+        results = results_of(context, body, [*carry, *slices], operands.held[0], seeds, checks)
         return results[:carried], (results[carried:], findings.values(checks))
 
     numbers = lax.iota(np.dtype(np.uint32), length)
@@ -297,7 +297,7 @@ def _lower_backward(turn: _Turn, length: int, reverse: bool, context: Context, b
         own, left = lax.optimization_barrier((own, left))  # all is read before anything is written, or XLA copies the whole
         slices = {**slices, **own}
         arguments = [*[None] * turn.carried, *[slices[place] for place in sorted(slices)], *turn.tangents(carry, tangents), *values]
-        found = dict(zip(turn.dependent, results_of(body, arguments, operands.held[0], seeds, None), strict=True))
+        found = dict(zip(turn.dependent, results_of(context, body, arguments, operands.held[0], seeds, None), strict=True))
         named = {turn.wanted[place]: grad for place, grad in found.items() if place < len(turn.wanted)}
         carried = {place: named.get(place, lax.full_like(grad, 0)) for place, grad in carry.items()}
         added = {place: total + found[place] for place, total in so_far.items()}

@@ -75,4 +75,4 @@ def value_and_grad_partitioned(
 
 
 def _lower(context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
-    return results_of(bodies[0], operands.given, operands.held[0], operands.seeds[0], context.checks)
+    return results_of(context, bodies[0], operands.given, operands.held[0], operands.seeds[0], context.checks)

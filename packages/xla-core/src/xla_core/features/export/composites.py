@@ -101,7 +101,7 @@ def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> 
 
     def lower(context: Context, *arguments: Any) -> list[Any]:
         def decomposition(*arrays: Any, **_: Any) -> tuple[Any, ...]:
-            return tuple(results_of(body, arrays, (), (), None))
+            return tuple(results_of(context, body, arrays, (), (), None))
 
         return list(jax.lax.composite(decomposition, use.name)(*arguments[:operands], **attributes))
 

@@ -11,9 +11,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from torch import fx
 
 from xla_core.base.dtypes import device_dtype
-from xla_core.engine.tensor.dispatch import register_op
 from xla_core.engine.tensor.jax_call import call_jax
-from xla_core.ops.table import Context, OpSpec
+from xla_core.ops.table import Context, OpSpec, register_op
 
 # Held for good: torch takes the operators back when their library is collected.
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")

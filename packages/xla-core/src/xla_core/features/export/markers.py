@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import torch
 
-from xla_core.engine.tensor.dispatch import register_op
-from xla_core.ops.table import Context, OpSpec
+from xla_core.ops.table import Context, OpSpec, register_op
 
 Attribute = int | float | str | bool
 

@@ -72,7 +72,7 @@ def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collecti
     inline_numbers: of numbers, only seeds stay arguments, the last one.
     """
     graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
-    emit = program(graph, found.constants, source_scope)
+    emit = program(graph, found.constants, placement_of(found.recorder).context, source_scope)
     everything = [*_values(found), *found.packed]
     first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
     inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}

@@ -1,6 +1,6 @@
 """Quantization in exported modules: operations and types of StableHLO, and back to arithmetic where a module runs.
 
-XLA translates no quantized types, so programs that run have arithmetic (features/kernels/quantized.py). Those who read exported modules
+XLA translates no quantized types, so programs that run have arithmetic (ops/nn/quantized/quantization.py). Those who read exported modules
 look for `uniform_quantize`.
 """
 

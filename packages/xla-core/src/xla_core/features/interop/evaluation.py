@@ -10,10 +10,12 @@ import jax
 import numpy as np
 
 from xla_core.engine.compile.emit import typed
+from xla_core.engine.runtime.client import current_recorder, placement_of
 from xla_core.engine.tensor.interop import buffer_of
 from xla_core.engine.tensor.tensor import wrap
 from xla_core.engine.tracing.bodies import Body, HostNumber
 from xla_core.engine.tracing.operations import bodies_alone, results_of, seed_of_turn
+from xla_core.ops.table import Context
 
 _WORD = (1 << 32) - 1
 _KEPT = 256
@@ -29,14 +31,15 @@ def evaluated(body: Body, given: Sequence[Any], random_state: Any) -> list[Any]:
     with jax.ensure_compile_time_eval():  # the tensors of others are no part of the program that is being traced
         buffers = [None if isinstance(held, HostNumber) else buffer_of(wrap(held)) for held in body.held]
     seeds = [seed_of_turn(random_state, np.uint32(seed & _WORD)) for seed in body.seeds]
-    results: list[Any] = _evaluator(bodies_alone([body])[0], numbers)([*given], buffers, seeds)
+    program = placement_of(current_recorder()).context
+    results: list[Any] = _evaluator(bodies_alone([body])[0], numbers, program)([*given], buffers, seeds)
     return results
 
 
 @lru_cache(maxsize=_KEPT)
-def _evaluator(body: Body, numbers: tuple[Any, ...]) -> Callable[..., Any]:
+def _evaluator(body: Body, numbers: tuple[Any, ...], program: Context) -> Callable[..., Any]:
     def recorded(given: list[Any], buffers: list[Any], seeds: list[Any]) -> list[Any]:
         held = [buffer if number is None else typed(number[0], number[2]) for number, buffer in zip(numbers, buffers, strict=True)]
-        return results_of(body, given, held, seeds, None)
+        return results_of(program, body, given, held, seeds, None)
 
     return jax.jit(recorded)

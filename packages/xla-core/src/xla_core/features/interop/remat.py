@@ -20,7 +20,7 @@ from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.entries import aval_at
 from xla_core.engine.graph.pending_graph import Recorder, Value
 from xla_core.engine.graph.text import graph_hash
-from xla_core.engine.runtime.client import current_recorder
+from xla_core.engine.runtime.client import current_recorder, placement_of
 from xla_core.engine.tensor.jax_call import call_jax
 from xla_core.engine.tensor.plain import holder
 from xla_core.engine.tensor.tensor import wrap
@@ -95,7 +95,7 @@ class _Function:
     """A recorded function over arrays: `operands` are its arguments, then the values that it holds, then its seeds.
 
     numbers: by place among what it holds, None for a value. wanted, places: the arguments, and what it holds, that need a gradient.
-    differentiable: the results that have one. text: tells it from others, in every process.
+    differentiable: the results that have one. text: tells it from others, in every process. program: says what it is compiled for.
     """
 
     body: Body
@@ -106,13 +106,14 @@ class _Function:
     policy: _Policy
     arguments: int
     text: str
+    program: Context
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
         """The results."""
         rest = iter(operands)
         given = [next(rest) for _ in range(self.arguments)]
         held = [next(rest) if number is None else typed(number[0], number[2]) for number in self.numbers]
-        return results_of(self.body, given, held, list(rest), None)
+        return results_of(self.program, self.body, given, held, list(rest), None)
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -233,6 +234,7 @@ def _recorded(
         policy,
         len(tensors),
         f"{text} {[number and number[2] for number in numbers]}",
+        placement_of(recorder).context,
     )
     return _Found(flat, held, body.seeds, (*avals, *[value.aval for value in held]), outs, tuple(tensor for tensor, _ in used))
 

@@ -2,239 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
 
-from xla_core.features.kernels.checks import attended, check_floating, check_integers, check_shape
-from xla_core.features.kernels.mesh import check_spec, over_mesh, texts
-from xla_core.features.kernels.operators import contiguous_like, define
-from xla_core.features.kernels.platform import Kernel
-from xla_core.features.kernels.scores import both, causal, masked, weighted, wide
-
-_WHAT = "flash attention"
-_BLOCK = 128  # rows of the smallest block of a kernel
-Maybe = Any
-
-
-def _scores(q: jax.Array, k: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe) -> jax.Array:
-    """(q·kᵀ + ab)·sm_scale, hidden across segments and after the query."""
-    scores = wide(q) @ jnp.swapaxes(wide(k), -1, -2)
-    if ab is not None:
-        scores = scores + ab.astype(scores.dtype)
-    if sm_scale != 1.0:
-        scores = scores * sm_scale
-    same = None if q_ids is None or kv_ids is None else q_ids[:, None, :, None] == kv_ids[:, None, None, :]
-    return masked(scores, both(same, causal(q.shape[-2], k.shape[-2]) if is_causal else None))
-
-
-def _reference(
-    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
-) -> jax.Array:
-    return weighted(_scores(q, k, is_causal, q_ids, kv_ids, sm_scale, ab), v).astype(q.dtype)
-
-
-def _block(length: int) -> int:
-    return next(size for size in (512, 256, _BLOCK) if length % size == 0)
-
-
-def _blocked(q: jax.Array, k: jax.Array) -> bool:
-    return q.shape[-2] % _BLOCK == 0 and k.shape[-2] % _BLOCK == 0 and q.dtype == k.dtype and q.dtype != np.float64
-
-
-def _on_tpu(
-    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
-) -> jax.Array | None:
-    """JAX's Pallas kernel; it takes lengths that are multiples of 128."""
-    if not _blocked(q, k) or (q_ids is None) != (kv_ids is None) or (ab is not None and ab.shape != (*q.shape[:3], k.shape[2])):
-        return None
-    from jax.experimental.pallas.ops.tpu import flash_attention as native  # slow to import
-
-    rows, columns = _block(q.shape[-2]), _block(k.shape[-2])
-    sizes = native.BlockSizes(
-        block_b=1,
-        **dict.fromkeys(("block_q", "block_q_major_dkv", "block_q_dkv", "block_q_dq"), rows),
-        **dict.fromkeys(("block_k_major", "block_k", "block_k_major_dkv", "block_k_dkv", "block_k_major_dq", "block_k_dq"), columns),
-    )
-    segments = None if q_ids is None else native.SegmentIds(q_ids, kv_ids)
-    found: jax.Array = native.flash_attention(q, k, v, ab, segments, causal=is_causal, sm_scale=sm_scale, block_sizes=sizes)
-    return found
-
-
-def _on_gpu(
-    q: jax.Array, k: jax.Array, v: jax.Array, is_causal: bool, q_ids: Maybe, kv_ids: Maybe, sm_scale: float, ab: Maybe
-) -> jax.Array | None:
-    """JAX's Triton kernel: 16-bit floats, without bias and segments, head sizes that are powers of two."""
-    size = q.shape[-1]
-    if q_ids is not None or kv_ids is not None or ab is not None or size < 16 or size & (size - 1) or v.shape[-1] != size:
-        return None
-    if not _blocked(q, k) or q.dtype.itemsize != 2 or q.shape[-2] != k.shape[-2]:
-        return None
-    from jax.experimental.pallas.ops.gpu import attention as native  # slow to import
-
-    found = native.mha(*[jnp.swapaxes(x, 1, 2) for x in (q, k, v)], None, sm_scale=sm_scale, causal=is_causal)
-    return jnp.swapaxes(found, 1, 2)
-
-
-ATTENTION = Kernel(_reference, tpu=_on_tpu, gpu=_on_gpu)
-
-
-def _attend(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    causal: bool,
-    q_segment_ids: Maybe,
-    kv_segment_ids: Maybe,
-    sm_scale: float,
-    ab: Maybe,
-    partition_spec: str | None,
-    mesh: str | None,
-) -> jax.Array:
-    given = () if partition_spec is None else tuple(ast.literal_eval(partition_spec))
-    spec = (*given, *(None,) * (4 - len(given)))
-    if partition_spec is None or spec[2] is not None or spec[3] is not None:
-        mesh = None  # a device needs all keys
-    ids = (spec[0], None)
-    bias = tuple(None if ab is None or ab.shape[place] == 1 else spec[place] for place in (0, 1)) + (None, None)
-
-    def whole(q: jax.Array, k: jax.Array, v: jax.Array, q_ids: Maybe, kv_ids: Maybe, ab: Maybe) -> Any:
-        return ATTENTION(q, k, v, causal, q_ids, kv_ids, sm_scale, ab)
-
-    found: jax.Array = over_mesh(whole, mesh, [spec] * 3 + [ids] * 2 + [bias], [q, k, v, q_segment_ids, kv_segment_ids, ab], spec)
-    return found
-
-
-def _forward(q: jax.Array, k: jax.Array, v: jax.Array, ab: Maybe, ctx_grad: Any, **arguments: Any) -> list[jax.Array]:
-    output = _attend(q, k, v, ab=ab, **arguments)
-    ids = arguments["q_segment_ids"], arguments["kv_segment_ids"]
-    scores = _scores(q, k, arguments["causal"], *ids, arguments["sm_scale"], ab)  # not computed unless somebody keeps what follows
-    largest = scores.max(-1)
-    total = jnp.exp(scores - largest[..., None]).sum(-1)
-    return [output, q, k, v, total, largest, jnp.zeros((0,), q.dtype) if ab is None else ab]
-
-
-def _backward(
-    grad_output: jax.Array,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    o: Maybe,
-    l: Maybe,  # noqa: E741
-    m: Maybe,
-    ab: Maybe,
-    q_full_shape: Any,
-    kv_full_shape: Any,
-    ab_full_shape: Any,
-    ctx_grad: Any,
-    **arguments: Any,
-) -> list[jax.Array]:
-    inputs = [q, k, v] if ab is None else [q, k, v, ab]
-    output, pull = jax.vjp(lambda q, k, v, ab=None: _attend(q, k, v, ab=ab, **arguments), *inputs)
-    found = list(pull(grad_output.astype(output.dtype)))
-    return found if ab is not None else [*found, jnp.zeros((0,), q.dtype)]
-
-
-def _output(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    ab: torch.Tensor | None = None,
-    q_segment_ids: torch.Tensor | None = None,
-    kv_segment_ids: torch.Tensor | None = None,
-    partition_spec: str | None = None,
-    mesh: str | None = None,
-    **rest: Any,
-) -> torch.Tensor:
-    found = attended(_WHAT, q, k, v)
-    if q.shape[1] != k.shape[1]:
-        raise ValueError(
-            f"flash attention has as many key heads as query heads, got {k.shape[1]} for {q.shape[1]}: "
-            "repeat_interleave them, or call splash_attention, which shares them"
-        )
-    if (q_segment_ids is None) != (kv_segment_ids is None):
-        raise ValueError("flash attention takes q_segment_ids and kv_segment_ids, both or neither")
-    check_integers(_WHAT, q_segment_ids=q_segment_ids, kv_segment_ids=kv_segment_ids)
-    check_shape(_WHAT, "q_segment_ids", q_segment_ids, (q.shape[0], q.shape[2]))
-    check_shape(_WHAT, "kv_segment_ids", kv_segment_ids, (k.shape[0], k.shape[2]))
-    check_floating(_WHAT, ab=ab)
-    scores = (*q.shape[:3], k.shape[2])
-    if ab is not None and (ab.ndim != 4 or any(have not in (1, want) for have, want in zip(ab.shape, scores, strict=True))):
-        raise ValueError(f"the bias of scores {scores} has that shape, or 1 in places, got {tuple(ab.shape)}")
-    check_spec(partition_spec, mesh, 4)
-    return found
-
-
-def fa_custom_forward_fake(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    q_segment_ids: torch.Tensor | None,
-    kv_segment_ids: torch.Tensor | None,
-    sm_scale: float,
-    ab: torch.Tensor | None,
-    partition_spec: str | None,
-    mesh: str | None,
-    ctx_grad: list[bool],
-) -> tuple[torch.Tensor, ...]:
-    """Empty results of `torch.ops.xla.fa_custom_forward`: output, q, k, v, the rows' sums and maxima in float32, and the bias."""
-    rows = q.new_empty(q.shape[:-1], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
-    bias = q.new_empty(0) if ab is None else contiguous_like(ab)
-    output = _output(q, k, v, ab, q_segment_ids, kv_segment_ids, partition_spec, mesh)
-    return output, contiguous_like(q), contiguous_like(k), contiguous_like(v), rows, torch.empty_like(rows), bias
-
-
-def fa_custom_backward_fake(
-    grad_output: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None,
-    l: torch.Tensor | None,  # noqa: E741
-    m: torch.Tensor | None,
-    q_segment_ids: torch.Tensor | None,
-    kv_segment_ids: torch.Tensor | None,
-    ab: torch.Tensor | None,
-    causal: bool,
-    sm_scale: float,
-    partition_spec: str | None,
-    mesh: str | None,
-    q_full_shape: list[int],
-    kv_full_shape: list[int],
-    ab_full_shape: list[int] | None,
-    ctx_grad: list[bool],
-) -> tuple[torch.Tensor, ...]:
-    """Empty results of `torch.ops.xla.fa_custom_backward`, which does not read o, l and m: gradients of q, k, v and ab (empty if None)."""
-    output = _output(q, k, v, ab, q_segment_ids, kv_segment_ids, partition_spec, mesh)
-    check_shape(_WHAT, "gradients", grad_output, output.shape)
-    return contiguous_like(q), contiguous_like(k), contiguous_like(v), q.new_empty(0) if ab is None else contiguous_like(ab)
-
-
-_forward_op = define(
-    "fa_custom_forward(Tensor q, Tensor k, Tensor v, bool causal, Tensor? q_segment_ids, Tensor? kv_segment_ids, float sm_scale, "
-    "Tensor? ab, str? partition_spec, str? mesh, bool[] ctx_grad) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _forward,
-    fa_custom_forward_fake,
-)
-_backward_op = define(
-    "fa_custom_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor? o, Tensor? l, Tensor? m, Tensor? q_segment_ids, "
-    "Tensor? kv_segment_ids, Tensor? ab, bool causal, float sm_scale, str? partition_spec, str? mesh, SymInt[] q_full_shape, "
-    "SymInt[] kv_full_shape, SymInt[]? ab_full_shape, bool[] ctx_grad) -> (Tensor, Tensor, Tensor, Tensor)",
-    _backward,
-    fa_custom_backward_fake,
-)
-_whole_op = define(
-    "segmented_flash_attention(Tensor q, Tensor k, Tensor v, bool causal, Tensor? q_segment_ids, Tensor? kv_segment_ids, float sm_scale, "
-    "Tensor? ab, str? partition_spec, str? mesh) -> Tensor",
-    _attend,
-    _output,
-    ("q", "k", "v", "ab"),
-)
+from xla_core.features.kernels.meshes import texts
+from xla_core.ops.nn.attention import flash_kernel
 
 
 class FlashAttention(torch.autograd.Function):
@@ -266,7 +39,7 @@ class FlashAttention(torch.autograd.Function):
         _, q_ids, kv_ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
         spec, devices = texts(partition_spec, mesh)
         wanted = list(ctx.needs_input_grad)
-        found = _forward_op(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, spec, devices, wanted)
+        found = flash_kernel.FORWARD(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, spec, devices, wanted)
         ctx.save_for_backward(q, k, v, q_ids, kv_ids, ab)
         ctx.rest = causal, sm_scale, spec, devices
         return found[0]  # type: ignore[no-any-return]
@@ -277,7 +50,7 @@ class FlashAttention(torch.autograd.Function):
         q, k, v, q_ids, kv_ids, ab = ctx.saved_tensors
         shapes = list(q.shape), list(k.shape), None if ab is None else list(ab.shape)
         wanted = list(ctx.needs_input_grad)
-        found = _backward_op(grad_output, q, k, v, None, None, None, q_ids, kv_ids, ab, *ctx.rest, *shapes, wanted)
+        found = flash_kernel.BACKWARD(grad_output, q, k, v, None, None, None, q_ids, kv_ids, ab, *ctx.rest, *shapes, wanted)
         grads = [grad if needed else None for grad, needed in zip(found, [*wanted[:3], wanted[7]], strict=True)]
         return *grads[:3], None, None, None, None, grads[3], None, None
 
@@ -303,25 +76,13 @@ def flash_attention(
         heads. Without effect where it does not divide them evenly, or shards the length: then the compiler divides the work.
     """
     _, q_ids, kv_ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
-    found: torch.Tensor = _whole_op(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, *texts(partition_spec, mesh))
+    found: torch.Tensor = flash_kernel.SEGMENTED(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, *texts(partition_spec, mesh))
     return found
-
-
-def _plain(q: jax.Array, k: jax.Array, v: jax.Array, casual: bool) -> Any:
-    return ATTENTION(q, k, v, casual, None, None, 1.0, None)
-
-
-_plain_op = define(
-    "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor",  # as users call it by keyword
-    _plain,
-    _output,
-    ("q", "k", "v"),
-)
 
 
 def flash_attention_xla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
     """softmax(q·kᵀ)·v over (batch, heads, length, head_dim); differentiable."""
-    found: torch.Tensor = _plain_op(q, k, v, causal)
+    found: torch.Tensor = flash_kernel.PLAIN(q, k, v, causal)
     return found
 
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.features.kernels.paged_attention import RAGGED, several_queries
-from xla_core.features.kernels.quantized_matmul import quantized_int8
-from xla_core.features.kernels.scores import DEFAULT_MASK_VALUE
+from xla_core.features.kernels.platform import platform
+from xla_core.ops.nn.attention.paged_kernel import RAGGED, several_queries
+from xla_core.ops.nn.attention.scores import DEFAULT_MASK_VALUE
+from xla_core.ops.nn.quantized.matmul_kernel import quantized_int8
 
 MIN_BLOCK_SIZE = 128
 # Block sizes found by measuring; none: XLA chooses those of the products that it compiles.
@@ -69,7 +70,7 @@ def ragged_paged_attention(
     rest = dict.fromkeys(("sliding_window", "soft_cap", "k_scale", "v_scale", "vmem_limit_bytes"))
     block = min(num_kv_pages_per_block, page_indices.shape[1])
     tuning = {"use_kernel": True, "num_kv_pages_per_block": block, "num_queries_per_block": num_queries_per_block}
-    found: jax.Array = RAGGED(q, both, *tables, sm_scale=sm_scale, mask_value=mask_value, **rest, **tuning)
+    found: jax.Array = RAGGED(platform(), q, both, *tables, sm_scale=sm_scale, mask_value=mask_value, **rest, **tuning)
     return found
 
 

@@ -1,34 +1,16 @@
-"""Which implementation of a kernel runs: the one place that decides it."""
+"""The platform that programs are compiled for, where no lowering's context tells it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from xla_core.engine.runtime.client import FAMILIES, device_kind
-
-Function = Callable[..., Any]
+from xla_core.engine.runtime.client import FAMILIES, client, device_kind
+from xla_core.ops.table import Context
 
 
 def platform() -> str:
-    """`tpu`, `gpu` or `cpu`: what programs are compiled for."""
+    """`tpu`, `gpu` or `cpu`. Starts no client."""
     return FAMILIES.get(device_kind() or "", "cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One computation over jax arrays, with the kernels that JAX ships for it.
-
-    reference: plain jax.numpy, for any shapes, on any platform. tpu, gpu: called with the same arguments; each returns None for those that
-    its kernel does not take, and the reference serves these.
-    """
-
-    reference: Function
-    tpu: Function | None = None
-    gpu: Function | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        native = {"tpu": self.tpu, "gpu": self.gpu}.get(platform())
-        found = None if native is None else native(*args, **kwargs)
-        return self.reference(*args, **kwargs) if found is None else found
+def context(over_mesh: bool) -> Context:
+    """The context of a program of this process. over_mesh: with the mesh of its devices, for which the client is started."""
+    return client().placements[0].context if over_mesh else Context((), platform=platform())

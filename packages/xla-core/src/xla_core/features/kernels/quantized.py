@@ -18,78 +18,14 @@ from jax import lax
 from xla_core.base.dtypes import device_dtype
 from xla_core.engine.tensor.dispatch import forget_handlers
 from xla_core.engine.tensor.jax_call import call_jax
-from xla_core.features.kernels.checks import check_floating
-from xla_core.features.kernels.operators import contiguous_like, define
-from xla_core.ops.nn.quantized.quantization import dequantized, quantized
-
-
-def _integers(
-    input: torch.Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int = -1
-) -> torch.Tensor:
-    check_floating("quantization", input=input)
-    _check_channels(input, scale, zero_point, axis)
-    return contiguous_like(input).to(dtype)
-
-
-def _floats(
-    input: torch.Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int = -1
-) -> torch.Tensor:
-    if input.dtype != dtype:
-        raise TypeError(f"expected quantized values of {dtype}, got {input.dtype}")
-    _check_channels(input, scale, zero_point, axis)
-    return contiguous_like(input).to(torch.float32)
-
-
-def _check_channels(input: torch.Tensor, scale: Any, zero_point: Any, axis: int) -> None:
-    """scale, zero_point: lists or tensors; one of each where axis is -1 and they are lists."""
-    listed = not isinstance(scale, torch.Tensor)
-    if not (-1 if listed else 0) <= axis < input.ndim:
-        raise IndexError(f"axis {axis} is out of range for {input.ndim} dimensions")
-    wanted = 1 if axis < 0 else input.shape[axis]
-    for name, given in (("scale", scale), ("zero point", zero_point)):
-        count = len(given) if listed else given.numel()
-        if count != wanted:
-            what = "one scale and zero point" if axis < 0 else f"dimension {axis}, which has {wanted} channels,"
-            raise ValueError(f"{what} got {count} for the {name}")
-
-
-def _quantized(input: jax.Array, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype, axis: int) -> jax.Array:
-    return quantized(input, scale, zero_point, quant_min, quant_max, device_dtype(dtype), axis)
-
-
-def _dequantized(input: jax.Array, scale: Any, zero_point: Any, axis: int, **rest: Any) -> jax.Array:
-    return dequantized(input, scale, zero_point, axis)
-
-
-_OPTIONS = "int quant_min, int quant_max, ScalarType dtype"
-_quantize = define(
-    f"quantize_tensor(Tensor input, float[] scale, int[] zero_point, {_OPTIONS}, int axis=-1) -> Tensor",
-    _quantized,
-    _integers,
-)
-_dequantize = define(
-    f"dequantize_tensor(Tensor input, float[] scale, int[] zero_point, {_OPTIONS}, int axis=-1) -> Tensor",
-    _dequantized,
-    _floats,
-)
-_quantize_channels = define(
-    f"quantize_channels(Tensor input, Tensor scale, Tensor zero_point, int axis, {_OPTIONS}) -> Tensor",
-    _quantized,
-    _integers,
-)
-_dequantize_channels = define(
-    f"dequantize_channels(Tensor input, Tensor scale, Tensor zero_point, int axis, {_OPTIONS}) -> Tensor",
-    _dequantized,
-    _floats,
-    ("scale",),
-)
+from xla_core.ops.nn.quantized.quantize_kernel import DEQUANTIZE, DEQUANTIZE_CHANNELS, QUANTIZE, QUANTIZE_CHANNELS
 
 
 def xla_quantize_per_tensor(
     input: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """round(input / scale) + zero_point between quant_min and quant_max, as `dtype`."""
-    found: torch.Tensor = _quantize(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
+    found: torch.Tensor = QUANTIZE(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
     return found
 
 
@@ -97,7 +33,7 @@ def xla_dequantize_per_tensor(
     input: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """(input - zero_point) * scale in float32. Raises TypeError if input is not of `dtype`."""
-    found: torch.Tensor = _dequantize(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
+    found: torch.Tensor = DEQUANTIZE(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
     return found
 
 
@@ -105,7 +41,7 @@ def xla_quantize_per_channel(
     input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """As `xla_quantize_per_tensor`, with scale and zero_point (channels,) for each index of dimension `axis`."""
-    found: torch.Tensor = _by_channel(_quantize, _quantize_channels, input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    found: torch.Tensor = _by_channel(QUANTIZE, QUANTIZE_CHANNELS, input, scale, zero_point, axis, quant_min, quant_max, dtype)
     return found
 
 
@@ -113,7 +49,7 @@ def xla_dequantize_per_channel(
     input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """As `xla_dequantize_per_tensor`, with scale and zero_point (channels,) for each index of dimension `axis`."""
-    found: torch.Tensor = _by_channel(_dequantize, _dequantize_channels, input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    found: torch.Tensor = _by_channel(DEQUANTIZE, DEQUANTIZE_CHANNELS, input, scale, zero_point, axis, quant_min, quant_max, dtype)
     return found
 
 
@@ -141,7 +77,7 @@ def _xla_quantize_tensor(
     input: torch.Tensor, scale_list: Sequence[float], zero_point_list: Sequence[int], quant_min: int, quant_max: int, dtype: str, axis: int
 ) -> torch.Tensor:
     """Integers of `dtype` (such as `int8`) for `input`: one scale and zero point, or with axis >= 0 one for each channel."""
-    found: torch.Tensor = _quantize(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
+    found: torch.Tensor = QUANTIZE(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
     return found
 
 
@@ -149,7 +85,7 @@ def _xla_dequantize_tensor(
     input: torch.Tensor, scale_list: Sequence[float], zero_point_list: Sequence[int], quant_min: int, quant_max: int, dtype: str, axis: int
 ) -> torch.Tensor:
     """The float32 values that such integers stand for."""
-    found: torch.Tensor = _dequantize(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
+    found: torch.Tensor = DEQUANTIZE(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
     return found
 
 

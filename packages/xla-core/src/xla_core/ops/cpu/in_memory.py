@@ -7,16 +7,19 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from xla_core.ops.axes import has_open_sizes, moved
+from xla_core.ops.table import Context
 
 
-def one_cpu() -> bool:
-    """Whether programs run on one CPU device. Elsewhere the compiler and its partitioner know better what to keep and how to divide it."""
-    return jax.default_backend() == "cpu" and jax.local_device_count() == 1
+def one_cpu(ctx: Context) -> bool:
+    """Whether the program runs on one CPU device of this process. Elsewhere the compiler and its partitioner know better what to keep and
+    how to divide it.
+    """
+    return ctx.platform == "cpu" and (ctx.mesh is None or len(ctx.mesh.local_devices) == 1)
 
 
-def in_memory(x: jax.Array) -> jax.Array:
+def in_memory(ctx: Context, x: jax.Array) -> jax.Array:
     """`x`, computed once and in row-major order, on one CPU device."""
-    if not one_cpu() or has_open_sizes(x):
+    if not one_cpu(ctx) or has_open_sizes(x):
         return x
     kept: jax.Array = lax.optimization_barrier(with_layout_constraint(x, Layout(tuple(range(x.ndim)))))
     return kept

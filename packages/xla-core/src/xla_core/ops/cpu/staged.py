@@ -14,6 +14,7 @@ from jax import lax
 
 from xla_core.ops.axes import exceeds
 from xla_core.ops.cpu.in_memory import one_cpu
+from xla_core.ops.table import Context
 
 Reducer = Callable[[jax.Array, Sequence[int]], jax.Array]
 
@@ -26,20 +27,20 @@ _LANES = 8
 _SMALL = 1 << 14
 
 
-def total(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+def total(ctx: Context, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """The sum of `x` over `dims`."""
-    return _in_steps(lax.reduce_sum, x, dims)
+    return _in_steps(ctx, lax.reduce_sum, x, dims)
 
 
-def largest(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+def largest(ctx: Context, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """The maximum of `x` over `dims`; NaN wins."""
-    return _in_steps(lax.reduce_max, x, dims)
+    return _in_steps(ctx, lax.reduce_max, x, dims)
 
 
-def _in_steps(reduce: Reducer, x: jax.Array, dims: Sequence[int]) -> jax.Array:
+def _in_steps(ctx: Context, reduce: Reducer, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """`reduce` over `dims`."""
     left = sorted(dims)
-    if not one_cpu():
+    if not one_cpu(ctx):
         return reduce(x, left)
     while left and exceeds(x.size, _SMALL):
         if left[-1] == x.ndim - 1 and len(left) == 1:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Unpack
 
 import jax
 from jax import lax
 
+from xla_core.ops.facts import Autocast, Facts
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, full, is_complex
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op, scalar, without_lowering
 
 Real = Number | jax.Array
 Compute = Callable[..., jax.Array]
 
 
-def wide(*names: str, tensors: int = 1, scalars: tuple[str, ...] = ()) -> Callable[[Compute], Compute]:
+def wide(*names: str, tensors: int = 1, scalars: tuple[str, ...] = (), **facts: Unpack[Facts]) -> Callable[[Compute], Compute]:
     """Register `f(*arrays, *parameters)`: its first `tensors` arguments come in the compute dtype, its result is cast back."""
 
     def add(compute: Compute) -> Compute:
@@ -25,7 +27,7 @@ def wide(*names: str, tensors: int = 1, scalars: tuple[str, ...] = ()) -> Callab
             return cast(compute(*arrays, *args[tensors:], **parameters), ctx.dtype)
 
         lowering.__doc__ = compute.__doc__
-        op(*names, scalars=scalars)(lowering)
+        op(*names, scalars=scalars, **facts)(lowering)
         return compute
 
     return add
@@ -40,7 +42,10 @@ def _zero_where(condition: jax.Array, x: jax.Array) -> jax.Array:
     return lax.select(condition, _const(0, x), x)
 
 
-@wide("relu")
+without_lowering("prelu", autocast=Autocast.LOWER)
+
+
+@wide("relu", autocast=Autocast.LOWER)
 def relu(x: jax.Array) -> jax.Array:
     """relu(Tensor self) -> Tensor"""
     return lax.max(x, _const(0, x))

@@ -150,7 +150,8 @@ def _power_of_number(dtype: np.dtype, x: Operand, exponent: Number) -> jax.Array
     return cast(lax.pow(base, lax.broadcast(cast(as_array(exponent, dtype), base.dtype), base.shape)), dtype)
 
 
-register_kernel(add, "add.Tensor", "add.Scalar", scalars=("other", "alpha"))
+register_kernel(add, "add.Tensor", scalars=("other", "alpha"), adds_gradients=True)
+register_kernel(add, "add.Scalar", scalars=("other", "alpha"))
 register_kernel(subtract, "sub.Tensor", "sub.Scalar", scalars=("other", "alpha"))
 register_kernel(subtract_reversed, "rsub.Tensor", "rsub.Scalar", scalars=("other", "alpha"))
 register_kernel(multiply, "mul.Tensor", "mul.Scalar", scalars=("other",))

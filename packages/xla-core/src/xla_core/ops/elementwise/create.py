@@ -19,27 +19,33 @@ from xla_core.ops.table import Context, op
 Value = Number | jax.Array
 
 
-@op("zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor", "_new_zeros_with_same_feature_meta")
-@op("empty.memory_format", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", notes="zeros")
+@op("zeros", "new_zeros", fills=lambda args: 0)
+@op("zeros_like", fills=lambda args: 0, keeps_sharding=True)
+@op("zero", overlapping_writes=True)
+@op("_efficientzerotensor", "_new_zeros_with_same_feature_meta")
+@op("empty.memory_format", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", notes="zeros")
+@op("empty_like", notes="zeros", keeps_sharding=True)
 def zeros(ctx: Context, *_: Any, **__: Any) -> jax.Array:
     """zeros(SymInt[] size, *, ScalarType? dtype=None) -> Tensor."""
     return full(0, ctx.shape, ctx.dtype)
 
 
-@op("ones", "ones_like", "new_ones")
+@op("ones", "new_ones", fills=lambda args: 1)
+@op("ones_like", fills=lambda args: 1, keeps_sharding=True)
 def ones(ctx: Context, *_: Any, **__: Any) -> jax.Array:
     """ones(SymInt[] size, *, ScalarType? dtype=None) -> Tensor."""
     return full(1, ctx.shape, ctx.dtype)
 
 
-@op("full", "full_like", scalars=("fill_value",))
-@op("fill.Scalar", "fill.Tensor", scalars=("value",))
+@op("full", scalars=("fill_value",), fills=lambda args: args[1])
+@op("full_like", scalars=("fill_value",), fills=lambda args: args[1], keeps_sharding=True)
+@op("fill.Scalar", "fill.Tensor", scalars=("value",), overlapping_writes=True)
 def filled(ctx: Context, _: Any, fill_value: Value = 0, *, value: Value | None = None, **__: Any) -> jax.Array:
     """full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None) -> Tensor."""
     return full(fill_value if value is None else value, ctx.shape, ctx.dtype)
 
 
-@op("new_full", scalars=("fill_value",))
+@op("new_full", scalars=("fill_value",), fills=lambda args: args[2])
 def new_full(ctx: Context, _: jax.Array, size: Any, fill_value: Value, **__: Any) -> jax.Array:
     """new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None) -> Tensor."""
     return full(fill_value, ctx.shape, ctx.dtype)
@@ -51,7 +57,8 @@ def scalar_tensor(ctx: Context, s: Value, **_: Any) -> jax.Array:
     return as_array(s, ctx.dtype)
 
 
-@op("clone", "_to_copy", "lift", "_lazy_clone")
+@op("clone", "lift", "_lazy_clone")
+@op("_to_copy", only_casts=True, shown_as="xla::cast")
 def converted(ctx: Context, x: jax.Array, **_: Any) -> jax.Array:
     """_to_copy(Tensor self, *, ScalarType? dtype=None, …) -> Tensor."""
     return cast(x, ctx.dtype)

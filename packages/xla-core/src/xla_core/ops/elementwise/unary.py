@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.kernel import Function, Kernel, computing, copied, exact, register_kernel, scipy_special
@@ -177,8 +178,9 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 for _name, _kernel in KERNELS.items():
-    if _name != "clone":
+    if _name not in ("abs", "clone"):
         register_kernel(_kernel, _name)
+register_kernel(absolute, "abs", beyond_cpu=frozenset({torch.bool}))
 
 
 def isnan(x: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.elementwise.create import evenly
@@ -27,7 +28,7 @@ def _range(x: jax.Array, low: Number, high: Number) -> tuple[jax.Array, jax.Arra
     return lax.select(same, lax.sub(left, one), left), lax.select(same, lax.add(right, one), right)
 
 
-@op("histc")
+@op("histc", beyond_cpu=frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}))
 def _histc(ctx: Context, x: jax.Array, bins: int = 100, min: Number = 0, max: Number = 0) -> jax.Array:
     """histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor; elements outside the range count nowhere."""
     x = lax.reshape(x, (x.size,))

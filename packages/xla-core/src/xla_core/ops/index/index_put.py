@@ -189,7 +189,8 @@ def _check_shape(x: Any, indices: Sequence[Any], given: tuple[int, ...]) -> None
         raise RuntimeError(f"shape mismatch: value tensor of shape {list(given)} cannot be broadcast to indexing result of shape [{shown}]")
 
 
-@op("index_put", "_index_put_impl", accepts=_accepts, notes=DROPS)
+@op("index_put", accepts=_accepts, notes=DROPS, overlapping_writes=True)
+@op("_index_put_impl", accepts=_accepts, notes=DROPS)
 def _index_put(
     ctx: Context, x: jax.Array, indices: Indices, values: jax.Array, accumulate: bool = False, unsafe: bool = False
 ) -> jax.Array:

@@ -18,8 +18,8 @@ from xla_core.ops.table import Context, op
 _INT64 = np.dtype(np.int64)
 
 
-@op("masked_fill.Tensor")
-@op("masked_fill.Scalar", scalars=("value",))
+@op("masked_fill.Tensor", overlapping_writes=True)
+@op("masked_fill.Scalar", scalars=("value",), overlapping_writes=True)
 def _masked_fill(ctx: Context, x: jax.Array, mask: jax.Array, value: Number | jax.Array) -> jax.Array:
     """masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor"""
     return lax.select(expand(nonzero(mask), ctx.shape), full(value, ctx.shape, ctx.dtype), expand(x, ctx.shape))

@@ -16,6 +16,7 @@ from jax import lax
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.ops.axes import at_least_1d, at_run_time, axis, slice_along, with_size, write_block
 from xla_core.ops.checks import Fault, outside
+from xla_core.ops.facts import Autocast
 from xla_core.ops.index.index import UNCHECKED, stacked, wrapped
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full, highest, is_integral, lowest
 from xla_core.ops.table import Context, op, scalar
@@ -178,7 +179,7 @@ def _index_add(ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: j
     return cast(place_rows(ctx, x, dim, index, Fault.GATHER if x.ndim > 1 else Fault.INDEX_SELECT)(cast(x, wide), scaled, "sum"), x.dtype)
 
 
-@op("index_copy", notes=DROPS)
+@op("index_copy", notes=DROPS, autocast=Autocast.WIDEST)
 def _index_copy(ctx: Context, x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     """index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
     return place_rows(ctx, x, dim, index, Fault.INDEX)(x, source, "set")
@@ -192,8 +193,8 @@ def _index_reduce(
     return reduce_into(x, source, place_rows(ctx, x, dim, index, Fault.INDEX_SELECT), reduce, include_self)
 
 
-@op("index_fill.int_Tensor", notes=DROPS)
-@op("index_fill.int_Scalar", scalars=("value",), notes=DROPS)
+@op("index_fill.int_Tensor", notes=DROPS, overlapping_writes=True)
+@op("index_fill.int_Scalar", scalars=("value",), notes=DROPS, overlapping_writes=True)
 def _index_fill(ctx: Context, x: jax.Array, dim: int, index: jax.Array, value: Number | jax.Array) -> jax.Array:
     """index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor; negative positions count from the end."""
     rows, dim = at_least_1d(x), axis(dim, x.ndim)

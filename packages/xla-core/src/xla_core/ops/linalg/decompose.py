@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.facts import Autocast
 from xla_core.ops.linalg.solve import conjugate, identity, multiply, transposed
 from xla_core.ops.promote import cast, compute_dtype, expand, full
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 
 def _filled(ctx: Context, index: int, value: jax.Array | None) -> jax.Array:
@@ -24,7 +25,10 @@ def _filled(ctx: Context, index: int, value: jax.Array | None) -> jax.Array:
     return cast(value, np.dtype(out.dtype))
 
 
-@op("linalg_qr")
+without_lowering("qr", "svd", "linalg_svd", "linalg_svdvals", autocast=Autocast.FLOAT32)
+
+
+@op("linalg_qr", autocast=Autocast.FLOAT32)
 def qr(ctx: Context, a: jax.Array, mode: str = "reduced") -> tuple[jax.Array, jax.Array]:
     """linalg_qr(Tensor A, str mode="reduced") -> (Tensor Q, Tensor R); mode "r" leaves Q empty"""
     if 0 in a.shape[-2:]:
@@ -95,7 +99,7 @@ def householder_product(ctx: Context, a: jax.Array, tau: jax.Array) -> jax.Array
     return product
 
 
-@op("geqrf")
+@op("geqrf", autocast=Autocast.FLOAT32)
 def geqrf(ctx: Context, a: jax.Array) -> tuple[jax.Array, jax.Array]:
     """geqrf(Tensor self) -> (Tensor a, Tensor tau); R above the diagonal, the Householder vectors below it"""
     if 0 in a.shape:

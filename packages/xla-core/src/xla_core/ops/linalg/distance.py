@@ -10,11 +10,12 @@ from jax import lax
 
 from xla_core.ops import precision
 from xla_core.ops.axes import axis
+from xla_core.ops.facts import Autocast
 from xla_core.ops.index.index import take_rows
 from xla_core.ops.index.scatter import scatter_at
 from xla_core.ops.promote import cast, common_dtype, compute_dtype, expand, full, operands_as
 from xla_core.ops.reduce.reduce import finish, norm_over
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op, scalar, without_lowering
 
 # torch's `compute_mode`: 1 always takes the matrix product for p = 2, 2 never; 0 and None do so past this many rows.
 _ALWAYS, _NEVER, _MANY_ROWS = 1, 2, 25
@@ -47,6 +48,9 @@ def _euclidean_dist(ctx: Context, x1: jax.Array, x2: jax.Array) -> jax.Array:
     return finish(ctx, _euclidean(cast(x1, wide), cast(x2, wide)))
 
 
+without_lowering("cdist", autocast=Autocast.FLOAT32)
+
+
 @op("_cdist_forward")
 def _cdist(ctx: Context, x1: jax.Array, x2: jax.Array, p: float, compute_mode: int | None) -> jax.Array:
     """_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor"""
@@ -56,7 +60,7 @@ def _cdist(ctx: Context, x1: jax.Array, x2: jax.Array, p: float, compute_mode: i
     if p == 2 and (compute_mode == _ALWAYS or (compute_mode != _NEVER and many)):
         return finish(ctx, _euclidean(x, y))
     between = _differences(x, y)
-    return finish(ctx, norm_over(between, p, (between.ndim - 1,)))
+    return finish(ctx, norm_over(ctx, between, p, (between.ndim - 1,)))
 
 
 def _pair_gradient(grad: jax.Array, between: jax.Array, distance: jax.Array, p: float) -> jax.Array:
@@ -102,7 +106,7 @@ def _pdist(ctx: Context, x: jax.Array, p: float = 2.0) -> jax.Array:
     if ctx.shape == (0,):
         return full(0, ctx.shape, ctx.dtype)
     first, second = _pairs(x.shape[0])
-    return finish(ctx, norm_over(lax.sub(take_rows(x, 0, first), take_rows(x, 0, second)), p, (1,)))
+    return finish(ctx, norm_over(ctx, lax.sub(take_rows(x, 0, first), take_rows(x, 0, second)), p, (1,)))
 
 
 @op("_pdist_backward")
@@ -121,14 +125,14 @@ def _pdist_backward(ctx: Context, grad: jax.Array, x: jax.Array, p: float, pdist
 def _dist(ctx: Context, x: jax.Array, other: jax.Array, p: Any = 2) -> jax.Array:
     """dist(Tensor self, Tensor other, Scalar p=2) -> Tensor"""
     x, other = operands_as(compute_dtype(common_dtype(x, other)), x, other)
-    return finish(ctx, norm_over(lax.sub(x, other), float(p), tuple(range(x.ndim))))
+    return finish(ctx, norm_over(ctx, lax.sub(x, other), float(p), tuple(range(x.ndim))))
 
 
 @op("renorm", scalars=("maxnorm",))
 def _renorm(ctx: Context, x: jax.Array, p: Any, dim: int, maxnorm: Any) -> jax.Array:
     """renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor: slices along dim longer than maxnorm are scaled down to it"""
     wide, dim = cast(x, compute_dtype(x.dtype)), axis(dim, x.ndim)
-    size = norm_over(wide, float(p), tuple(d for d in range(x.ndim) if d != dim))
+    size = norm_over(ctx, wide, float(p), tuple(d for d in range(x.ndim) if d != dim))
     return cast(lax.mul(wide, cast(lax.broadcast_in_dim(shrink(size, maxnorm), x.shape, (dim,)), wide.dtype)), x.dtype)
 
 

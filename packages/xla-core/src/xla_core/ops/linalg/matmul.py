@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops import precision
 from xla_core.ops.elementwise.activation import gelu, relu
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, is_complex, is_float
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op, scalar, without_lowering
 
 Axes = Sequence[int]
 
@@ -50,7 +52,8 @@ def accumulate(ctx: Context, base: jax.Array, product: jax.Array, beta: Number |
     return cast(lax.add(addend, product), ctx.dtype)
 
 
-@op("mm", "bmm", "mm.dtype", "bmm.dtype", "_int_mm")
+@op("mm", "bmm", "mm.dtype", "bmm.dtype", autocast=Autocast.LOWER)
+@op("_int_mm")
 def mm(ctx: Context, a: jax.Array, b: jax.Array, out_dtype: object = None) -> jax.Array:
     """mm(Tensor self, Tensor mat2) -> Tensor, batched or not, and with a wider result."""
     if ctx.dtype.itemsize > a.dtype.itemsize:
@@ -58,19 +61,19 @@ def mm(ctx: Context, a: jax.Array, b: jax.Array, out_dtype: object = None) -> ja
     return cast(matrix_product(a, b), ctx.dtype)
 
 
-@op("_foreach_mm")
+@op("_foreach_mm", on_lists=True)
 def foreach_mm(ctx: Context, left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
     """_foreach_mm(Tensor[] self, Tensor[] mat2) -> Tensor[]"""
     return [cast(matrix_product(a, b), a.dtype) for a, b in zip(left, right, strict=True)]
 
 
-@op("addmm", "baddbmm", scalars=("beta", "alpha"))
+@op("addmm", "baddbmm", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addmm(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor, batched or not"""
     return accumulate(ctx, base, matrix_product(a, b), beta, alpha)
 
 
-@op("addmm.dtype", "baddbmm.dtype", scalars=("beta", "alpha"))
+@op("addmm.dtype", "baddbmm.dtype", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addmm_dtype(
     ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, out_dtype: object, *, beta: Number = 1, alpha: Number = 1
 ) -> jax.Array:
@@ -78,19 +81,19 @@ def addmm_dtype(
     return accumulate(ctx, base, matrix_product(cast(a, ctx.dtype), cast(b, ctx.dtype)), beta, alpha)
 
 
-@op("addbmm", scalars=("beta", "alpha"))
+@op("addbmm", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addbmm(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor, summed over the batch"""
     return accumulate(ctx, base, contract(a, b, ((0, 2), (0, 1))), beta, alpha)
 
 
-@op("mv")
+@op("mv", autocast=Autocast.LOWER)
 def mv(ctx: Context, matrix: jax.Array, vector: jax.Array) -> jax.Array:
     """mv(Tensor self, Tensor vec) -> Tensor"""
     return cast(contract(matrix, vector, ((1,), (0,))), ctx.dtype)
 
 
-@op("addmv", scalars=("beta", "alpha"))
+@op("addmv", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addmv(ctx: Context, base: jax.Array, matrix: jax.Array, vector: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     return accumulate(ctx, base, contract(matrix, vector, ((1,), (0,))), beta, alpha)
@@ -112,7 +115,7 @@ def vdot(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     return dot(ctx, _conjugate(a), b)
 
 
-@op("addr", scalars=("beta", "alpha"))
+@op("addr", scalars=("beta", "alpha"), autocast=Autocast.LOWER)
 def addr(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Number = 1, alpha: Number = 1) -> jax.Array:
     """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     column, row = lax.expand_dims(a, (1,)), lax.expand_dims(b, (0,))
@@ -124,14 +127,20 @@ def addr(ctx: Context, base: jax.Array, a: jax.Array, b: jax.Array, *, beta: Num
     return accumulate(ctx, base, outer, beta, alpha)
 
 
-@op("linear")
+@op("linear", autocast=Autocast.LOWER)
 def linear(ctx: Context, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
     product = contract(x, weight, ((x.ndim - 1,), (weight.ndim - 1,)))
     return cast(product, ctx.dtype) if bias is None else accumulate(ctx, bias, product, 1, 1)
 
 
-@op("linear_backward")
+def _linear_gradients(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> tuple[torch.Tensor | None, ...]:
+    """As asked for; torch's own promises a gradient of the bias with every one of the weight."""
+    shapes = (x.shape, weight.shape, weight.shape[:1])
+    return tuple(grad.new_empty(shape) if wanted else None for shape, wanted in zip(shapes, mask, strict=True))
+
+
+@op("linear_backward", shapes=_linear_gradients)
 def linear_backward(
     ctx: Context, x: jax.Array, grad: jax.Array, weight: jax.Array, output_mask: Sequence[bool]
 ) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
@@ -148,7 +157,7 @@ def linear_backward(
     return to_x, to_weight, to_bias
 
 
-@op("matmul")
+@op("matmul", autocast=Autocast.LOWER)
 def matmul(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     """matmul(Tensor self, Tensor other) -> Tensor: vectors, matrices and broadcast batches of them"""
     left = lax.expand_dims(a, (0,)) if a.ndim == 1 else a
@@ -158,6 +167,9 @@ def matmul(ctx: Context, a: jax.Array, b: jax.Array) -> jax.Array:
     lead = lax.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     product = matrix_product(expand(left, (*lead, *left.shape[-2:])), expand(right, (*lead, *right.shape[-2:])))
     return lax.reshape(cast(product, ctx.dtype), ctx.shape)
+
+
+without_lowering("einsum", "chain_matmul", "linalg_multi_dot", "linalg_vecdot", autocast=Autocast.LOWER)
 
 
 @op("_trilinear")

@@ -8,8 +8,9 @@ from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.ops import precision
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import cast, expand, full, is_complex
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 _INT32 = np.dtype(np.int32)
 
@@ -211,7 +212,7 @@ def solve(ctx: Context, a: jax.Array, b: jax.Array, *, left: bool = True, check_
     return _as_inferred(ctx, found, packed, pivots, _first_zero_pivot(packed))
 
 
-@op("linalg_inv_ex")
+@op("linalg_inv_ex", autocast=Autocast.FLOAT32)
 def inv(ctx: Context, a: jax.Array, *, check_errors: bool = False) -> tuple[jax.Array, ...]:
     """linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (inverse, info)"""
     if 0 in a.shape:
@@ -256,13 +257,16 @@ def cholesky_of(a: jax.Array, upper: bool) -> jax.Array:
     return conjugate(transposed(found)) if upper else found
 
 
-@op("cholesky")
+without_lowering("linalg_cholesky", "inverse", "linalg_inv", autocast=Autocast.FLOAT32)
+
+
+@op("cholesky", autocast=Autocast.FLOAT32)
 def cholesky(ctx: Context, a: jax.Array, upper: bool = False) -> jax.Array:
     """cholesky(Tensor self, bool upper=False) -> Tensor: NaN where torch raises"""
     return lax.full(ctx.shape, 0, ctx.dtype) if 0 in a.shape else cholesky_of(a, upper)
 
 
-@op("linalg_cholesky_ex")
+@op("linalg_cholesky_ex", autocast=Autocast.FLOAT32)
 def cholesky_ex(ctx: Context, a: jax.Array, *, upper: bool = False, check_errors: bool = False) -> tuple[jax.Array, ...]:
     """linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> (L, info): info is 1 for any failure"""
     if 0 in a.shape:
@@ -273,7 +277,7 @@ def cholesky_ex(ctx: Context, a: jax.Array, *, upper: bool = False, check_errors
     return _as_inferred(ctx, found, lax.convert_element_type(failed, _INT32))
 
 
-@op("cholesky_solve")
+@op("cholesky_solve", autocast=Autocast.FLOAT32)
 def cholesky_solve(ctx: Context, b: jax.Array, factor_: jax.Array, upper: bool = False) -> jax.Array:
     """cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor: A @ X = self with A from its factor"""
     if 0 in ctx.shape:
@@ -283,13 +287,13 @@ def cholesky_solve(ctx: Context, b: jax.Array, factor_: jax.Array, upper: bool =
     return triangular(factor_, triangular(factor_, b, upper=upper, adjoint=upper), upper=upper, adjoint=not upper)
 
 
-@op("cholesky_inverse")
+@op("cholesky_inverse", autocast=Autocast.FLOAT32)
 def cholesky_inverse(ctx: Context, factor_: jax.Array, upper: bool = False) -> jax.Array:
     """cholesky_inverse(Tensor self, bool upper=False) -> Tensor"""
     return cholesky_solve(ctx, identity(factor_.shape[-1], factor_.shape[:-2], np.dtype(factor_.dtype)), factor_, upper)
 
 
-@op("linalg_solve_triangular")
+@op("linalg_solve_triangular", autocast=Autocast.FLOAT32)
 def solve_triangular(ctx: Context, a: jax.Array, b: jax.Array, *, upper: bool, left: bool = True, unitriangular: bool = False) -> jax.Array:
     """linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, bool unitriangular=False) -> Tensor"""
     if 0 in ctx.shape:
@@ -298,7 +302,7 @@ def solve_triangular(ctx: Context, a: jax.Array, b: jax.Array, *, upper: bool, l
     return triangular(a, b, upper=upper, unit=unitriangular, left=left)
 
 
-@op("triangular_solve")
+@op("triangular_solve", autocast=Autocast.FLOAT32)
 def triangular_solve(
     ctx: Context, b: jax.Array, a: jax.Array, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[jax.Array, jax.Array]:

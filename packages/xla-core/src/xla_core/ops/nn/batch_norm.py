@@ -7,15 +7,18 @@ the frontend calls the functional form, which returns the new statistics, and wr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.cpu import staged
 from xla_core.ops.cpu.in_memory import channels_first, channels_last, in_memory
+from xla_core.ops.facts import HALF, Autocast
 from xla_core.ops.promote import Number, cast, compute_dtype, full
-from xla_core.ops.table import Context, op, scalar
+from xla_core.ops.table import Context, op, scalar, without_lowering
 
 Real = Number | jax.Array
 Maybe = jax.Array | None
@@ -26,9 +29,9 @@ def _once(x: jax.Array) -> jax.Array:
     return cast(channels_last(x), compute_dtype(x.dtype))
 
 
-def _repeatedly(x: jax.Array) -> jax.Array:
+def _repeatedly(ctx: Context, x: jax.Array) -> jax.Array:
     """The same of an array that is read several times: computed once."""
-    return cast(in_memory(channels_last(x)), compute_dtype(x.dtype))
+    return cast(in_memory(ctx, channels_last(x)), compute_dtype(x.dtype))
 
 
 def _spread(per_channel: jax.Array, like: jax.Array) -> jax.Array:
@@ -44,16 +47,16 @@ def _count(x: jax.Array) -> int:
     return x.size // x.shape[-1]
 
 
-def _total(x: jax.Array) -> jax.Array:
+def _total(ctx: Context, x: jax.Array) -> jax.Array:
     """The sum over all but the channels."""
-    return staged.total(x, range(x.ndim - 1))
+    return staged.total(ctx, x, range(x.ndim - 1))
 
 
-def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def moments(ctx: Context, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and sum of squared deviations per channel."""
-    mean = lax.div(_total(x), scalar(_count(x), x.dtype))
+    mean = lax.div(_total(ctx, x), scalar(_count(x), x.dtype))
     centred = lax.sub(x, _spread(mean, x))
-    return mean, _total(lax.mul(centred, centred))
+    return mean, _total(ctx, lax.mul(centred, centred))
 
 
 def _inverse_deviation(variance: jax.Array, eps: Real) -> jax.Array:
@@ -95,8 +98,8 @@ def _normalise(
         inverse = _inverse_deviation(variance, eps)
         after = running
     else:
-        wide = _repeatedly(x)
-        mean, squares = moments(wide)
+        wide = _repeatedly(ctx, x)
+        mean, squares = moments(ctx, wide)
         inverse = _inverse_deviation(lax.div(squares, scalar(_count(wide), wide.dtype)), eps)
         unbiased = lax.div(squares, scalar(_count(wide) - 1, wide.dtype))
         updates = [None if old is None else _blend(old, new, momentum) for old, new in zip(running, (mean, unbiased), strict=True)]
@@ -129,7 +132,12 @@ def batch_norm_no_stats(
     return _normalise(ctx, x, weight, bias, (None, None), True, momentum, eps)[0]
 
 
-@op("_native_batch_norm_legit_no_training", scalars=("momentum", "eps"))
+def _results_without_training(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Nothing is saved on the CPU; torch's own promises statistics on other devices."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(0), x.new_empty(0)
+
+
+@op("_native_batch_norm_legit_no_training", scalars=("momentum", "eps"), shapes=_results_without_training)
 def batch_norm_no_training(
     ctx: Context, x: jax.Array, weight: Maybe, bias: Maybe, running_mean: jax.Array, running_var: jax.Array, momentum: Real, eps: Real
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -183,14 +191,14 @@ def batch_norm_with_update_functional(
 
 
 def _gradients(
-    grad: jax.Array, x: jax.Array, mean: jax.Array, inverse: jax.Array, weight: Maybe, train: bool
+    ctx: Context, grad: jax.Array, x: jax.Array, mean: jax.Array, inverse: jax.Array, weight: Maybe, train: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradients of input, weight and bias, in the compute dtype."""
     count = scalar(_count(x), x.dtype)
-    to_bias = _total(grad)
+    to_bias = _total(ctx, grad)
     # The deviation, not the value, meets the gradient: means far from zero cancel before anything is summed.
     centred = lax.sub(x, _spread(mean, x))
-    along = _total(lax.mul(grad, centred))
+    along = _total(ctx, lax.mul(grad, centred))
     to_weight = lax.mul(along, inverse)
     slope = inverse if weight is None else lax.mul(inverse, cast(weight, x.dtype))
     if not train:
@@ -200,7 +208,17 @@ def _gradients(
     return lax.mul(lax.sub(level, lax.mul(centred, _spread(pull, x))), _spread(slope, x)), to_weight, to_bias
 
 
-@op("native_batch_norm_backward", scalars=("eps",))
+def _wanted_gradients(*args: Any) -> tuple[torch.Tensor | None, ...]:
+    """As asked for; torch's own promises the input's gradient always."""
+    found = torch.ops.aten.native_batch_norm_backward.default(*args)
+    return tuple(one if wanted else None for one, wanted in zip(found, args[-1], strict=True))
+
+
+without_lowering("batch_norm", autocast=Autocast.FLOAT32)
+
+
+# Accelerators keep statistics in float32, where the CPU's gradients want half precision.
+@op("native_batch_norm_backward", scalars=("eps",), shapes=_wanted_gradients, beyond_cpu=HALF)
 def native_batch_norm_backward(
     ctx: Context,
     grad: jax.Array,
@@ -216,15 +234,15 @@ def native_batch_norm_backward(
 ) -> tuple[Maybe, ...]:
     """native_batch_norm_backward(grad_out, input, weight?, running and saved statistics?, bool train, float eps, bool[3] output_mask)"""
     dtype = compute_dtype(x.dtype)
-    grad, x = _repeatedly(grad), _repeatedly(x)
+    grad, x = _repeatedly(ctx, grad), _repeatedly(ctx, x)
     if train and save_mean is not None and save_invstd is not None:
         mean, inverse = cast(save_mean, dtype), cast(save_invstd, dtype)
     elif running_mean is not None and running_var is not None:
         mean, inverse = cast(running_mean, dtype), _inverse_deviation(cast(running_var, dtype), eps)
     else:
-        mean, squares = moments(x)
+        mean, squares = moments(ctx, x)
         inverse = _inverse_deviation(lax.div(squares, scalar(_count(x), dtype)), eps)
-    to_x, *others = _gradients(grad, x, mean, inverse, weight, train)
+    to_x, *others = _gradients(ctx, grad, x, mean, inverse, weight, train)
     found = (channels_first(to_x), *others)
     inferred = zip(found, ctx.out, output_mask, strict=True)
     return tuple(cast(g, np.dtype(out.dtype)) if wanted and out is not None else None for g, out, wanted in inferred)
@@ -252,8 +270,8 @@ def batch_norm_backward(
 @op("batch_norm_stats", scalars=("eps",))
 def batch_norm_stats(ctx: Context, x: jax.Array, eps: Real) -> tuple[jax.Array, jax.Array]:
     """batch_norm_stats(Tensor input, float eps) -> (mean, inverse deviation)"""
-    wide = _repeatedly(x)
-    mean, squares = moments(wide)
+    wide = _repeatedly(ctx, x)
+    mean, squares = moments(ctx, wide)
     return _as_inferred(ctx, 0, mean), _as_inferred(ctx, 1, _inverse_deviation(lax.div(squares, scalar(_count(wide), wide.dtype)), eps))
 
 
@@ -278,9 +296,9 @@ def batch_norm_backward_reduce(
 ) -> tuple[Maybe, ...]:
     """batch_norm_backward_reduce(...) -> (sum_dy, sum_dy_xmu, grad_weight, grad_bias)"""
     dtype = compute_dtype(x.dtype)
-    grad, x = _repeatedly(grad), _once(x)
+    grad, x = _repeatedly(ctx, grad), _once(x)
     centred = lax.sub(x, _spread(cast(mean, dtype), x))
-    total, along = _total(grad), _total(lax.mul(grad, centred))
+    total, along = _total(ctx, grad), _total(ctx, lax.mul(grad, centred))
     found = (total, along, lax.mul(along, cast(invstd, dtype)), total)
     wanted = (input_g, input_g, weight_g, bias_g)
     return tuple(_as_inferred(ctx, i, value) if want else None for i, (value, want) in enumerate(zip(found, wanted, strict=True)))

@@ -12,12 +12,13 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import iota_along
+from xla_core.ops.facts import Autocast
 from xla_core.ops.index.index import take_along
 from xla_core.ops.index.scatter import scatter_along
 from xla_core.ops.internal import define
 from xla_core.ops.promote import cast, expand, full
 from xla_core.ops.reduce.scan import log_add_exp
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 _INT64 = np.dtype(np.int64)
 _NEVER = float("-inf")
@@ -39,6 +40,7 @@ define(
     "Tensor log_alpha, int longest, int blank, bool zero_infinity) -> Tensor",
     lambda grad, log_probs, *_: log_probs.new_empty(log_probs.shape),
 )
+without_lowering("ctc_loss", autocast=Autocast.FLOAT32)
 
 
 def _labels(targets: jax.Array, lengths: jax.Array, longest: int, blank: int) -> jax.Array:

@@ -197,6 +197,6 @@ def _renorm(ctx: Context, weight: jax.Array, indices: jax.Array, max_norm: Any, 
     index = lax.reshape(indices, (indices.size,))
     ctx.check(Fault.INDEX, outside(index, weight.shape[0]), index, 0, weight.shape[0])
     named = lax.gt(_add_up(full(1, index.shape, np.dtype(np.int32)), index, weight.shape[0]), full(0, weight.shape[:1], np.dtype(np.int32)))
-    factor = shrink(norm_over(wide, norm_type, (1,)), max_norm)
+    factor = shrink(norm_over(ctx, wide, norm_type, (1,)), max_norm)
     factor = lax.select(named, factor, lax.full_like(factor, 1))
     return cast(lax.mul(wide, _rows_like(factor, wide.shape)), ctx.dtype)

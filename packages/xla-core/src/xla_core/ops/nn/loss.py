@@ -11,8 +11,9 @@ from jax import lax
 
 from xla_core.ops.checks import Fault, not_a_share, outside
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import Number, broadcast, cast, compute_dtype, expand, full
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 Real = Number | jax.Array
 
@@ -29,15 +30,15 @@ def _const(value: Real, like: jax.Array) -> jax.Array:
     return full(value, like.shape, like.dtype)
 
 
-def _total(x: jax.Array) -> jax.Array:
-    return staged.total(x, tuple(range(x.ndim)))
+def _total(ctx: Context, x: jax.Array) -> jax.Array:
+    return staged.total(ctx, x, tuple(range(x.ndim)))
 
 
 def _reduce(ctx: Context, values: jax.Array, reduction: int) -> jax.Array:
     """Losses per element as the result that `reduction` asks for."""
     if reduction == Reduction.NONE:
         return cast(values, ctx.dtype)
-    total = _total(values)
+    total = _total(ctx, values)
     return cast(lax.div(total, _const(values.size, total)) if reduction == Reduction.MEAN else total, ctx.dtype)
 
 
@@ -52,10 +53,10 @@ def _wide(ctx: Context, *tensors: jax.Array) -> list[jax.Array]:
 
 
 def _pointwise(name: str, scalars: tuple[str, ...] = ()) -> Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]:
-    """Register `loss(x, target, *parameters)` for rows called (self, target, reduction, *parameters)."""
+    """Register `loss(x, target, *parameters)` for rows called (self, target, reduction, *parameters); autocast runs them in float32."""
 
     def add(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        @op(name, scalars=scalars)
+        @op(name, scalars=scalars, autocast=Autocast.FLOAT32)
         def lowering(ctx: Context, x: jax.Array, target: jax.Array, reduction: int = 1, *parameters: Real, **named: Real) -> jax.Array:
             return _reduce(ctx, loss(*_wide(ctx, x, target), *parameters, **named), reduction)
 
@@ -77,6 +78,13 @@ def _pointwise_backward(name: str, scalars: tuple[str, ...] = ()) -> Callable[[C
         return slope
 
     return add
+
+
+without_lowering(
+    *("cosine_embedding_loss", "cross_entropy_loss", "hinge_embedding_loss", "kl_div", "l1_loss", "margin_ranking_loss"),
+    *("nll_loss", "nll_loss2d", "nll_loss_nd", "poisson_nll_loss", "triplet_margin_loss"),
+    autocast=Autocast.FLOAT32,
+)
 
 
 @_pointwise("mse_loss")
@@ -139,7 +147,7 @@ def _times(values: jax.Array, weight: jax.Array | None) -> jax.Array:
     return values if weight is None else lax.mul(values, expand(cast(weight, values.dtype), values.shape))
 
 
-@op("binary_cross_entropy")
+@op("binary_cross_entropy", autocast=Autocast.FLOAT32)
 def binary_cross_entropy(ctx: Context, x: jax.Array, target: jax.Array, weight: jax.Array | None = None, reduction: int = 1) -> jax.Array:
     """binary_cross_entropy(self, target, Tensor? weight=None, int reduction=1) -> Tensor: logarithms no lower than -100"""
     x, target = _wide(ctx, x, target)
@@ -161,7 +169,7 @@ def binary_cross_entropy_backward(
     return cast(_weighted(grad, _times(lax.div(lax.sub(x, target), spread), weight), reduction), ctx.dtype)
 
 
-@op("binary_cross_entropy_with_logits")
+@op("binary_cross_entropy_with_logits", autocast=Autocast.FLOAT32)
 def binary_cross_entropy_with_logits(
     ctx: Context, x: jax.Array, target: jax.Array, weight: jax.Array | None = None, pos_weight: jax.Array | None = None, reduction: int = 1
 ) -> jax.Array:
@@ -208,7 +216,8 @@ def _batched(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x, target) if x.ndim > 1 else (lax.expand_dims(x, (0,)), lax.reshape(target, (1,)))
 
 
-@op("nll_loss_forward", "nll_loss2d_forward")
+@op("nll_loss_forward", shown_as="aten::nll_loss")
+@op("nll_loss2d_forward")
 def nll_loss_forward(
     ctx: Context, x: jax.Array, target: jax.Array, weight: jax.Array | None, reduction: int, ignore_index: int
 ) -> tuple[jax.Array, jax.Array]:
@@ -216,10 +225,10 @@ def nll_loss_forward(
     wide, target = _batched(cast(x, compute_dtype(ctx.dtype)), target)
     safe, each = _class_weights(wide, target, weight, ignore_index)
     ctx.check(Fault.TARGET, outside(safe, wide.shape[1]), safe, wide.shape[1])
-    values, total = _nll_values(wide, safe, each), _total(each)
+    values, total = _nll_values(wide, safe, each), _total(ctx, each)
     if reduction == Reduction.NONE and x.ndim > 1:
         return cast(values, ctx.dtype), lax.full((), 0, ctx.dtype)
-    loss = _total(values)
+    loss = _total(ctx, values)
     return cast(lax.div(loss, total) if reduction == Reduction.MEAN else loss, ctx.dtype), cast(total, ctx.dtype)
 
 

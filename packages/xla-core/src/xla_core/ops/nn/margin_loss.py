@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.checks import Fault, outside
+from xla_core.ops.facts import Autocast
 from xla_core.ops.nn.loss import Reduction
 from xla_core.ops.promote import Number, cast, compute_dtype, full
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 Real = Number | jax.Array
 
@@ -61,7 +63,7 @@ def _per_target(weight: jax.Array | None, target: jax.Array, shape: tuple[int, .
     return _spread(lax.div(chosen, full(shape[1], chosen.shape, dtype)), shape)
 
 
-@op("multi_margin_loss", scalars=("margin",))
+@op("multi_margin_loss", scalars=("margin",), autocast=Autocast.FLOAT32)
 def multi_margin_loss(
     ctx: Context, x: jax.Array, target: jax.Array, p: float = 1, margin: Real = 1, weight: jax.Array | None = None, reduction: int = 1
 ) -> jax.Array:
@@ -116,7 +118,15 @@ def _label_violations(x: jax.Array, one_hot: jax.Array, labelled: jax.Array) -> 
     return lax.select(counted, short, lax.full_like(short, 0))
 
 
-@op("multilabel_margin_loss_forward")
+def _label_margin_results(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One example without a batch gives a number; torch's own promises a vector."""
+    return x.new_empty(x.shape[:1] if x.dim() > 1 and not reduction else ()), x.new_empty(target.shape)
+
+
+without_lowering("multilabel_margin_loss", autocast=Autocast.FLOAT32)
+
+
+@op("multilabel_margin_loss_forward", shapes=_label_margin_results)
 def multilabel_margin_loss_forward(ctx: Context, x: jax.Array, target: jax.Array, reduction: int) -> tuple[jax.Array, jax.Array]:
     """multilabel_margin_loss_forward(Tensor self, Tensor target, int reduction) -> (Tensor output, Tensor is_target)"""
     shape = target.shape

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.checks import Fault, outside
+from xla_core.ops.facts import Autocast
 from xla_core.ops.nn.conv.shape import spatial_arguments
 from xla_core.ops.nn.windows import (
     Slide,
@@ -28,7 +29,7 @@ from xla_core.ops.nn.windows import (
     slides,
 )
 from xla_core.ops.promote import cast, compute_dtype, is_float, lowest
-from xla_core.ops.table import Context, Lowering, op
+from xla_core.ops.table import Context, Lowering, op, without_lowering
 
 Pair = tuple[jax.Array, jax.Array]
 # With more covering windows than this a scatter is faster than looking each of them up.
@@ -272,3 +273,4 @@ _ROWS: dict[str, Lowering] = {
 for _rank in (2, 3):
     for _name, _lowering in _ROWS.items():
         op(_name.format(_rank))(of_rank(_rank, _lowering))
+without_lowering("max_pool2d", autocast=Autocast.LOWER)

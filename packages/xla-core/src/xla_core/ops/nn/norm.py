@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import HALF
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full
 from xla_core.ops.table import Context, op
 
@@ -17,18 +18,18 @@ Real = Number | jax.Array
 Maybe = jax.Array | None
 
 
-def _mean(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+def _mean(ctx: Context, x: jax.Array, axes: Sequence[int]) -> jax.Array:
     """Mean over `axes`, which stay as dimensions of size 1."""
     count = math.prod(x.shape[i] for i in axes)
-    total = lax.expand_dims(staged.total(x, tuple(axes)), tuple(axes))
+    total = lax.expand_dims(staged.total(ctx, x, tuple(axes)), tuple(axes))
     return lax.div(total, full(count, total.shape, x.dtype))
 
 
-def _centre(x: jax.Array, axes: Sequence[int], eps: Real) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _centre(ctx: Context, x: jax.Array, axes: Sequence[int], eps: Real) -> tuple[jax.Array, jax.Array, jax.Array]:
     """x - mean, the mean, and the inverse standard deviation over `axes`; the last two keep the axes with size 1."""
-    mean = _mean(x, axes)
+    mean = _mean(ctx, x, axes)
     centred = lax.sub(x, expand(mean, x.shape))
-    variance = _mean(lax.mul(centred, centred), axes)
+    variance = _mean(ctx, lax.mul(centred, centred), axes)
     return centred, mean, lax.rsqrt(lax.add(variance, full(eps, variance.shape, x.dtype)))
 
 
@@ -45,10 +46,10 @@ def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
     return value if out is None else lax.reshape(cast(value, np.dtype(out.dtype)), out.shape)
 
 
-def _normalised_gradient(grad: jax.Array, unit: jax.Array, rstd: jax.Array, axes: Sequence[int]) -> jax.Array:
+def _normalised_gradient(ctx: Context, grad: jax.Array, unit: jax.Array, rstd: jax.Array, axes: Sequence[int]) -> jax.Array:
     """The gradient through normalised values `unit`: without its mean and without its part along them."""
-    along = lax.mul(unit, expand(_mean(lax.mul(grad, unit), axes), unit.shape))
-    level = lax.sub(grad, expand(_mean(grad, axes), unit.shape))
+    along = lax.mul(unit, expand(_mean(ctx, lax.mul(grad, unit), axes), unit.shape))
+    level = lax.sub(grad, expand(_mean(ctx, grad, axes), unit.shape))
     return lax.mul(lax.sub(level, along), expand(rstd, unit.shape))
 
 
@@ -58,12 +59,12 @@ def native_layer_norm(
 ) -> tuple[jax.Array, ...]:
     """native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (output, mean, rstd)"""
     axes = range(x.ndim - len(normalized_shape), x.ndim)
-    centred, mean, rstd = _centre(cast(x, compute_dtype(x.dtype)), axes, eps)
+    centred, mean, rstd = _centre(ctx, cast(x, compute_dtype(x.dtype)), axes, eps)
     output = _scaled(lax.mul(centred, expand(rstd, x.shape)), weight, bias)
     return cast(output, ctx.dtype), _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, rstd)
 
 
-@op("native_layer_norm_backward")
+@op("native_layer_norm_backward", beyond_cpu=HALF)  # its statistics are in float32, as those of batch normalisation
 def native_layer_norm_backward(
     ctx: Context,
     grad: jax.Array,
@@ -82,11 +83,11 @@ def native_layer_norm_backward(
     unit = lax.mul(lax.sub(x, expand(mean, x.shape)), expand(rstd, x.shape))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
-        to_x = _as_inferred(ctx, 0, _normalised_gradient(_scaled(grad, weight), unit, rstd, axes))
+        to_x = _as_inferred(ctx, 0, _normalised_gradient(ctx, _scaled(grad, weight), unit, rstd, axes))
     if output_mask[1] and weight is not None:
-        to_weight = _as_inferred(ctx, 1, staged.total(lax.mul(grad, unit), rows))
+        to_weight = _as_inferred(ctx, 1, staged.total(ctx, lax.mul(grad, unit), rows))
     if output_mask[2] and bias is not None:
-        to_bias = _as_inferred(ctx, 2, staged.total(grad, rows))
+        to_bias = _as_inferred(ctx, 2, staged.total(ctx, grad, rows))
     return to_x, to_weight, to_bias
 
 
@@ -105,7 +106,7 @@ def native_group_norm(
 ) -> tuple[jax.Array, ...]:
     """native_group_norm(input, weight?, bias?, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (output, mean, rstd)"""
     split = _grouped(x, n, c, hxw, group)
-    centred, mean, rstd = _centre(split, (2, 3), eps)
+    centred, mean, rstd = _centre(ctx, split, (2, 3), eps)
     output = _scaled(lax.mul(centred, expand(rstd, split.shape)), _by_channel(weight, group), _by_channel(bias, group))
     return lax.reshape(cast(output, ctx.dtype), ctx.shape), _as_inferred(ctx, 1, mean), _as_inferred(ctx, 2, rstd)
 
@@ -129,18 +130,18 @@ def native_group_norm_backward(
     mean, rstd = (lax.reshape(cast(v, split.dtype), (n, group, 1, 1)) for v in (mean, rstd))
     unit = lax.mul(lax.sub(split, expand(mean, split.shape)), expand(rstd, split.shape))
     # All that is summed are these two: each sum over the maps is kernels of its own, to be compiled and to read the maps again.
-    level, along = (lax.expand_dims(staged.total(each, (3,)), (3,)) for each in (grad, lax.mul(grad, unit)))
+    level, along = (lax.expand_dims(staged.total(ctx, each, (3,)), (3,)) for each in (grad, lax.mul(grad, unit)))
     to_x = to_weight = to_bias = None
     if output_mask[0]:
         factor, count = _by_channel(weight, group), full(c // group * hxw, mean.shape, split.dtype)
-        level_of_group, along_of_group = (lax.div(_kept_sum(_scaled(each, factor), (2,)), count) for each in (level, along))
+        level_of_group, along_of_group = (lax.div(_kept_sum(ctx, _scaled(each, factor), (2,)), count) for each in (level, along))
         centred = lax.sub(_scaled(grad, factor), expand(level_of_group, grad.shape))
         inward = lax.mul(unit, expand(along_of_group, unit.shape))
         to_x = _as_inferred(ctx, 0, lax.mul(lax.sub(centred, inward), expand(rstd, unit.shape)))
     if output_mask[1]:
-        to_weight = _as_inferred(ctx, 1, staged.total(along, (0, 3)))
+        to_weight = _as_inferred(ctx, 1, staged.total(ctx, along, (0, 3)))
     if output_mask[2]:
-        to_bias = _as_inferred(ctx, 2, staged.total(level, (0, 3)))
+        to_bias = _as_inferred(ctx, 2, staged.total(ctx, level, (0, 3)))
     return to_x, to_weight, to_bias
 
 
@@ -152,7 +153,7 @@ def fused_rms_norm(
     axes = range(x.ndim - len(normalized_shape), x.ndim)
     wide = cast(x, compute_dtype(x.dtype))
     small = float(np.finfo(wide.dtype).eps) if eps is None else eps
-    squares = _mean(lax.mul(wide, wide), axes)
+    squares = _mean(ctx, lax.mul(wide, wide), axes)
     rstd = lax.rsqrt(lax.add(squares, full(small, squares.shape, wide.dtype)))
     output = _scaled(lax.mul(wide, expand(rstd, x.shape)), weight)
     return cast(output, ctx.dtype), _as_inferred(ctx, 1, rstd)
@@ -176,10 +177,10 @@ def fused_rms_norm_backward(
     to_x = to_weight = None
     if output_mask[0]:
         scaled = _scaled(grad, weight)
-        along = lax.mul(unit, expand(_mean(lax.mul(scaled, unit), axes), x.shape))
+        along = lax.mul(unit, expand(_mean(ctx, lax.mul(scaled, unit), axes), x.shape))
         to_x = _as_inferred(ctx, 0, lax.mul(lax.sub(scaled, along), expand(rstd, x.shape)))
     if output_mask[1] and weight is not None:
-        to_weight = _as_inferred(ctx, 1, staged.total(lax.mul(grad, unit), rows))
+        to_weight = _as_inferred(ctx, 1, staged.total(ctx, lax.mul(grad, unit), rows))
     return to_x, to_weight
 
 
@@ -187,27 +188,27 @@ def _others(x: jax.Array, dim: int) -> tuple[int, ...]:
     return tuple(i for i in range(x.ndim) if i != dim % x.ndim)
 
 
-def _kept_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    return lax.expand_dims(staged.total(x, axes), axes)
+def _kept_sum(ctx: Context, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return lax.expand_dims(staged.total(ctx, x, axes), axes)
 
 
 @op("_weight_norm_interface")
 def weight_norm(ctx: Context, v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax.Array, jax.Array]:
     """_weight_norm_interface(Tensor v, Tensor g, int dim=0) -> (g * v / norm, norm), the norm over all dimensions but `dim`"""
     wide = cast(v, compute_dtype(v.dtype))
-    norm = lax.sqrt(_kept_sum(lax.mul(wide, wide), _others(v, dim)))
+    norm = lax.sqrt(_kept_sum(ctx, lax.mul(wide, wide), _others(v, dim)))
     factor = lax.div(lax.reshape(cast(g, wide.dtype), norm.shape), norm)
     return cast(lax.mul(wide, expand(factor, v.shape)), ctx.dtype), _as_inferred(ctx, 1, norm)
 
 
-@op("_weight_norm_interface_backward")
+@op("_weight_norm_interface_backward", beyond_cpu=HALF)
 def weight_norm_backward(
     ctx: Context, grad: jax.Array, v: jax.Array, g: jax.Array, norms: jax.Array, dim: int
 ) -> tuple[jax.Array, jax.Array]:
     """_weight_norm_interface_backward(grad_w, saved_v, saved_g, saved_norms, int dim) -> (grad of v, grad of g)"""
     dtype, axes = compute_dtype(v.dtype), _others(v, dim)
     grad, v = cast(grad, dtype), cast(v, dtype)
-    along = _kept_sum(lax.mul(grad, v), axes)
+    along = _kept_sum(ctx, lax.mul(grad, v), axes)
     g, norms = (lax.reshape(cast(x, dtype), along.shape) for x in (g, norms))
     inward = lax.mul(v, expand(lax.div(along, lax.mul(norms, norms)), v.shape))
     to_v = lax.mul(expand(lax.div(g, norms), v.shape), lax.sub(grad, inward))

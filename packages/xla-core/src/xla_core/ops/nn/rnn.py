@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
+import torch
 from jax import lax
+from torch import Tensor
 
+from xla_core.ops.facts import TorchKernel
 from xla_core.ops.promote import cast, compute_dtype, expand
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 Maybe = jax.Array | None
 
@@ -31,7 +36,25 @@ def _as(like: jax.Array | np.dtype, *values: jax.Array) -> list[jax.Array]:
     return [cast(value, dtype) for value in values]
 
 
-@op("_thnn_fused_lstm_cell")
+def _lstm_results(gates: Tensor, hidden: Tensor, cx: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)
+
+
+def _gru_results(gates: Tensor, hidden: Tensor, hx: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _gru_gradients(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor | None, ...]:
+    gates = grad.new_empty(grad.shape[0], 3 * grad.shape[1])
+    bias = gates[0] if has_bias else None
+    return gates, gates, grad, bias, bias
+
+
+without_lowering("_pack_padded_sequence", kernel=TorchKernel.OF_PARTS)  # by lengths that stay on the CPU
+
+
+# Torch has these cells not on meta tensors, and not on the CPU.
+@op("_thnn_fused_lstm_cell", shapes=_lstm_results)
 def lstm_cell(
     ctx: Context, input_gates: jax.Array, hidden_gates: jax.Array, cx: jax.Array, input_bias: Maybe = None, hidden_bias: Maybe = None
 ) -> tuple[jax.Array, ...]:
@@ -73,7 +96,7 @@ def lstm_cell_backward(
     return grad_gates, grad_cx, None if to_bias is None else cast(to_bias, np.dtype(workspace.dtype))
 
 
-@op("_thnn_fused_gru_cell")
+@op("_thnn_fused_gru_cell", shapes=_gru_results)
 def gru_cell(
     ctx: Context, input_gates: jax.Array, hidden_gates: jax.Array, hx: jax.Array, input_bias: Maybe = None, hidden_bias: Maybe = None
 ) -> tuple[jax.Array, jax.Array]:
@@ -87,7 +110,7 @@ def gru_cell(
     return hy, kept
 
 
-@op("_thnn_fused_gru_cell_backward")
+@op("_thnn_fused_gru_cell_backward", shapes=_gru_gradients)
 def gru_cell_backward(ctx: Context, grad_hy: jax.Array, workspace: jax.Array, has_bias: bool) -> tuple[Maybe, ...]:
     """_thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias) -> gradients of both gates, hx, both biases"""
     dtype = compute_dtype(np.dtype(workspace.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from xla_core.ops.table import TABLE, Context, Lowering, op
 
 Value = Number | jax.Array
 Arrays = list[jax.Array]
+_op = partial(op, on_lists=True)
 
 UNARY = (
     "abs acos asin atan ceil clone cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 max "
@@ -38,7 +40,7 @@ def mapped(ctx: Context, row: str, *operands: Sequence[Any], **keywords: Any) ->
     """The lowering of `aten::<row>`, once per position of `operands`."""
     lower: Lowering = TABLE[f"aten::{row}"].lower
     columns = zip(ctx.out, *operands, strict=True)
-    return [lower(Context((inferred,)), *column, **keywords) for inferred, *column in columns]
+    return [lower(ctx.alone(inferred), *column, **keywords) for inferred, *column in columns]
 
 
 def repeated(value: Any, tensors: Sequence[Any]) -> list[Any]:
@@ -47,7 +49,7 @@ def repeated(value: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _register_unary(name: str) -> None:
-    @op(f"_foreach_{name}")
+    @_op(f"_foreach_{name}")
     def lower(ctx: Context, self: Arrays, **_: Any) -> Arrays:
         return mapped(ctx, name, self)
 
@@ -58,15 +60,15 @@ def _register_binary(name: str, row: str) -> None:
     # The exponent decides which program is best (x * x for 2), so it stays a constant.
     scalars = () if name == "pow" else ("scalar", "scalars")
 
-    @op(f"_foreach_{name}.Scalar", scalars=scalars)
+    @_op(f"_foreach_{name}.Scalar", scalars=scalars)
     def with_scalar(ctx: Context, self: Arrays, scalar: Value) -> Arrays:
         return mapped(ctx, row, self, repeated(scalar, self))
 
-    @op(f"_foreach_{name}.ScalarList", scalars=scalars)
+    @_op(f"_foreach_{name}.ScalarList", scalars=scalars)
     def with_scalars(ctx: Context, self: Arrays, scalars: Iterable[Value]) -> Arrays:
         return mapped(ctx, row, self, list(scalars))
 
-    @op(f"_foreach_{name}.List", scalars=("alpha",))
+    @_op(f"_foreach_{name}.List", scalars=("alpha",))
     def with_list(ctx: Context, self: Arrays, other: Arrays, **alpha: Value) -> Arrays:
         return mapped(ctx, row, self, other, **alpha)
 
@@ -77,25 +79,25 @@ for _name, _row in BINARY.items():
     _register_binary(_name, _row)
 
 
-@op("_foreach_add.Tensor", scalars=("alpha",))
+@_op("_foreach_add.Tensor", scalars=("alpha",))
 def _add_tensor(ctx: Context, self: Arrays, other: jax.Array, *, alpha: Value = 1) -> Arrays:
     """_foreach_add.Tensor(Tensor[] self, Tensor other, *, Scalar alpha=1) -> Tensor[]."""
     return mapped(ctx, "add.Tensor", self, repeated(other, self), alpha=alpha)
 
 
-@op("_foreach_mul.Tensor")
+@_op("_foreach_mul.Tensor")
 def _mul_tensor(ctx: Context, self: Arrays, other: jax.Array) -> Arrays:
     """_foreach_mul.Tensor(Tensor[] self, Tensor other) -> Tensor[]."""
     return mapped(ctx, "mul.Tensor", self, repeated(other, self))
 
 
-@op("_foreach_div.Tensor")
+@_op("_foreach_div.Tensor")
 def _div_tensor(ctx: Context, self: Arrays, other: jax.Array) -> Arrays:
     """_foreach_div.Tensor(Tensor[] self, Tensor other) -> Tensor[]."""
     return mapped(ctx, "div.Tensor", self, repeated(other, self))
 
 
-@op("_foreach_pow.ScalarAndTensor", scalars=("self",))
+@_op("_foreach_pow.ScalarAndTensor", scalars=("self",))
 def _pow_scalar_and_tensor(ctx: Context, self: Value, exponent: Arrays) -> Arrays:
     """_foreach_pow.ScalarAndTensor(Scalar self, Tensor[] exponent) -> Tensor[]."""
     return mapped(ctx, "pow.Scalar", repeated(self, exponent), exponent)
@@ -107,17 +109,17 @@ def _register_ternary(name: str) -> None:
     def each(ctx: Context, tensors: tuple[Arrays, Arrays, Arrays], factors: Sequence[Value]) -> Arrays:
         lower = TABLE[f"aten::{name}"].lower
         columns = zip(ctx.out, *tensors, factors, strict=True)
-        return [lower(Context((inferred,)), x, y, z, value=factor) for inferred, x, y, z, factor in columns]
+        return [lower(ctx.alone(inferred), x, y, z, value=factor) for inferred, x, y, z, factor in columns]
 
-    @op(f"_foreach_{name}.Scalar", scalars=("value",))
+    @_op(f"_foreach_{name}.Scalar", scalars=("value",))
     def with_scalar(ctx: Context, self: Arrays, tensor1: Arrays, tensor2: Arrays, value: Value = 1) -> Arrays:
         return each(ctx, (self, tensor1, tensor2), repeated(value, self))
 
-    @op(f"_foreach_{name}.ScalarList", scalars=("scalars",))
+    @_op(f"_foreach_{name}.ScalarList", scalars=("scalars",))
     def with_scalars(ctx: Context, self: Arrays, tensor1: Arrays, tensor2: Arrays, scalars: Iterable[Value]) -> Arrays:
         return each(ctx, (self, tensor1, tensor2), list(scalars))
 
-    @op(f"_foreach_{name}.Tensor")
+    @_op(f"_foreach_{name}.Tensor")
     def with_vector(ctx: Context, self: Arrays, tensor1: Arrays, tensor2: Arrays, scalars: jax.Array) -> Arrays:
         return each(ctx, (self, tensor1, tensor2), [lax.index_in_dim(scalars, i, keepdims=False) for i in range(len(self))])
 
@@ -126,31 +128,31 @@ for _name in ("addcmul", "addcdiv"):
     _register_ternary(_name)
 
 
-@op("_foreach_lerp.List")
+@_op("_foreach_lerp.List")
 def _lerp_list(ctx: Context, self: Arrays, tensors1: Arrays, weights: Arrays) -> Arrays:
     """_foreach_lerp.List(Tensor[] self, Tensor[] tensors1, Tensor[] weights) -> Tensor[]."""
     return mapped(ctx, "lerp.Tensor", self, tensors1, weights)
 
 
-@op("_foreach_lerp.ScalarList", scalars=("weight",))
+@_op("_foreach_lerp.ScalarList", scalars=("weight",))
 def _lerp_scalars(ctx: Context, self: Arrays, tensors1: Arrays, weight: Iterable[Value]) -> Arrays:
     """_foreach_lerp.ScalarList(Tensor[] self, Tensor[] tensors1, Scalar[] weight) -> Tensor[]."""
     return mapped(ctx, "lerp.Scalar", self, tensors1, list(weight))
 
 
-@op("_foreach_lerp.Scalar", scalars=("weight",))
+@_op("_foreach_lerp.Scalar", scalars=("weight",))
 def _lerp_scalar(ctx: Context, self: Arrays, tensors1: Arrays, weight: Value) -> Arrays:
     """_foreach_lerp.Scalar(Tensor[] self, Tensor[] tensors1, Scalar weight) -> Tensor[]."""
     return mapped(ctx, "lerp.Scalar", self, tensors1, repeated(weight, self))
 
 
-@op("_foreach_copy")
+@_op("_foreach_copy")
 def _copy(ctx: Context, self: Arrays, src: Arrays, non_blocking: bool = False) -> Arrays:
     """_foreach_copy(Tensor[] self, Tensor[] src, bool non_blocking=False) -> Tensor[]."""
     return mapped(ctx, "copy", self, src)
 
 
-@op("_foreach_norm.Scalar")
+@_op("_foreach_norm.Scalar")
 def _norm(ctx: Context, self: Arrays, ord: float = 2, dtype: Any = None) -> Arrays:
     """_foreach_norm.Scalar(Tensor[] self, Scalar ord=2, ScalarType? dtype=None) -> Tensor[]."""
     return mapped(ctx, "linalg_vector_norm", self, ord=ord)
@@ -161,7 +163,7 @@ def _power_sum(ctx: Context, x: jax.Array, order: float) -> jax.Array:
     return cast(lax.reduce_sum(power(size.dtype, size, order), tuple(range(x.ndim))), ctx.dtype)
 
 
-@op("_foreach_powsum.Scalar")
+@_op("_foreach_powsum.Scalar")
 def _powsum(ctx: Context, self: Arrays, ord: float = 2, dtype: Any = None) -> Arrays:
     """_foreach_powsum.Scalar(Tensor[] self, Scalar ord=2, ScalarType? dtype=None) -> Tensor[]."""
-    return [_power_sum(Context((inferred,)), x, ord) for inferred, x in zip(ctx.out, self, strict=True)]
+    return [_power_sum(ctx.alone(inferred), x, ord) for inferred, x in zip(ctx.out, self, strict=True)]

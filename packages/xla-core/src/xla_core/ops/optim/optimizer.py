@@ -66,7 +66,7 @@ class _Update:
         return (param, mean, square) if largest is None else (param, mean, square, largest)
 
 
-@op("xla_core::adam", scalars=("step_sizes", "roots", "weight", "beta2", "value", "eps", "decay", "shrink"))
+@op("xla_core::adam", scalars=("step_sizes", "roots", "weight", "beta2", "value", "eps", "decay", "shrink"), on_lists=True)
 def _adam(
     ctx: Context, self: Arrays, grads: Arrays, means: Arrays, squares: Arrays, largest: Arrays,
     step_sizes: Sequence[Value], roots: Sequence[Value], *shared: Any,
@@ -76,5 +76,5 @@ def _adam(
     sizes, divisors = (list(numbers) * (count if len(numbers) == 1 else 1) for numbers in (step_sizes, roots))
     bounds: Sequence[jax.Array | None] = largest or [None] * count
     columns = zip(ctx.out, self, grads, means, squares, bounds, sizes, divisors, strict=False)  # `out` is longer
-    rows = [update.of(Context((inferred,)), *column) for inferred, *column in columns]
+    rows = [update.of(ctx.alone(inferred), *column) for inferred, *column in columns]
     return [row[kind] for kind in range(4 if largest else 3) for row in rows]

@@ -37,7 +37,8 @@ def _between(sample: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype
     return lax.select(lax.lt(rounded_low, rounded_high), lax.min(value, lax.nextafter(rounded_high, rounded_low)), value)
 
 
-@op("rand", "rand.generator", "rand_like", "rand_like.generator", random=True)
+@op("rand", "rand.generator", random=True)
+@op("rand_like", "rand_like.generator", random=True, keeps_sharding=True)
 def rand(ctx: Context, *_: Any, **__: Any) -> jax.Array:
     """rand(SymInt[] size, *, ScalarType? dtype=None) -> Tensor; in [0, 1)."""
     if is_float(ctx.dtype):
@@ -59,7 +60,8 @@ def uniform(ctx: Context, _: jax.Array, *bounds: Value, **named: Any) -> jax.Arr
     return lax.complex(*parts) if is_complex(ctx.dtype) else next(parts)
 
 
-@op("randn", "randn.generator", "randn_like", "randn_like.generator", random=True)
+@op("randn", "randn.generator", random=True)
+@op("randn_like", "randn_like.generator", random=True, keeps_sharding=True)
 def randn(ctx: Context, *_: Any, **__: Any) -> jax.Array:
     """randn(SymInt[] size, *, ScalarType? dtype=None) -> Tensor."""
     return standard_normal(key_of(ctx), ctx.shape, ctx.dtype)

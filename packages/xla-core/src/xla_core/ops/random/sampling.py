@@ -70,19 +70,19 @@ def randint_from(ctx: Context, low: int, high: int, size: Any, **_: Any) -> jax.
     return _drawn(ctx, low, high)
 
 
-@op("randint_like", "randint_like.generator", random=True)
+@op("randint_like", "randint_like.generator", random=True, keeps_sharding=True)
 def randint_like(ctx: Context, _: jax.Array, high: int, **__: Any) -> jax.Array:
     """randint_like(Tensor self, SymInt high, *, ScalarType? dtype=None) -> Tensor."""
     return _drawn(ctx, 0, high)
 
 
-@op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True)
+@op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True, keeps_sharding=True)
 def randint_like_from(ctx: Context, _: jax.Array, low: int, high: int, **__: Any) -> jax.Array:
     """randint_like.low_dtype(Tensor self, SymInt low, SymInt high, *, ScalarType? dtype=None) -> Tensor."""
     return _drawn(ctx, low, high)
 
 
-@op("randint_like.Tensor", "randint_like.Tensor_generator", random=True)
+@op("randint_like.Tensor", "randint_like.Tensor_generator", random=True, keeps_sharding=True)
 def randint_like_below(ctx: Context, _: jax.Array, high: jax.Array, **__: Any) -> jax.Array:
     """randint_like.Tensor(Tensor self, Tensor high, *, ScalarType? dtype=None) -> Tensor."""
     count = lax.broadcast(cast(lax.reshape(high, ()), _U64), ctx.shape)

@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops.axes import at_least_1d, axes, axis, count, keep_reduced
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import cast, compute_dtype, is_complex, is_float, real_dtype
 from xla_core.ops.table import Context, op, scalar
 
@@ -36,9 +38,9 @@ def finish(ctx: Context, x: jax.Array, result: int = 0) -> jax.Array:
     return lax.reshape(cast(x, np.dtype(inferred.dtype)), inferred.shape)
 
 
-def total(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+def total(ctx: Context, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """Sum over `dims`; of booleans, whether any is set."""
-    return lax.reduce_or(x, dims) if x.dtype == np.bool_ else staged.total(x, dims)
+    return lax.reduce_or(x, dims) if x.dtype == np.bool_ else staged.total(ctx, x, dims)
 
 
 def product(x: jax.Array, dims: Sequence[int]) -> jax.Array:
@@ -54,17 +56,17 @@ def widened(ctx: Context, x: jax.Array) -> jax.Array:
 @op("sum", "sum.dim_IntList")
 def _sum(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     """sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
-    return finish(ctx, total(widened(ctx, x), axes(dim, x.ndim)))
+    return finish(ctx, total(ctx, widened(ctx, x), axes(dim, x.ndim)))
 
 
-@op("nansum")
+@op("nansum", beyond_cpu=frozenset({torch.complex64, torch.complex128}))
 def _nansum(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     """nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     x = widened(ctx, x)
-    return finish(ctx, total(lax.select(isnan(x), lax.full_like(x, 0), x), axes(dim, x.ndim)))
+    return finish(ctx, total(ctx, lax.select(isnan(x), lax.full_like(x, 0), x), axes(dim, x.ndim)))
 
 
-@op("prod", "prod.dim_int")
+@op("prod", "prod.dim_int", autocast=Autocast.FLOAT32)
 def _prod(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     """prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     return finish(ctx, product(widened(ctx, x), axes(dim, x.ndim)))
@@ -73,12 +75,12 @@ def _prod(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *
 @op("mean", "mean.dim")
 def _mean(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     """mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
-    return finish(ctx, mean_over(widened(ctx, x), axes(dim, x.ndim)))
+    return finish(ctx, mean_over(ctx, widened(ctx, x), axes(dim, x.ndim)))
 
 
-def mean_over(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+def mean_over(ctx: Context, x: jax.Array, dims: Sequence[int]) -> jax.Array:
     """Arithmetic mean over `dims`; NaN where there is nothing to average."""
-    added = staged.total(x, dims)
+    added = staged.total(ctx, x, dims)
     return lax.div(added, lax.full_like(added, count(x.shape, dims)))
 
 
@@ -103,16 +105,16 @@ def _count_nonzero(ctx: Context, x: jax.Array, dim: Dims = None) -> jax.Array:
     return finish(ctx, lax.reduce_sum(cast(nonzero(x), ctx.dtype), axes(dim, x.ndim)))
 
 
-def _extreme(reduce: Reducer) -> Callable[..., jax.Array]:
+def _extreme(reduce: Callable[[Context, jax.Array, Sequence[int]], jax.Array]) -> Callable[..., jax.Array]:
     def lower(ctx: Context, x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
         """amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor; NaN wins."""
-        return finish(ctx, reduce(x, axes(dim, x.ndim)))
+        return finish(ctx, reduce(ctx, x, axes(dim, x.ndim)))
 
     return lower
 
 
 op("amax", "max")(_extreme(staged.largest))
-op("amin", "min")(_extreme(lax.reduce_min))
+op("amin", "min")(_extreme(lambda ctx, x, dims: lax.reduce_min(x, dims)))
 
 
 @op("aminmax")
@@ -166,10 +168,10 @@ def _squares(x: jax.Array) -> jax.Array:
     return lax.square(x)
 
 
-def _moments(x: jax.Array, dims: Sequence[int], correction: Any) -> tuple[jax.Array, jax.Array]:
+def _moments(ctx: Context, x: jax.Array, dims: Sequence[int], correction: Any) -> tuple[jax.Array, jax.Array]:
     """Variance (real) and mean over `dims`; the divisor is count - correction, never below zero."""
     x = cast(x, compute_dtype(x.dtype))
-    mean = mean_over(x, dims)
+    mean = mean_over(ctx, x, dims)
     spread = lax.reduce_sum(_squares(lax.sub(x, keep_reduced(mean, x.shape, dims))), dims)
     correction = scalar(1 if correction is None else correction, spread.dtype)
     freedom = lax.max(lax.sub(lax.full_like(correction, count(x.shape, dims)), correction), lax.full_like(correction, 0))
@@ -180,7 +182,7 @@ def _moment_op(name: str, root: bool, with_mean: bool) -> None:
     @op(f"{name}.correction", scalars=("correction",))
     def lower(ctx: Context, x: jax.Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Any:
         """var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor"""
-        variance, mean = _moments(x, axes(dim, x.ndim), correction)
+        variance, mean = _moments(ctx, x, axes(dim, x.ndim), correction)
         first = finish(ctx, lax.sqrt(variance) if root else variance)
         return (first, finish(ctx, mean, 1)) if with_mean else first
 
@@ -191,7 +193,7 @@ _moment_op("var_mean", root=False, with_mean=True)
 _moment_op("std_mean", root=True, with_mean=True)
 
 
-def norm_over(x: jax.Array, order: float, dims: Sequence[int]) -> jax.Array:
+def norm_over(ctx: Context, x: jax.Array, order: float, dims: Sequence[int]) -> jax.Array:
     """The `order`-norm of `x` (floating or complex) over `dims`, real."""
     if order == 2:
         return lax.sqrt(lax.reduce_sum(_squares(x), dims))
@@ -205,7 +207,7 @@ def norm_over(x: jax.Array, order: float, dims: Sequence[int]) -> jax.Array:
     if order == 1:
         return lax.reduce_sum(size, dims)
     exponent = np.asarray(order, size.dtype)
-    added = staged.total(lax.pow(size, lax.full_like(size, exponent)), dims)
+    added = staged.total(ctx, lax.pow(size, lax.full_like(size, exponent)), dims)
     return lax.pow(added, lax.full_like(added, np.asarray(1.0 / order, size.dtype)))
 
 
@@ -215,7 +217,7 @@ def _norm(ctx: Context, x: jax.Array, order: Any, dims: Dims) -> jax.Array:
         x = cast(x, wanted)
     elif real_dtype(x.dtype) != wanted:
         x = cast(x, np.dtype(np.complex128 if wanted == np.float64 else np.complex64))
-    return finish(ctx, norm_over(x, 2.0 if order is None else float(order), axes(dims, x.ndim)))
+    return finish(ctx, norm_over(ctx, x, 2.0 if order is None else float(order), axes(dims, x.ndim)))
 
 
 @op("linalg_vector_norm")
@@ -240,13 +242,13 @@ def _logsumexp(ctx: Context, x: jax.Array, dim: Dims, keepdim: bool = False) -> 
     peak = lax.reduce_max(real, dims)
     peak = lax.select(lax.is_finite(peak), peak, lax.full_like(peak, 0))
     shift = cast(peak, x.dtype)
-    added = staged.total(lax.exp(lax.sub(x, keep_reduced(shift, x.shape, dims))), dims)
+    added = staged.total(ctx, lax.exp(lax.sub(x, keep_reduced(shift, x.shape, dims))), dims)
     return finish(ctx, lax.add(lax.log(added), shift))
 
 
-@op("trace")
+@op("trace", autocast=Autocast.FLOAT32, beyond_cpu=frozenset({torch.bool}))
 def _trace(ctx: Context, x: jax.Array) -> jax.Array:
     """trace(Tensor self) -> Tensor"""
     rows, columns = (lax.broadcasted_iota(np.int32, x.shape, dim) for dim in (0, 1))
     x = widened(ctx, x)
-    return finish(ctx, total(lax.select(lax.eq(rows, columns), x, lax.full_like(x, 0)), (0, 1)))
+    return finish(ctx, total(ctx, lax.select(lax.eq(rows, columns), x, lax.full_like(x, 0)), (0, 1)))

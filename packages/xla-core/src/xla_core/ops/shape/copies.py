@@ -10,10 +10,12 @@ import numpy as np
 from jax import lax
 
 from xla_core.ops.axes import axis, covered, write_along
+from xla_core.ops.facts import TorchKernel
 from xla_core.ops.index.scatter import scatter_at
 from xla_core.ops.promote import cast, full
-from xla_core.ops.shape.views import VIEWS, Offset, select_step, slice_step
-from xla_core.ops.table import Context, op, overload_named
+from xla_core.ops.shape.view_steps import select_step, slice_step
+from xla_core.ops.shape.views import VIEWS, Offset
+from xla_core.ops.table import Context, op, overload_named, without_lowering
 
 # aten name of the copy -> name of the view that it copies
 _READS = {
@@ -64,7 +66,7 @@ def _register_read(name: str, view: str) -> None:
     @op(name)
     def lower(ctx: Context, x: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """Read a view of `x`."""
-        return VIEWS[view][0](x, ctx.shape, *ordered(args, kwargs))
+        return VIEWS[view].read(x, ctx.shape, *ordered(args, kwargs))
 
 
 def _register_write(name: str, view: str) -> None:
@@ -73,7 +75,7 @@ def _register_write(name: str, view: str) -> None:
     @op(name)
     def lower(ctx: Context, x: jax.Array, src: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
         """`x` with the part that a view shows replaced by `src`."""
-        return VIEWS[view][1](x, cast(src, x.dtype), *ordered(args, kwargs))
+        return VIEWS[view].write(x, cast(src, x.dtype), *ordered(args, kwargs))
 
 
 for _name, _view in _READS.items():
@@ -142,7 +144,7 @@ def _slice_backward(
 @op("diagonal_backward")
 def _diagonal_backward(ctx: Context, grad: jax.Array, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int) -> jax.Array:
     """diagonal_backward(Tensor grad_output, SymInt[] input_sizes, int offset, int dim1, int dim2) -> Tensor"""
-    return VIEWS["diagonal"][1](full(0, ctx.shape, ctx.dtype), grad, offset, dim1, dim2)
+    return VIEWS["diagonal"].write(full(0, ctx.shape, ctx.dtype), grad, offset, dim1, dim2)
 
 
 @op("unfold_backward")
@@ -158,3 +160,9 @@ def _unfold_backward(ctx: Context, grad: jax.Array, input_sizes: Sequence[int], 
     )
     updates = lax.transpose(grad, (*range(dim + 1), grad.ndim - 1, *range(dim + 1, grad.ndim - 1)))
     return scatter_at(full(0, ctx.shape, grad.dtype), (dim,), (place,), updates, dim, "sum")
+
+
+# The result of torch's own kernels shares the storage object, where the data is found.
+without_lowering("detach", "alias", kernel=TorchKernel.KEPT)
+# Reached with xla tensors although subclass dispatch is excluded: torch.tensor moves its data so.
+without_lowering("_copy_from", "_copy_from_and_resize", kernel=TorchKernel.REPLACED)

@@ -9,6 +9,7 @@ import jax
 from jax import lax
 
 from xla_core.ops.axes import slice_along, with_size
+from xla_core.ops.facts import Autocast
 from xla_core.ops.promote import cast, compute_dtype
 from xla_core.ops.table import Context, op, scalar
 
@@ -54,7 +55,7 @@ def _padded(x: jax.Array, widths: Sequence[int], strips: Strips) -> jax.Array:
 
 
 def _register(name: str, strips: Strips) -> None:
-    @op(*(f"{name}{rank}d" for rank in (1, 2, 3)))
+    @op(*(f"{name}{rank}d" for rank in (1, 2, 3)), autocast=Autocast.FLOAT32)
     def lower(ctx: Context, x: jax.Array, padding: Sequence[int]) -> jax.Array:
         """reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor"""
         return _padded(x, padding, strips)

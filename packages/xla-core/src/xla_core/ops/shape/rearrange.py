@@ -11,6 +11,7 @@ from jax import lax
 
 from xla_core.ops.axes import axis, block_along, moved, slice_along
 from xla_core.ops.checks import Fault
+from xla_core.ops.facts import Autocast
 from xla_core.ops.index.search import insertion_points
 from xla_core.ops.promote import broadcast, cast, compute_dtype, full
 from xla_core.ops.shape.views import VIEWS
@@ -19,14 +20,15 @@ from xla_core.ops.table import Context, op
 _INT64 = np.dtype(np.int64)
 
 
-@op("cat")
+@op("cat", autocast=Autocast.WIDEST)
 def _cat(ctx: Context, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
     """cat(Tensor[] tensors, int dim=0) -> Tensor; empty 1-D tensors are ignored, as torch always did."""
     parts = [cast(x, ctx.dtype) for x in tensors if x.shape != (0,) or len(ctx.shape) == 1]
     return lax.concatenate(parts, axis(dim, len(ctx.shape))) if parts else full(0, ctx.shape, ctx.dtype)
 
 
-@op("stack", "_stack")
+@op("stack", autocast=Autocast.WIDEST)
+@op("_stack")
 def _stack(ctx: Context, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
     """stack(Tensor[] tensors, int dim=0) -> Tensor"""
     dim = axis(dim, len(ctx.shape))
@@ -178,7 +180,7 @@ def _narrow(ctx: Context, x: jax.Array, dim: int, start: int, length: int) -> ja
 @op("diag_embed")
 def _diag_embed(ctx: Context, x: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
     """diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor"""
-    return VIEWS["diagonal"][1](full(0, ctx.shape, ctx.dtype), x, offset, dim1, dim2)
+    return VIEWS["diagonal"].write(full(0, ctx.shape, ctx.dtype), x, offset, dim1, dim2)
 
 
 @op("linalg_cross")

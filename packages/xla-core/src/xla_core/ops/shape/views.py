@@ -1,13 +1,9 @@
-"""Read each aten view from its base, and write it back into the base.
-
-A view is a chain of frozen steps over a base value. Reading replays the chain; writing replaces the innermost part and
-rebuilds outwards, so that a write through any view of a view gives the new value of the whole base.
-"""
+"""Read each aten view from its base, and write it back into the base: one step of the chains of view_steps.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.ops.axes import block_along, covered, with_size, write_along
+from xla_core.ops.axes import block_along, covered, write_along
 
 Read = Callable[..., jax.Array]
 Write = Callable[..., jax.Array]
@@ -25,97 +21,17 @@ Offset = int | jax.Array  # a constant of the program, or an input
 
 
 @dataclass(frozen=True, slots=True)
-class ViewStep:
-    """One view operation: its schema name without namespace, its arguments after `self`, the shape that it gives.
+class View:
+    """All of one kind of view.
 
-    offset: where a select or a slice begins, counted from 0: apart from the other arguments, because it may change from step to
-    step. None for all other views.
+    read: called with the base, the shape of the view and its arguments, gives the part. write: called with the base, a new part and the
+    arguments, gives the new base. overlaps: it may show an element of the base more than once. is_whole: it shows the base as it is.
     """
 
-    name: str
-    args: tuple[Any, ...]
-    shape: tuple[int, ...]
-    offset: int | None = None
-
-    def read(self, base: jax.Array, offset: Offset | None = None) -> jax.Array:
-        """The viewed part of `base`. offset: instead of its own."""
-        return VIEWS[self.name][0](base, self.shape, *self._placed(offset))
-
-    def write(self, base: jax.Array, part: jax.Array, offset: Offset | None = None) -> jax.Array:
-        """`base` with the viewed part replaced by `part`. offset: instead of its own."""
-        return VIEWS[self.name][1](base, part, *self._placed(offset))
-
-    def _placed(self, offset: Offset | None) -> tuple[Any, ...]:
-        return self.args if self.offset is None else (self.offset if offset is None else offset, *self.args)
-
-
-def select_step(shape: tuple[int, ...], dim: int, index: int) -> ViewStep:
-    """`select.int` of a base of `shape`, by torch's arguments, which are in range."""
-    dim = dim % len(shape)
-    return ViewStep("select.int", (dim,), (*shape[:dim], *shape[dim + 1 :]), index % shape[dim])
-
-
-def slice_step(shape: tuple[int, ...], dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> ViewStep:
-    """`slice.Tensor` of a base of `shape`, by torch's arguments."""
-    dim = dim % len(shape)
-    low, high = slice_bounds(shape[dim], start, end)
-    return ViewStep("slice.Tensor", (dim, step), with_size(shape, dim, -(-(high - low) // step)), low)
-
-
-_PARTS = ("select.int", "slice.Tensor")
-
-
-def followed(base: tuple[int, ...], steps: tuple[ViewStep, ...], step: ViewStep) -> tuple[ViewStep, ...]:
-    """`steps` over a base of that shape, then `step`. Selects and slices in a row become one for each dimension, from the last to the
-    first, so that the same part has the same steps, whatever the way to it.
-    """
-    if step.name not in _PARTS:
-        return (*steps, step)
-    first = next((number for number in reversed(range(len(steps))) if steps[number].name not in _PARTS), -1) + 1
-    shape = steps[first - 1].shape if first else base
-    return (*steps[:first], *_joined(shape, (*steps[first:], step)))
-
-
-def _joined(shape: tuple[int, ...], parts: tuple[ViewStep, ...]) -> Iterator[ViewStep]:
-    dims = list(range(len(shape)))
-    starts, sizes, gaps = [0] * len(shape), list(shape), [1] * len(shape)
-    for part in parts:
-        dim = dims[part.args[0]]
-        starts[dim] += (part.offset or 0) * gaps[dim]
-        if part.name == "select.int":
-            dims.remove(dim)
-        else:
-            sizes[dim], gaps[dim] = part.shape[part.args[0]], gaps[dim] * part.args[1]
-    for dim in reversed(range(len(shape))):
-        if dim not in dims:
-            shape = (*shape[:dim], *shape[dim + 1 :])
-            yield ViewStep("select.int", (dim,), shape, starts[dim])
-        elif sizes[dim] != shape[dim]:
-            shape = with_size(shape, dim, sizes[dim])
-            yield ViewStep("slice.Tensor", (dim, gaps[dim] if sizes[dim] > 1 else 1), shape, starts[dim])
-
-
-def _aligned(steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> list[Offset | None]:
-    rest = iter(offsets)
-    return [None if step.offset is None else next(rest) for step in steps]
-
-
-def read_view(base: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> jax.Array:
-    """Read a chain of steps from `base`. offsets: of those steps that have one, instead of their own."""
-    for step, offset in zip(steps, _aligned(steps, offsets), strict=True):
-        base = step.read(base, offset)
-    return base
-
-
-def write_view(base: jax.Array, part: jax.Array, steps: tuple[ViewStep, ...], offsets: Sequence[Offset]) -> jax.Array:
-    """`base` after `part` was written through a chain of steps. offsets: as for `read_view`."""
-    placed = _aligned(steps, offsets)
-    bases = [base]
-    for step, offset in zip(steps[:-1], placed[:-1], strict=True):
-        bases.append(step.read(bases[-1], offset))
-    for step, inner, offset in zip(reversed(steps), reversed(bases), reversed(placed), strict=True):
-        part = step.write(inner, part, offset)
-    return part
+    read: Read
+    write: Write
+    overlaps: bool = False
+    is_whole: bool = False
 
 
 def _dim(x: jax.Array, dim: int, extra: int = 0) -> int:
@@ -371,28 +287,28 @@ def _write_bitcast(base: jax.Array, part: jax.Array, dtype: Any) -> jax.Array:
     return _bitcast(part, base.shape, torch_dtype(base.dtype))
 
 
-VIEWS: dict[str, tuple[Read, Write]] = {
-    "view": (_reshape, _unreshape),
-    "_reshape_alias": (_reshape, _unreshape),
-    "squeeze": (_reshape, _unreshape),
-    "squeeze.dim": (_reshape, _unreshape),
-    "squeeze.dims": (_reshape, _unreshape),
-    "unsqueeze": (_reshape, _unreshape),
-    "permute": (_permute, _unpermute),
-    "t": (_transpose, _untranspose),
-    "transpose.int": (_transpose, _untranspose),
-    "select.int": (_select, _write_select),
-    "slice.Tensor": (_slice, _write_slice),
-    "expand": (_expand, _write_expand),
-    "as_strided": (_as_strided, _write_as_strided),
-    "diagonal": (_diagonal, _write_diagonal),
-    "unfold": (_unfold, _write_unfold),
-    "alias": (_same, _whole),
-    "detach": (_same, _whole),
-    "lift_fresh": (_same, _whole),
-    "view_as_real": (_as_real, _write_as_real),
-    "view_as_complex": (_as_complex, _write_as_complex),
-    "_conj": (_conj, lambda base, part: lax.conj(part)),
-    "_neg_view": (_neg, lambda base, part: lax.neg(part)),
-    "view.dtype": (_bitcast, _write_bitcast),
+VIEWS: dict[str, View] = {
+    "view": View(_reshape, _unreshape),
+    "_reshape_alias": View(_reshape, _unreshape),
+    "squeeze": View(_reshape, _unreshape),
+    "squeeze.dim": View(_reshape, _unreshape),
+    "squeeze.dims": View(_reshape, _unreshape),
+    "unsqueeze": View(_reshape, _unreshape),
+    "permute": View(_permute, _unpermute),
+    "t": View(_transpose, _untranspose),
+    "transpose.int": View(_transpose, _untranspose),
+    "select.int": View(_select, _write_select),
+    "slice.Tensor": View(_slice, _write_slice),
+    "expand": View(_expand, _write_expand, overlaps=True),
+    "as_strided": View(_as_strided, _write_as_strided, overlaps=True),
+    "diagonal": View(_diagonal, _write_diagonal),
+    "unfold": View(_unfold, _write_unfold, overlaps=True),
+    "alias": View(_same, _whole, is_whole=True),
+    "detach": View(_same, _whole, is_whole=True),
+    "lift_fresh": View(_same, _whole, is_whole=True),
+    "view_as_real": View(_as_real, _write_as_real),
+    "view_as_complex": View(_as_complex, _write_as_complex),
+    "_conj": View(_conj, lambda base, part: lax.conj(part)),
+    "_neg_view": View(_neg, lambda base, part: lax.neg(part)),
+    "view.dtype": View(_bitcast, _write_bitcast),
 }

@@ -58,6 +58,7 @@ ALL_GATHER = define(
     _shapes,
     _lower,
     _among_threads,
+    shown_as="xla::all_gather",
 )
 
 

@@ -55,6 +55,7 @@ ALL_REDUCE = define(
     _lower,
     _among_threads,
     scalars=["scale"],
+    shown_as="xla::cross_replica_sum",
 )
 
 

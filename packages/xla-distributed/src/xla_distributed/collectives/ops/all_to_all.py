@@ -49,6 +49,7 @@ ALL_TO_ALL = define(
     _shapes,
     _lower,
     _among_threads,
+    shown_as="xla::all_to_all",
 )
 
 

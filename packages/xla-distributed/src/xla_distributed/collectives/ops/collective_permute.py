@@ -33,7 +33,12 @@ def _among_threads(name: str, value: torch.Tensor, pairs: Sequence[int]) -> torc
 
 
 COLLECTIVE_PERMUTE = define(
-    "collective_permute", "(Tensor value, Tensor token, int[] pairs) -> (Tensor, Tensor)", shape_of_input, _lower, _among_threads
+    "collective_permute",
+    "(Tensor value, Tensor token, int[] pairs) -> (Tensor, Tensor)",
+    shape_of_input,
+    _lower,
+    _among_threads,
+    shown_as="xla::collective_permute",
 )
 
 

@@ -88,6 +88,7 @@ REDUCE_SCATTER = define(
     _lower,
     _among_threads,
     scalars=["scale"],
+    shown_as="xla::reduce_scatter",
 )
 
 

@@ -97,7 +97,7 @@ class _Export:
         _refuse_stale(captured, form)
         program = CapturedProgram(captured)
         recorded, names = program.recorded, self._names.of_program(program.recorded)
-        flat = program.flat()
+        flat = program.flat(placement_of(self._recorder).context)
         symbols = _named_numbers(captured, names)
         numbers = formulas.formulas_of(symbols, flat.numbers, recorded.comparisons)
         inputs = [self._slot(place, aval, names) for place, aval in flat.inputs]

@@ -18,6 +18,7 @@ from xla_core.engine.tracing.numbers import Expression
 from xla_core.engine.tracing.origins import Gradient, NewStorage, Origin, Result, Source, State, ViewOf
 from xla_core.features.captured.launch import Launch
 from xla_core.features.captured.returned import Existing
+from xla_core.ops.table import Context
 
 
 @dataclass(slots=True)
@@ -115,11 +116,11 @@ class CapturedProgram:
 
         return packed
 
-    def flat(self) -> Flat:
-        """The call as a function of arrays."""
+    def flat(self, context: Context) -> Flat:
+        """The call as a function of arrays. context: says what it is compiled for."""
         packed = self._packed()
         inputs = [(place, self.aval(place)) for place in self._read()]
-        emit = program(self.graph, self.constants, source_scope)
+        emit = program(self.graph, self.constants, context, source_scope)
         sources, draws = self.recorded.sources, self.recorded.seeds
         written = list(self.after.items())
         shown = [each for each in self.shown.values() if each is not None]
@@ -134,17 +135,17 @@ class CapturedProgram:
             def value(origin: Origin) -> Any:
                 return computed[origin.index] if isinstance(origin, Result) else before[origin]
 
-            results = [_view(value(origin), spec) for origin, spec in shown]
+            results = [_view(value(origin), spec, context) for origin, spec in shown]
             return _apart([*results, *[value(origin) for _, origin in written]], arrays)
 
         results = [self.aval(origin) if spec is None else spec.aval for origin, spec in shown]
         return Flat(run, inputs, self.expressions, draws, results, [(place, self.aval(origin)) for place, origin in written])
 
 
-def _view(array: Any, spec: Any) -> Any:
+def _view(array: Any, spec: Any, context: Context) -> Any:
     if spec is None or not spec.steps:
         return array
-    return spec.read.emit([array, *spec.offsets])[0]
+    return spec.read.emit([array, *spec.offsets], context)[0]
 
 
 def _apart(values: list[Any], inputs: tuple[Any, ...]) -> list[Any]:

@@ -10,8 +10,7 @@ import torch
 from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.engine.tensor.dispatch import register_op
-from xla_core.ops.table import Context, OpSpec
+from xla_core.ops.table import Context, OpSpec, register_op
 
 # Held for good: torch takes the operators back when their library is collected.
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")

@@ -70,7 +70,7 @@ def _exported(
         if isinstance(value, Taken):
             taken.setdefault(value.number, node)
     structs = [_struct(taken[number], dims) for number in range(len(taken))]
-    main = _main(SymbolicInterpreter(functional.graph_module, dims), values, results)
+    main = _main(SymbolicInterpreter(functional.graph_module, dims, platform), values, results)
     return jax.export.export(jax.jit(main, keep_unused=True), platforms=(platform,))(*structs)
 
 

@@ -35,11 +35,11 @@ class EqualSizes(Exception):
 
 
 class SymbolicInterpreter(torch.fx.Interpreter):
-    """Runs a functional graph of `torch.export` on JAX arrays, under a trace of JAX's."""
+    """Runs a functional graph of `torch.export` on JAX arrays, under a trace of JAX's, for a platform."""
 
-    def __init__(self, module: torch.fx.GraphModule, dims: SymbolicDims) -> None:
+    def __init__(self, module: torch.fx.GraphModule, dims: SymbolicDims, platform: str) -> None:
         super().__init__(module)
-        self._dims = dims
+        self._dims, self._platform = dims, platform
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """The value of a node: an array, a list of arrays, a number or a symbolic dimension."""
@@ -78,7 +78,7 @@ class SymbolicInterpreter(torch.fx.Interpreter):
         out = tuple(
             None if value is None else jax.ShapeDtypeStruct(self._dims.shape(value.shape), device_dtype(value.dtype)) for value in noted
         )
-        result = _lowered(target, Context(out), args, kwargs)
+        result = _lowered(target, Context(out, platform=self._platform), args, kwargs)
         several = isinstance(result, (list, tuple))
         made = [_checked(target, each, struct) for each, struct in zip(result if several else [result], out, strict=True)]
         return made if several else made[0]
@@ -108,7 +108,7 @@ def _lowered(target: OpOverload, context: Context, args: tuple[Any, ...], kwargs
     if name in _OWN:
         return _OWN[name](context, *args, **{key: value for key, value in kwargs.items() if key not in _PLACEMENT})
     if name in VIEWS:
-        return VIEWS[name][0](args[0], context.shape, *args[1:], **kwargs)
+        return VIEWS[name].read(args[0], context.shape, *args[1:], **kwargs)
     if name in _POOLING and has_open_sizes(args[0]):
         return _POOLING[name](context, *args, **kwargs)
     row = TABLE.get(full_name(target))

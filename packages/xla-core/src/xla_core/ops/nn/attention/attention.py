@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.ops.cpu import staged
+from xla_core.ops.facts import Autocast
 from xla_core.ops.linalg.matmul import contract, matrix_product
 from xla_core.ops.promote import Number, cast, compute_dtype, expand, full
-from xla_core.ops.table import Context, op
+from xla_core.ops.table import Context, op, without_lowering
 
 Real = Number | jax.Array
 Maybe = jax.Array | None
@@ -42,16 +45,16 @@ def _for_each_query_head(x: jax.Array, lead: tuple[int, ...]) -> jax.Array:
     return expand(x, (*lead, *x.shape[-2:]))
 
 
-def _summed_to(grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _summed_to(ctx: Context, grad: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The inverse for gradients: summed over what was repeated or broadcast."""
     if grad.shape == shape:
         return grad
     extra = grad.ndim - len(shape)
-    grad = staged.total(grad, tuple(range(extra)))
+    grad = staged.total(ctx, grad, tuple(range(extra)))
     for axis, (have, want) in enumerate(zip(grad.shape, shape, strict=True)):
         if have != want:
             split = lax.reshape(grad, (*grad.shape[:axis], want, have // want, *grad.shape[axis + 1 :]))
-            grad = staged.total(split, (axis + 1,))
+            grad = staged.total(ctx, split, (axis + 1,))
     return grad
 
 
@@ -83,30 +86,31 @@ def _over_keys(row: jax.Array, like: jax.Array) -> jax.Array:
     return lax.broadcast_in_dim(row, like.shape, range(row.ndim))
 
 
-def _weights(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _weights(ctx: Context, scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Unnormalised weights, their sum (1 for a row masked throughout), and its logarithm, per query."""
     last = scores.ndim - 1
-    top = _finite(staged.largest(scores, (last,)))
+    top = _finite(staged.largest(ctx, scores, (last,)))
     weights = lax.exp(lax.sub(scores, _over_keys(top, scores)))
-    total = staged.total(weights, (last,))
+    total = staged.total(ctx, weights, (last,))
     logsumexp = lax.add(top, lax.log(total))
     return weights, lax.select(lax.eq(total, lax.full_like(total, 0)), lax.full_like(total, 1), total), logsumexp
 
 
 def attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: Maybe, is_causal: bool, scale: float | None
+    ctx: Context, query: jax.Array, key: jax.Array, value: jax.Array, mask: Maybe, is_causal: bool, scale: float | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(output, normalised weights, logsumexp) in the compute dtype; what is not used costs nothing."""
     dtype = compute_dtype(query.dtype)
     lead = query.shape[:-2] if query.ndim >= key.ndim else lax.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query = expand(cast(query, dtype), (*lead, *query.shape[-2:]))
     key, value = (_for_each_query_head(cast(x, dtype), lead) for x in (key, value))
-    weights, total, logsumexp = _weights(_scores(query, key, mask, is_causal, _scale(query, scale)))
+    weights, total, logsumexp = _weights(ctx, _scores(query, key, mask, is_causal, _scale(query, scale)))
     output = matrix_product(weights, value)
     return lax.div(output, _over_keys(total, output)), lax.div(weights, _over_keys(total, weights)), logsumexp
 
 
 def attend_backward(
+    ctx: Context,
     grad: jax.Array,
     query: jax.Array,
     key: jax.Array,
@@ -127,13 +131,13 @@ def attend_backward(
     weights = lax.exp(lax.sub(scores, _over_keys(_finite(lax.reshape(logsumexp, scores.shape[:-1])), scores)))
     rows, batch = scores.ndim - 2, tuple(range(scores.ndim - 2))
     to_value = contract(weights, grad, ((rows,), (rows,)), (batch, batch))
-    level = staged.total(lax.mul(grad, output), (grad.ndim - 1,))
+    level = staged.total(ctx, lax.mul(grad, output), (grad.ndim - 1,))
     to_weights = matrix_product(grad, _transposed(value))
     to_scores = lax.mul(weights, lax.sub(to_weights, _over_keys(level, to_weights)))
     scaled = lax.mul(to_scores, full(factor, to_scores.shape, dtype))
     to_query = matrix_product(scaled, key)
     to_key = contract(scaled, query, ((rows,), (rows,)), (batch, batch))
-    return to_query, _summed_to(to_key, shapes[0]), _summed_to(to_value, shapes[1]), to_scores
+    return to_query, _summed_to(ctx, to_key, shapes[0]), _summed_to(ctx, to_value, shapes[1]), to_scores
 
 
 def _as_inferred(ctx: Context, index: int, value: jax.Array) -> jax.Array:
@@ -157,7 +161,7 @@ def attention_math(
 ) -> tuple[jax.Array, jax.Array]:
     """_scaled_dot_product_attention_math(query, key, value, attn_mask?, dropout_p, is_causal, dropout_mask?, *, scale?, enable_gqa)"""
     _no_dropout(dropout_p)
-    output, weights, _ = attend(query, key, value, attn_mask, is_causal, scale)
+    output, weights, _ = attend(ctx, query, key, value, attn_mask, is_causal, scale)
     return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, weights)
 
 
@@ -176,7 +180,7 @@ def fused_attention(
 ) -> tuple[Maybe, ...]:
     """_scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias?, ...) -> (output, logsumexp, unused)"""
     _no_dropout(dropout_p)
-    output, _, logsumexp = attend(query, key, value, attn_bias, is_causal, scale)
+    output, _, logsumexp = attend(ctx, query, key, value, attn_bias, is_causal, scale)
     unused = [None if out is None else lax.full(out.shape, 0, out.dtype) for out in ctx.out[2:]]
     return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, logsumexp), *unused
 
@@ -205,13 +209,22 @@ def fused_attention_backward(
 ) -> tuple[Maybe, ...]:
     """_scaled_dot_product_fused_attention_overrideable_backward(...) -> gradients of query, key, value and attn_bias"""
     _no_dropout(dropout_p)
-    *found, to_scores = attend_backward(grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale)
+    *found, to_scores = attend_backward(ctx, grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale)
     if attn_bias is not None:
-        found.append(_summed_to(to_scores, attn_bias.shape))
+        found.append(_summed_to(ctx, to_scores, attn_bias.shape))
     return tuple(None if inferred is None else _as_inferred(ctx, i, found[i]) for i, inferred in enumerate(ctx.out))
 
 
-@op("_scaled_dot_product_flash_attention_for_cpu")
+def _flash_attention_results(query: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logarithms in the query's precision; torch 2.10 promises f32 always."""
+    result, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(query, *args)
+    return result, logsumexp.to(torch.promote_types(query.dtype, torch.float32))
+
+
+without_lowering("scaled_dot_product_attention", autocast=Autocast.LOWER)
+
+
+@op("_scaled_dot_product_flash_attention_for_cpu", shapes=_flash_attention_results)
 def flash_attention(
     ctx: Context,
     query: jax.Array,
@@ -225,7 +238,7 @@ def flash_attention(
 ) -> tuple[jax.Array, jax.Array]:
     """_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, *, attn_mask?, scale?) -> (output, logsumexp)"""
     _no_dropout(dropout_p)
-    output, _, logsumexp = attend(query, key, value, attn_mask, is_causal, scale)
+    output, _, logsumexp = attend(ctx, query, key, value, attn_mask, is_causal, scale)
     return _as_inferred(ctx, 0, output), _as_inferred(ctx, 1, logsumexp)
 
 
@@ -246,5 +259,5 @@ def flash_attention_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """_scaled_dot_product_flash_attention_for_cpu_backward(...) -> gradients of query, key, value"""
     _no_dropout(dropout_p)
-    found = attend_backward(grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale)
+    found = attend_backward(ctx, grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale)
     return _as_inferred(ctx, 0, found[0]), _as_inferred(ctx, 1, found[1]), _as_inferred(ctx, 2, found[2])

@@ -30,6 +30,7 @@ def _heads(x: jax.Array, heads: int) -> jax.Array:
 
 
 def _attention(
+    ctx: Context,
     inputs: tuple[jax.Array, jax.Array, jax.Array],
     heads: int,
     projection: tuple[jax.Array, jax.Array],
@@ -44,7 +45,7 @@ def _attention(
     scores = contract(query, key, ((3,), (3,)), ((0, 1), (0, 1)))
     if mask is not None:
         scores = lax.select(mask_like(scores, mask, mask_type), full(-math.inf, scores.shape, scores.dtype), scores)
-    weights = softmax_over(scores, (3,))
+    weights = softmax_over(ctx, scores, (3,))
     mixed = lax.transpose(matrix_product(weights, value), (0, 2, 1, 3))
     return _linear(lax.reshape(mixed, (*mixed.shape[:2], mixed.shape[2] * mixed.shape[3])), *output), weights
 
@@ -72,7 +73,7 @@ def native_multi_head_attention(
         return lax.full(ctx.shape, 0, ctx.dtype), None if inferred is None else lax.full(inferred.shape, 0, inferred.dtype)
     dtype = compute_dtype(ctx.dtype)
     inputs = (cast(query, dtype), cast(key, dtype), cast(value, dtype))
-    output, weights = _attention(inputs, num_head, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type)
+    output, weights = _attention(ctx, inputs, num_head, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type)
     if inferred is None or not need_weights:
         return cast(output, ctx.dtype), None if inferred is None else lax.full(inferred.shape, 0, inferred.dtype)
     if average_attn_weights:
@@ -122,7 +123,7 @@ def transformer_encoder_layer(
         return lax.full(ctx.shape, 0, ctx.dtype)
 
     def attention(x: jax.Array) -> jax.Array:
-        return _attention((x, x, x), num_heads, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type)[0]
+        return _attention(ctx, (x, x, x), num_heads, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type)[0]
 
     def feed_forward(x: jax.Array) -> jax.Array:
         hidden = _linear(x, ffn_weight_1, ffn_bias_1)

@@ -32,11 +32,11 @@ _BLOCK_CHANNELS = 32
 _MAX_BLOCKS = 16
 
 
-def _compiled(x: jax.Array) -> bool:
+def _compiled(x: jax.Array, window: Window) -> bool:
     """Whether the compiler's convolution is taken without asking: off the CPU, save for integers, whose gradients JAX does not know, and
     where an exported program leaves sizes open.
     """
-    return has_open_sizes(x) or (jax.default_backend() != "cpu" and not is_integral(np.dtype(x.dtype)))
+    return has_open_sizes(x) or (window.program.platform != "cpu" and not is_integral(np.dtype(x.dtype)))
 
 
 def _taps_pay(x: jax.Array, slid: Ints, over: Ints, kernel: Ints, share: float, overhead: float) -> bool:
@@ -53,7 +53,7 @@ def _depthwise(weight_inputs: int, window: Window) -> bool:
 
 def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.Array:
     """The convolution itself, (N, *out, O)."""
-    if _compiled(x):
+    if _compiled(x, window):
         return conv_direct.forward(x, weight, window, out)
     if _depthwise(weight.shape[1], window):
         return conv_depthwise.forward(x, weight, window, out)
@@ -70,7 +70,7 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
     """The gradient of an input of spatial shape `size`, from `grad` (N, *out, O)."""
-    if _compiled(grad):
+    if _compiled(grad, window):
         return conv_direct.data_gradient(grad, weight, size, window)
     if _depthwise(weight.shape[1], window):
         return conv_depthwise.data_gradient(grad, weight, size, window)
@@ -88,7 +88,7 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:
     """The gradient of the weight, (O, I, *kernel)."""
     channels = x.shape[-1] // window.groups
-    if _compiled(x):
+    if _compiled(x, window):
         return conv_direct.weight_gradient(x, grad, kernel, window)
     if _depthwise(channels, window):
         return conv_depthwise.weight_gradient(x, grad, kernel, window)

@@ -83,7 +83,7 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
     cells = tuple(ceil(whole / stride) for whole, stride in zip(size, window.stride, strict=True))
     factors, padding = _turned(weight, window)
     ones = (1,) * len(size)
-    total = _correlation(grad, factors, Window(ones, padding, ones), cells)
+    total = _correlation(grad, factors, Window(ones, padding, ones, program=window.program), cells)
     total = lax.slice(total, (0,) * total.ndim, (grad.shape[0], *size, grad.shape[-1]))
     if grad.shape[-1] == window.groups:
         return total

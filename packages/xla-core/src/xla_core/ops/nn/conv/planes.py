@@ -19,7 +19,7 @@ Gradient = Callable[[jax.Array, jax.Array, Ints, Window], jax.Array]  # conv_dir
 
 
 def _inner(window: Window) -> Window:
-    return Window(window.stride[1:], window.padding[1:], window.dilation[1:])
+    return Window(window.stride[1:], window.padding[1:], window.dilation[1:], program=window.program)
 
 
 def _zero(x: jax.Array) -> jax.Array:

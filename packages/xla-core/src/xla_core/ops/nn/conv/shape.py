@@ -6,17 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from xla_core.ops.table import Context
+
 Ints = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Strides, padding and dilation per spatial dimension, and the number of channel groups, of one forward convolution."""
+    """Strides, padding and dilation per spatial dimension, and the number of channel groups, of one forward convolution.
+
+    program: says what the program that it is in is compiled for.
+    """
 
     stride: Ints
     padding: Ints
     dilation: Ints
     groups: int = 1
+    program: Context = Context(())
 
 
 @dataclass(frozen=True, slots=True)

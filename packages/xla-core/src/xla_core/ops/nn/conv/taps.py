@@ -57,7 +57,7 @@ def forward(x: jax.Array, weight: jax.Array, window: Window, out: Ints) -> jax.A
     for tap in taps(x.shape[1:-1], out, weight.shape[2:], window):
         part = _across(_read(x, tap, window), ordered[tap.offset], 1)
         parts.append(_spread(part, out, tap.start, (1,) * len(out)))
-    return in_memory(reduce(lax.add, parts))
+    return in_memory(window.program, reduce(lax.add, parts))
 
 
 def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window) -> jax.Array:
@@ -66,7 +66,7 @@ def data_gradient(grad: jax.Array, weight: jax.Array, size: Ints, window: Window
     parts = [lax.full((grad.shape[0], *size, weight.shape[1]), 0, grad.dtype)]
     for tap in taps(size, grad.shape[1:-1], weight.shape[2:], window):
         parts.append(_spread(_across(_cut(grad, tap), ordered[tap.offset], 0), size, tap.first, window.stride))
-    return in_memory(reduce(lax.add, parts))
+    return in_memory(window.program, reduce(lax.add, parts))
 
 
 def weight_gradient(x: jax.Array, grad: jax.Array, kernel: Ints, window: Window) -> jax.Array:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax import lax
 
 from xla_core.ops import precision
@@ -45,7 +47,14 @@ def _grouped(
     return found
 
 
-@op("_grouped_mm")
+def _result_shape(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
+    """Torch's own takes bfloat16 only, and looks at strides."""
+    if a.dim() == 2 and b.dim() == 2 and offs is not None:
+        return a.new_empty(offs.shape[0], a.shape[0], b.shape[1])
+    return a.new_empty(*(a.shape[:-1] if a.dim() < 3 or b.dim() == 3 else a.shape[1:2]), b.shape[-1])
+
+
+@op("_grouped_mm", shapes=_result_shape)
 def grouped_mm(
     ctx: Context, a: jax.Array, b: jax.Array, offs: jax.Array | None = None, bias: jax.Array | None = None, out_dtype: object = None
 ) -> jax.Array:

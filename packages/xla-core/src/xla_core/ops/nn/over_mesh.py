@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,17 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from xla_core.engine.runtime.client import client
-
-
-def texts(partition_spec: Any, mesh: Any) -> tuple[str | None, str | None]:
-    """Spec and mesh as operations take them; without a spec neither, without a mesh that of the process."""
-    if partition_spec is None:
-        return None, None
-    if mesh is None and "torch_xla.distributed.spmd" in sys.modules:  # a mesh was set through it
-        mesh = sys.modules["torch_xla.distributed.spmd"].get_global_mesh()
-    spec = partition_spec if isinstance(partition_spec, str) else str(tuple(partition_spec))
-    return spec, None if mesh is None else str(mesh)
+from xla_core.ops.table import Context
 
 
 def check_spec(partition_spec: str | None, mesh: str | None, rank: int) -> None:
@@ -40,25 +29,27 @@ def check_spec(partition_spec: str | None, mesh: str | None, rank: int) -> None:
             raise ValueError(f"partition_spec {partition_spec} names axis {axis!r}, which the mesh has not: {sorted(map(str, known))}")
 
 
-def mesh_of(text: str) -> Mesh | None:
-    """The jax mesh of a mesh's text; None if its devices are in another order than programs run over them."""
+def mesh_of(text: str, ordered: Mesh | None) -> Mesh | None:
+    """The jax mesh of a mesh's text; None if its devices are in another order than a program runs over them, `ordered`."""
+    if ordered is None:
+        return None
     fields = ast.literal_eval(text)
-    local = client().devices
-    everywhere = np.array(local[0].client.devices() if len(local[0].client.devices()) > len(local) else local, dtype=object)
-    ordered: Any = getattr(client().placements[0].sharding, "mesh", None)
-    devices = everywhere[np.array(fields["device_ids"])]
-    if ordered is None or devices.tolist() != ordered.devices.reshape(-1).tolist():
+    running = ordered.devices.reshape(-1)
+    devices = np.array(running[0].client.devices(), dtype=object)[np.array(fields["device_ids"])]
+    if devices.tolist() != running.tolist():
         return None
     shape = fields["mesh_shape"]
     return Mesh(devices.reshape(shape), fields["axis_names"] or tuple(f"axis{number}" for number in range(len(shape))))
 
 
-def over_mesh(function: Callable[..., Any], mesh: str | None, specs: Sequence[Any], arrays: Sequence[Any], out_spec: Any) -> Any:
-    """`function(*arrays)`, each device of the mesh for its part; absent arrays are None.
+def over_mesh(
+    context: Context, function: Callable[..., Any], mesh: str | None, specs: Sequence[Any], arrays: Sequence[Any], out_spec: Any
+) -> Any:
+    """`function(*arrays)`, each device of the mesh (its text) for its part; absent arrays are None.
 
     specs, out_spec: as `mark_sharding` has them, for each array and for the result. What cannot be divided so is left to XLA's partitioner.
     """
-    found = None if mesh is None else mesh_of(mesh)
+    found = None if mesh is None else mesh_of(mesh, context.mesh)
     if found is None or any(not _divides(found, array, spec) for array, spec in zip(arrays, specs, strict=True) if array is not None):
         return function(*arrays)
     named = [_named(found, spec) for spec in specs]

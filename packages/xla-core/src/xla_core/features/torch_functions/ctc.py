@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.dispatch import add_handlers
 from xla_core.engine.tensor.tensor import XLATensor
 
 Lengths = Sequence[int] | Tensor
@@ -71,7 +71,7 @@ def backward(
     return result
 
 
-HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(("_ctc_loss", "_ctc_loss.Tensor"), lambda args, kwargs: loss(*args, **kwargs)),
-    **dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor"), lambda args, kwargs: backward(*args, **kwargs)),
-}
+def register() -> None:
+    """Serve torch's operators by these functions."""
+    add_handlers(dict.fromkeys(("_ctc_loss", "_ctc_loss.Tensor"), lambda args, kwargs: loss(*args, **kwargs)))
+    add_handlers(dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor"), lambda args, kwargs: backward(*args, **kwargs)))

@@ -1,4 +1,4 @@
-"""Define the operations `torch.ops.xla`: schema, shapes for tracers, lowering, gradient, and CPU tensors.
+"""Define operators of the namespace `xla`, which users call: schema, shapes for tracers, lowering, gradient, and CPU tensors.
 
 So torch.compile, torch.export and FakeTensor see each kernel as one operation. CPU tensors are computed on device `xla` and come back.
 """
@@ -15,8 +15,7 @@ import torch
 
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.base.private_torch import tree_map
-from xla_core.engine.tensor.dispatch import register_op
-from xla_core.ops.table import Context, OpSpec
+from xla_core.ops.table import Context, OpSpec, register_op
 
 # Held for good: torch takes the operators back when their library is collected.
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
@@ -32,10 +31,10 @@ def define(
 ) -> Any:
     """Define `torch.ops.xla.<name>`; returns its overload.
 
-    schema: `name(arguments) -> results`, without overload. function: over jax arrays, called with the schema's arguments by name; 64-bit
-    integers arrive as int32. shapes: the same arguments as meta tensors to empty results. differentiable: the arguments that have a
-    gradient, which is that of `jax.vjp`; then there is one result, and an operation `<name>_backward` beside. smooth: what to derive,
-    where `function` rounds.
+    schema: `name(arguments) -> results`, without overload. function: over jax arrays, called with the context and, by name, the schema's
+    arguments; 64-bit integers arrive as int32. shapes: the same arguments as meta tensors to empty results. differentiable: the arguments
+    that have a gradient, which is that of `jax.vjp`; then there is one result, and an operation `<name>_backward` beside. smooth: what to
+    derive, where `function` rounds.
     """
     name, _, rest = schema.partition("(")
     _add(schema, function, shapes)
@@ -61,7 +60,7 @@ def _add(schema: str, function: Callable[..., Any], shapes: Callable[..., Any]) 
 
     def lower(context: Context, *args: Any, **kwargs: Any) -> Any:
         with _widths(args):
-            found = function(**{key: _narrow(value) for key, value in named(args, kwargs).items()})
+            found = function(context, **{key: _narrow(value) for key, value in named(args, kwargs).items()})
         results = found if isinstance(found, (tuple, list)) else [found]
         cast = [jax.lax.convert_element_type(one, out.dtype) for one, out in zip(results, context.out, strict=True) if out is not None]
         return cast if isinstance(found, (tuple, list)) else cast[0]
@@ -96,11 +95,13 @@ def _present(arguments: dict[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _pullback(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., list[Any]]:
-    def backward(grad: jax.Array, **arguments: Any) -> list[Any]:
+    def backward(context: Context, grad: jax.Array, **arguments: Any) -> list[Any]:
         wanted = _present(arguments, names)
-        result, pull = jax.vjp(
-            lambda *chosen: function(**{**arguments, **dict(zip(wanted, chosen, strict=True))}), *[arguments[name] for name in wanted]
-        )
+
+        def chosen(*values: Any) -> Any:
+            return function(context, **{**arguments, **dict(zip(wanted, values, strict=True))})
+
+        result, pull = jax.vjp(chosen, *[arguments[name] for name in wanted])
         return list(pull(jax.lax.convert_element_type(grad, result.dtype)))
 
     return backward

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from xla_core.base import private_torch
+from xla_core.engine.tensor.dispatch import add_handlers
 from xla_core.engine.tensor.plain import tensor_behind
-from xla_core.engine.tensor.schema import Handler
 
 _whole = torch.ops.aten.scaled_dot_product_attention.default
 _fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -60,11 +60,7 @@ def scaled_dot_product_attention(
     return _whole.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
-HANDLERS: dict[str, Handler] = {
-    "scaled_dot_product_attention": lambda args, kwargs: scaled_dot_product_attention(*args, **kwargs),  # in inference mode
-}
-
-
 def register() -> None:
     """Put it in front of autograd, which knows the fused operation's gradient."""
+    add_handlers({"scaled_dot_product_attention": lambda args, kwargs: scaled_dot_product_attention(*args, **kwargs)})  # in inference mode
     _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xla_core.engine.tensor.schema import Handler
+from xla_core.engine.tensor.dispatch import add_handlers
 
 aten = torch.ops.aten
 
@@ -30,4 +30,6 @@ def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tuple(results)
 
 
-HANDLERS: dict[str, Handler] = {"native_batch_norm": batch_norm, "_native_batch_norm_legit": batch_norm}
+def register() -> None:
+    """Serve torch's operators by it."""
+    add_handlers({"native_batch_norm": batch_norm, "_native_batch_norm_legit": batch_norm})

@@ -1,0 +1,103 @@
+"""The facts of an operator that the engine goes by beside its lowering, what each may be, and the check of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypedDict
+
+import torch
+
+from xla_core.base.errors import RegistrationError
+from xla_core.base.private_torch import OpOverload
+
+
+class Autocast(Enum):
+    """The precision in which autocast runs an operator. One that has none runs in the dtypes it is given."""
+
+    LOWER = "in the dtype of autocast"
+    FLOAT32 = "in float32"
+    WIDEST = "in the widest dtype of its operands"
+
+
+class TorchKernel(Enum):
+    """How torch's own kernels serve an operator that has no lowering here."""
+
+    OF_PARTS = "torch makes it of other operators, which are recorded"
+    KEPT = "torch's kernel also serves tensors of torch's own types that are on the device"
+    REPLACED = "torch calls the kernel of the device itself, below the tensors' dispatch"
+
+
+HALF = frozenset({torch.bfloat16, torch.float16})
+"""The dtypes of half precision, for `beyond_cpu`."""
+
+
+class Facts(TypedDict, total=False):
+    """The facts that `op` takes for all its names; the fields of `OpSpec` of these names describe them."""
+
+    autocast: Autocast | None
+    shapes: Callable[..., Any] | None
+    beyond_cpu: frozenset[torch.dtype]
+    overlapping_writes: bool
+    fills: Callable[[tuple[Any, ...]], Any] | None
+    keeps_sharding: bool
+    adds_gradients: bool
+    on_lists: bool
+    only_casts: bool
+    shown_as: str
+
+
+_FLAGS = ("overlapping_writes", "keeps_sharding", "adds_gradients", "on_lists", "only_casts")
+
+
+def check_facts(func: OpOverload, facts: Facts) -> None:
+    """Raise RegistrationError for facts that cannot be those of `func`, saying what is allowed."""
+    wrong = next((problem for problem, there in _problems(func, facts) if there), None)
+    if wrong is not None:
+        raise RegistrationError(f"{func.name()}: {wrong}")
+
+
+def check_autocast(name: str, autocast: object) -> None:
+    """Raise RegistrationError for what is no choice of autocast, or is one for an operator `namespace::op` outside of aten."""
+    if not isinstance(autocast, Autocast):
+        allowed = ", ".join(f"Autocast.{member.name}" for member in Autocast)
+        raise RegistrationError(f"{name}: autocast is one of {allowed}, got {autocast!r}")
+    if not name.startswith("aten::"):
+        raise RegistrationError(f"{name}: autocast is for operators of aten; give others a kernel by torch.library.register_autocast")
+
+
+def _problems(func: OpOverload, facts: Facts) -> list[tuple[str, bool]]:
+    """What may be wrong, in words, and whether it is."""
+    arguments = [str(argument.type) for argument in func._schema.arguments]
+    results = [str(result.type) for result in func._schema.returns]
+    takes_tensor = arguments[:1] == ["Tensor"]
+    flags = {name: facts.get(name, False) for name in _FLAGS}
+    shapes, fills, dtypes, shown = facts.get("shapes"), facts.get("fills"), facts.get("beyond_cpu", frozenset()), facts.get("shown_as", "")
+    return [
+        *((f"{name} is True or False, got {flag!r}", not isinstance(flag, bool)) for name, flag in flags.items()),
+        (f"shapes is a function of meta tensors, got {shapes!r}", shapes is not None and not callable(shapes)),
+        (f"fills is a function of the call's arguments, got {fills!r}", fills is not None and not callable(fills)),
+        (f"fills is for an operator with one tensor as its result, this one gives {results}", fills is not None and results != ["Tensor"]),
+        (f"beyond_cpu is a frozenset of torch dtypes, got {dtypes!r}", not _are_dtypes(dtypes)),
+        ("beyond_cpu is about the dtype of a tensor that is the first argument, here there is none", bool(dtypes) and not takes_tensor),
+        ("keeps_sharding is for an operator whose first argument is a tensor", bool(flags["keeps_sharding"]) and not takes_tensor),
+        ("only_casts is for an operator whose first argument is a tensor", bool(flags["only_casts"]) and not takes_tensor),
+        ("on_lists is for an operator that takes a list of tensors", bool(flags["on_lists"]) and "List[Tensor]" not in arguments),
+        *(
+            (
+                f"{name} is about an in-place form, and torch has none",
+                bool(flags[name]) and not _is_in_place_too(func),
+            )
+            for name in ("overlapping_writes", "adds_gradients")
+        ),
+        (f"shown_as is a name as namespace::op, got {shown!r}", shown != "" and (not isinstance(shown, str) or "::" not in shown)),
+    ]
+
+
+def _are_dtypes(dtypes: object) -> bool:
+    return isinstance(dtypes, frozenset) and all(isinstance(dtype, torch.dtype) for dtype in dtypes)
+
+
+def _is_in_place_too(func: OpOverload) -> bool:
+    namespace, _, op = func._schema.name.partition("::")
+    return hasattr(getattr(torch.ops, namespace), f"{op}_")

@@ -1,0 +1,28 @@
+"""One computation with several implementations: which of them a program gets is decided here, by the platform it is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformKernel:
+    """One computation over jax arrays, with the kernels that JAX ships for it.
+
+    reference: plain jax.numpy, for any shapes, on any platform. tpu, gpu: called with the same arguments; each returns None for those that
+    its kernel does not take, and the reference serves these. They import what is slow to import when they are called.
+    """
+
+    reference: Function
+    tpu: Function | None = None
+    gpu: Function | None = None
+
+    def __call__(self, platform: str, *args: Any, **kwargs: Any) -> Any:
+        """The results. platform: as `Context.platform`."""
+        native = {"tpu": self.tpu, "gpu": self.gpu, "cuda": self.gpu, "rocm": self.gpu}.get(platform)
+        found = None if native is None else native(*args, **kwargs)
+        return self.reference(*args, **kwargs) if found is None else found
