@@ -10,6 +10,7 @@ import torch
 from xla_core.api.arena import ToXlaTensorArena
 from xla_core.api.hardware import addressable_runtime_device_count
 from xla_core.api.user_modules import xr
+from xla_core.base.budgets import budget
 from xla_core.base.nesting import Survey
 from xla_core.engine.tensor.interop import alias_key, materialize
 from xla_core.engine.tensor.plain import is_xla, unwrapped
@@ -22,6 +23,7 @@ def xla_tensors(nesting: Any) -> list[XLATensor]:
     return [unwrapped(tensor) for tensor in Survey(nesting, is_xla).leaves]
 
 
+@budget(compiles=None, reads=None)
 def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """The nesting with CPU tensors in place of xla tensors; without `convert` these are only computed, `data` comes back.
 
@@ -47,6 +49,7 @@ def _to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return results
 
 
+@budget()
 def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
     """The nesting with its CPU tensors on `device`; dicts in it are updated in place too. A bare tensor gives a list of one.
 

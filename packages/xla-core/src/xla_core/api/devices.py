@@ -12,6 +12,7 @@ from xla_core.api.hardware import global_runtime_device_attributes
 from xla_core.api.processes import process_index
 from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.user_modules import xr
+from xla_core.base.budgets import budget
 from xla_core.base.deprecation import Deprecation
 from xla_core.base.dtypes import check_conversions
 from xla_core.base.errors import UnknownDeviceError
@@ -33,16 +34,19 @@ _SUPPORTED_KIND = Deprecation(
 )
 
 
+@budget()
 def devices() -> list[torch.device]:
     """All devices that this process addresses, in order; one under SPMD. On the CPU, no client is started for it."""
     return [torch.device("xla", index) for index in range(1 if xr(is_spmd)() else client.device_count())]
 
 
+@budget()
 def device_count() -> int:
     """The number of `devices()`."""
     return len(devices())
 
 
+@budget()
 def device(index: int | None = None) -> torch.device:
     """The current default device, or the one at `index`, which then becomes the default.
 
@@ -56,6 +60,7 @@ def device(index: int | None = None) -> torch.device:
     return torch.device("xla", client.current_index())
 
 
+@budget()
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """The default xla device, or the one at index `n`, which then becomes the default; `devkind` is ignored. As `torch_xla.device`."""
     _XLA_DEVICE.warn()
@@ -64,6 +69,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     return device(n)
 
 
+@budget()
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
     """True for a tensor on an xla device, of whatever class."""
     return tensor.device.type == "xla"
@@ -75,6 +81,7 @@ def parse_real_name(name: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
+@budget()
 def parse_xla_device(device: str) -> tuple[str, int] | None:
     """The hardware kind and number in a real device name: `("TPU", 1)` of `TPU:1`; None for another text."""
     _PARSE_XLA_DEVICE.warn()
@@ -99,6 +106,7 @@ def xla_real_device(device: torch.device | str) -> str:
     return f"{client.client().kind}:{first_number() + index_of(device)}"
 
 
+@budget()
 def xla_real_devices(devices: Iterable[torch.device | str] | None = None) -> list[str]:
     """Real names of the given devices; none given: of all devices of this process."""
     chosen = list(devices or ()) or get_xla_supported_devices() or []
@@ -117,17 +125,20 @@ def local_index(device: torch.device | str) -> int:
     return index
 
 
+@budget()
 def xla_device_hw(device: torch.device | str) -> str:
     """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names none."""
     recorder_of(device)
     return client.client().kind
 
 
+@budget()
 def xla_device_kind(device: torch.device | str | None = None) -> str:
     """The hardware model, as the client names it, such as `TPU v4`."""
     return str(client.jax_device(recorder_of(device)).device_kind)
 
 
+@budget()
 def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, max_devices: int | None = None) -> list[str] | None:
     """`['xla:0', …]`, at most `max_devices`; with a `devkind`, None unless this process's devices are of that kind.
 
@@ -143,6 +154,7 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
     return [str(one) for one in devices()[:max_devices]]
 
 
+@budget()
 def xla_device_count() -> int:
     """The number of accelerators that this process addresses: 0 on the CPU, where nothing is started to find that out.
 
@@ -151,6 +163,7 @@ def xla_device_count() -> int:
     return 0 if client.device_kind() in (None, "CPU") else device_count()
 
 
+@budget()
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
     """The attributes of the device behind `xla:<n>` or a real name such as `TPU:1`. Raises RuntimeError for neither."""
     name = device if isinstance(device, str) and parse_real_name(device) else xla_real_device(device)

@@ -9,14 +9,17 @@ import jax
 from xla_core.api.replicas import place
 from xla_core.api.user_modules import xr
 from xla_core.base import config
+from xla_core.base.budgets import budget
 from xla_core.engine.runtime import client
 
 
+@budget()
 def device_type() -> str | None:
     """The hardware kind (`CPU`, `TPU`, …) from `PJRT_DEVICE`, or the default chosen for it. Starts no client."""
     return client.device_kind()
 
 
+@budget()
 def set_device_type(pjrt_device: str) -> None:
     """Choose the hardware kind. Raises RuntimeError when the client already runs on another kind."""
     wanted = pjrt_device.split("_")[0].upper()
@@ -27,26 +30,31 @@ def set_device_type(pjrt_device: str) -> None:
     config.PJRT_DEVICE.set(pjrt_device)
 
 
+@budget()
 def using_pjrt() -> bool:
     """True: there is no other runtime."""
     return True
 
 
+@budget()
 def is_bf16_supported() -> bool:
     """True: XLA computes bfloat16 everywhere."""
     return True
 
 
+@budget()
 def addressable_runtime_device_count() -> int:
     """Physical devices that this process sees, also under SPMD. On the CPU, no client is started for it."""
     return client.physical_device_count()
 
 
+@budget()
 def global_runtime_device_count() -> int:
     """Physical devices of the whole job, also under SPMD."""
     return len(xr(global_runtime_device_attributes)())
 
 
+@budget()
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """One dict per device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; of several slices `slice_index`."""
     local = client.client().devices

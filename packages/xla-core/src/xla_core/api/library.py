@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jax import lax
 
+from xla_core.base.budgets import budget
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.values import value_of
 from xla_core.engine.tensor.writes import write
@@ -37,6 +38,7 @@ def _barrier(context: Context, tensors: list[Any]) -> list[Any]:
     return list(_optimization_barrier(tuple(tensors)))
 
 
+@budget()
 def optimization_barrier_(tensors: list[torch.Tensor]) -> None:
     """In place: the values stay, but the compiler may not move or merge computation across this point."""
     xla_library()

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 import torch
 
+from xla_core.base.budgets import budget
 from xla_core.engine.runtime import client
 from xla_core.engine.runtime.memory import memory_use
 
@@ -23,6 +24,7 @@ class MemoryInfo(TypedDict):
     kb_total: int
 
 
+@budget()
 def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
     """Used and total memory of a device. On CPU: live buffers, and the physical memory as limit."""
     use = memory_use(client.recorder_of(device))

@@ -14,6 +14,7 @@ from xla_core.api.devices import local_index
 from xla_core.api.reductions import ReduceOp
 from xla_core.api.replication import global_ordinal, local_ordinal, world_size
 from xla_core.api.user_modules import xr
+from xla_core.base.budgets import budget
 from xla_core.base.deprecation import Deprecation
 from xla_core.engine.runtime import client, executor
 from xla_core.engine.runtime.sync import block
@@ -33,28 +34,33 @@ _XRT_WORLD_SIZE = Deprecation("torch_xla.core.xla_model.xrt_world_size", "torch_
 _log = logging.getLogger("torch_xla")
 
 
+@budget()
 def get_local_ordinal() -> int:
     """The number of this replica among those of its host, from 0; as `torch_xla.runtime.local_ordinal`."""
     return int(xr(local_ordinal)())
 
 
+@budget()
 def get_ordinal(defval: int = 0) -> int:
     """The number of this replica in the job, from 0. Deprecated: use `torch_xla.runtime.global_ordinal`; `defval` is ignored."""
     _GET_ORDINAL.warn()
     return int(xr(global_ordinal)())
 
 
+@budget()
 def xrt_world_size(defval: int = 1) -> int:
     """The number of replicas of the job. Deprecated: use `torch_xla.runtime.world_size`; `defval` is ignored."""
     _XRT_WORLD_SIZE.warn()
     return int(xr(world_size)())
 
 
+@budget()
 def is_master_ordinal(local: bool = True) -> bool:
     """True on replica 0 of each host; with `local=False`, on replica 0 of the job only."""
     return bool((xr(local_ordinal)() if local else xr(global_ordinal)()) == 0)
 
 
+@budget(compiles=None, reads=None)
 def master_print(*args: object, fd: Any = None, local: bool = False, flush: bool = False) -> None:
     """Print on replica 0 of the job only, with `local` on replica 0 of each host; all others do nothing.
 
@@ -64,6 +70,7 @@ def master_print(*args: object, fd: Any = None, local: bool = False, flush: bool
         print(*args, file=sys.stdout if fd is None else fd, flush=flush)
 
 
+@budget()
 def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
     """Wait for executions that were launched; launch none. Devices by `xla:<n>` or real name; none given: all of this process."""
     if not client.started():
@@ -73,6 +80,7 @@ def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
         executor.wait(client.recorder_at(index))
 
 
+@budget(compiles=None)
 def unlazy(tensors: Iterable[torch.Tensor]) -> None:
     """Compute xla tensors, running only what they need, and wait until the device has done so. Values stay on the device.
 
@@ -81,16 +89,19 @@ def unlazy(tensors: Iterable[torch.Tensor]) -> None:
     block([value_of(unwrapped(tensor)) for tensor in tensors])
 
 
+@budget()
 def set_rng_state(seed: int, device: torch.device | str | None = None) -> None:
     """Set the random state of a device, an unsigned 64-bit integer; None: the default device. Raises ValueError for another number."""
     client.recorder_of(device).set_seed(seed)
 
 
+@budget()
 def get_rng_state(device: torch.device | str | None = None) -> int:
     """The random state of a device, an integer that `set_rng_state` takes; None: the default device. Runs nothing."""
     return client.recorder_of(device).seed
 
 
+@budget()
 @contextmanager
 def fork_rng(device: torch.device | str | None = None, enabled: bool = True) -> Iterator[None]:
     """Restore the random state of a device behind the block; does nothing unless `enabled`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from xla_core.base.budgets import budget
 from xla_core.engine.compile import disk
 from xla_core.engine.compile.cache import programs
 
 
+@budget()
 def initialize_cache(path: str, readonly: bool = False) -> None:
     """Keep compiled programs in the folder `path`, and look them up there.
 
@@ -16,6 +18,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     disk.configure(path, readonly)
 
 
+@budget()
 def get_num_cached_compilation_graph() -> int:
     """The number of compiled programs that this process holds in memory."""
     return len(programs())

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from xla_core.api import plugins
 from xla_core.base import config
+from xla_core.base.budgets import budget
 from xla_core.base.installation import SPMD
 from xla_core.engine.runtime import client
 from xla_core.engine.runtime.topology import set_topology, topology
@@ -15,6 +16,7 @@ from xla_core.engine.tensor import sharding
 from xla_core.engine.tensor.tensor import XLATensor
 
 
+@budget()
 def is_spmd() -> bool:
     """True in SPMD mode: the one device `xla:0` stands for all physical ones. See `use_spmd`."""
     return config.USE_SPMD.get()
@@ -26,6 +28,7 @@ class _Mode:
     ours = False
 
 
+@budget()
 def use_spmd(auto: bool | None = False) -> None:
     """Switch the process to SPMD mode: `xla:0` stands for all devices; the compiler splits programs over them.
 

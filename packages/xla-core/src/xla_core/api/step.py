@@ -13,6 +13,7 @@ import torch
 
 from xla_core.api import eager, plugins
 from xla_core.api.graph_limit import GraphLimit
+from xla_core.base.budgets import budget
 from xla_core.base.deprecation import Deprecation
 from xla_core.base.metrics import Cause
 from xla_core.engine.runtime import client
@@ -44,6 +45,7 @@ def check_scopes() -> None:
         )
 
 
+@budget(compiles=None, reads=None)
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Run everything live on the default device as one graph; `wait`: until it is done. Then run the step closures.
 
@@ -52,12 +54,14 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     _step(wait, "torch_xla.torch_xla::sync", reset_scope=reset_scope)
 
 
+@budget(compiles=None, reads=None)
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Run everything live on the default device as one graph. Deprecated: use `torch_xla.sync`, which takes the same arguments."""
     _MARK_STEP.warn()
     _step(wait, "torch_xla.core.xla_model::mark_step", reset_scope=reset_scope)
 
 
+@budget()
 @contextmanager
 def step() -> Iterator[None]:
     """A sync on entry and on exit, also when the body raises."""
@@ -68,6 +72,7 @@ def step() -> Iterator[None]:
         _step(False, "torch_xla.torch_xla::sync")
 
 
+@budget()
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
     """Set the random state of a device; None: the default device. Raises ValueError for what is no unsigned 64-bit integer."""
     client.recorder_of(device).set_seed(seed)
@@ -203,6 +208,7 @@ def compile(
     fallback: bool = ...,
     verify_every: int = ...,
 ) -> Region: ...
+@budget()
 def compile(
     f: Callable[..., Any] | None = None,
     full_graph: bool = False,

@@ -12,6 +12,7 @@ import torch
 
 from xla_core.api.closures import AsyncClosureHandler, ClosureHandler
 from xla_core.api.conversion import xla_tensors
+from xla_core.base.budgets import budget
 from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.runtime.client import recorder_of
 from xla_core.engine.runtime.sync import after_step, before_step
@@ -69,6 +70,7 @@ _contexts: dict[str, DeviceContext] = {}
 _lock = threading.Lock()
 
 
+@budget()
 def device_context(device: torch.device | str | None = None) -> DeviceContext:
     """The one context of a device; None: the default device."""
     name = recorder_of(device).device
@@ -79,6 +81,7 @@ def device_context(device: torch.device | str | None = None) -> DeviceContext:
         return found
 
 
+@budget()
 def add_step_closure(closure: Callable[..., object], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
     """Call `closure(*args)` at the end of the current step of the default device.
 
@@ -98,6 +101,7 @@ def _hold_arguments(recorder: Recorder) -> None:
         queued.hold()
 
 
+@budget(compiles=None, reads=None)
 def run_step_closures(device: torch.device | str | None = None) -> DeviceContext:
     """Run what is queued for a device: asynchronous closures are handed over, then the others run here, in queue order.
 

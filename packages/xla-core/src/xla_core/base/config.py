@@ -183,6 +183,11 @@ PERSISTENT_CACHE_PATH = _optional_str("XLA_PERSISTENT_CACHE_PATH", "Folder of th
 PERSISTENT_CACHE_READ_ONLY = _flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
 
 # Debugging.
+ENFORCE_BUDGETS = _flag(
+    "XLA_ENFORCE_BUDGETS",
+    False,
+    "For tests: a public function that compiles more programs or reads more values than is declared beside it raises. Read at import.",
+)
 REFERENCE = _flag(
     "XLA_REFERENCE_EXECUTOR",
     False,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from xla_core.base.budgets import budget
 from xla_core.base.nesting import Survey
 
 AliasKey = Callable[[torch.Tensor], Hashable | None]
@@ -28,6 +29,7 @@ def alias_key(tensor: Any) -> Hashable | None:
     return (tensor.device, address) if address else None
 
 
+@budget()
 def check_view_sharing(obj: Any, alias_key: AliasKey = alias_key) -> None:
     """Raise RuntimeError naming both tensors if two different tensors anywhere in `obj` share memory."""
     survey = Survey(obj, lambda value: isinstance(value, torch.Tensor))

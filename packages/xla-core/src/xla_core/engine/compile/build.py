@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from xla_core.base import config, metrics
+from xla_core.base.budgets import spent
 from xla_core.base.dtypes import check_conversions
 from xla_core.base.errors import LoweringError
 from xla_core.base.metrics import Cause, CompileEvent, Unit
@@ -115,6 +116,7 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
 
 def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, start: float, duration: int) -> None:
     """Count a compilation, and tell who listens."""
+    spent.compiles += 1
     metrics.counter_add("UncachedCompile")
     metrics.counter_add("CreateCompileHandles")
     metrics.metric_add("CompileTime", duration, Unit.DURATION_NS)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from xla_core.base import metrics
+from xla_core.base.budgets import spent
 from xla_core.base.dtypes import natural_dtype
 from xla_core.base.errors import ExecutionError
 from xla_core.base.metrics import Direction, TransferEvent, Unit
@@ -119,6 +120,7 @@ def download_number(value: Value) -> Any:
 
 def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any], bool]:
     """The elements of a value on the host, and whether they are the caller's own."""
+    spent.reads += 1
     buffer = value.buffer
     if buffer is None:
         raise ExecutionError(f"a value {value.aval} on {value.recorder.device} was read before it was computed")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from xla_core.base import config
+from xla_core.base.budgets import budget
 from xla_core.base.dtypes import torch_dtype
 from xla_core.base.errors import DeviceMismatchError, ExecutionError
 from xla_core.base.private_jax import compile_module
@@ -126,11 +127,13 @@ def stablehlo_version() -> str:
     return str(dialect.get_current_version())
 
 
+@budget()
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     """StableHLO text of the pending program with `tensors` as results; none given: everything live. Runs and drops nothing."""
     return text_of(lower(pending_program(tensors)))
 
 
+@budget()
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
     """StableHLO of the pending program as bytecode, a portable artifact; `tensors` as in `get_stablehlo`. Runs and drops nothing."""
     return bytes_of(lower(pending_program(tensors)))
