@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial as _partial
 
 from xla_core.api.device_plugins import PjRtPlugin
 from xla_core.api.device_plugins import register_pjrt_plugin as _register_pjrt_plugin
@@ -301,5 +301,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    return _attribute(__name__, name)  # collectives, shardings, the profiler
+__getattr__ = _partial(_attribute, __name__)  # collectives, shardings, the profiler

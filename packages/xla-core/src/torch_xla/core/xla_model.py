@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial as _partial
 
 from xla_core.api.arena import ToXlaTensorArena
 from xla_core.api.conversion import maybe_convert_to_cpu as _maybe_convert_to_cpu
@@ -11,11 +11,13 @@ from xla_core.api.devices import (
     get_xla_supported_devices,
     is_xla_tensor,
     parse_xla_device,
+    set_replication,
     xla_device,
     xla_device_count,
     xla_device_hw,
     xla_device_kind,
     xla_real_devices,
+    xla_replication_devices,
 )
 from xla_core.api.devices import xla_real_device as _xla_real_device
 from xla_core.api.library import XLA_LIB, optimization_barrier_
@@ -40,7 +42,6 @@ from xla_core.api.model import (
     wait_device_ops,
     xrt_world_size,
 )
-from xla_core.api.replication import set_replication, xla_replication_devices
 from xla_core.api.step import mark_step
 from xla_core.api.step_closures import DeviceContext, add_step_closure
 from xla_core.api.step_closures import device_context as _get_device_context
@@ -96,6 +97,4 @@ __all__ = [
     *_names_of(__name__),  # implemented by other distributions, found by `__getattr__`
 ]
 
-
-def __getattr__(name: str) -> Any:
-    return _attribute(__name__, name)  # what plugins implement: collectives, rendezvous, save
+__getattr__ = _partial(_attribute, __name__)  # what plugins implement: collectives, rendezvous, save

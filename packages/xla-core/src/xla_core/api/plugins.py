@@ -33,6 +33,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "torch_xla.experimental.xla_sharded_tensor": SPMD,
         "torch_xla._internal.pjrt": DISTRIBUTED,
         "torch_xla._internal.rendezvous": DISTRIBUTED,
+        "torch_xla._internal.tpu": DISTRIBUTED,
         "torch_xla.experimental.pjrt": DISTRIBUTED,
         "torch_xla.experimental.pjrt_backend": DISTRIBUTED,
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from xla_core.api.tpu.gce_metadata import ROOT_URL as _GCE_METADATA_ROOT_URL
-from xla_core.api.tpu.gce_metadata import get_metadata as _get_metadata
-from xla_core.api.tpu.host import GOOGLE_PCI_VENDOR_ID as _GOOGLE_PCI_VENDOR_ID
-from xla_core.api.tpu.host import TPU_PCI_DEVICE_IDS as _TPU_PCI_DEVICE_IDS
-from xla_core.api.tpu.host import (
+from xla_distributed.job.tpu.gce_metadata import ROOT_URL as _GCE_METADATA_ROOT_URL
+from xla_distributed.job.tpu.gce_metadata import get_metadata as _get_metadata
+from xla_distributed.job.tpu.host import GOOGLE_PCI_VENDOR_ID as _GOOGLE_PCI_VENDOR_ID
+from xla_distributed.job.tpu.host import TPU_PCI_DEVICE_IDS as _TPU_PCI_DEVICE_IDS
+from xla_distributed.job.tpu.host import (
     TpuEnv,
     build_tpu_env_from_vars,
     get_tpu_env,
@@ -24,12 +24,12 @@ from xla_core.api.tpu.host import (
     worker_hostnames,
     worker_id,
 )
-from xla_core.api.tpu.host import using_env_vars as _using_env_vars
-from xla_core.api.tpu.plugin import TpuPlugin
-from xla_core.api.tpu.slices import ACCELERATOR_TYPE_TO_HOST_BOUNDS as _ACCELERATOR_TYPE_TO_HOST_BOUNDS
-from xla_core.api.tpu.slices import MeshShape
-from xla_core.api.tpu.topology import configure_one_chip_topology, configure_topology, discover_master_worker_ip
-from xla_core.api.tpu.topology import spmd_find_master_ip as _spmd_find_master_ip
+from xla_distributed.job.tpu.host import using_env_vars as _using_env_vars
+from xla_distributed.job.tpu.plugin import TpuPlugin
+from xla_distributed.job.tpu.slices import ACCELERATOR_TYPE_TO_HOST_BOUNDS as _ACCELERATOR_TYPE_TO_HOST_BOUNDS
+from xla_distributed.job.tpu.slices import MeshShape
+from xla_distributed.job.tpu.topology import configure_one_chip_topology, configure_topology, discover_master_worker_ip
+from xla_distributed.job.tpu.topology import spmd_find_master_ip as _spmd_find_master_ip
 
 __all__ = [
     "MeshShape",
