@@ -49,8 +49,20 @@ def attribute(module: str, name: str) -> Any:
     # Python and its tools ask for such names: no reason to load plugins.
     if name.startswith("__"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    offers = implementations()
+    known = _known.get((module, name))
+    if known is None or known[0] is not offers:
+        known = _known[module, name] = offers, _find(module, name, offers)
+    return known[1]
+
+
+# What a name stands for, and the plugins' offers of which that follows: each use of a name asks.
+_known: dict[tuple[str, str], tuple[Mapping[str, Callable[..., Any]], Any]] = {}
+
+
+def _find(module: str, name: str, offers: Mapping[str, Callable[..., Any]]) -> Any:
     row = _COLLECTIVES.get((module, name))
-    offered = implementations().get(f"{module}.{name}")
+    offered = offers.get(f"{module}.{name}")
     if offered is not None:
         own = row is not None and row.single is not None and row.serves is Serves.ONE_REPLICA
         return _by_replicas(module, name, offered) if own else offered
@@ -61,8 +73,6 @@ def attribute(module: str, name: str) -> Any:
     return _stand_in(module, name)
 
 
-# Kept: a module's `__getattr__` asks at each use.
-@functools.cache
 def _by_replicas(module: str, name: str, several: Callable[..., Any]) -> Callable[..., Any]:
     """The core's function where this replica waits for nobody: there is one, and in SPMD mode no collective between devices is meant."""
     row = _COLLECTIVES[module, name]
@@ -77,7 +87,6 @@ def _by_replicas(module: str, name: str, several: Callable[..., Any]) -> Callabl
     return call
 
 
-@functools.cache
 def _stand_in(module: str, name: str) -> Callable[..., Any]:
     """The function of a wheel that is not installed, which raises MissingPackageError where it is needed."""
     row = _COLLECTIVES.get((module, name))

@@ -31,7 +31,7 @@ class ReduceOp(enum.Enum):
                 raise TypeError(f"reduce_type {self.value!r} needs an order, which {tensor.dtype} has not")
 
 
-_OF_ALL_DTYPES = frozenset({ReduceOp.SUM, ReduceOp.MUL})
+_OF_ALL_DTYPES = (ReduceOp.SUM, ReduceOp.MUL)
 # By name, and by themselves.
 _KNOWN: dict[object, ReduceOp] = {key: op for op in ReduceOp for key in (op, op.value)}
 

@@ -1,6 +1,6 @@
 """Every environment variable that the core reads: one typed row each, parsed whenever it is asked for.
 
-Nothing else in the core may touch `os.environ`. A value that does not parse raises and says what is allowed; an empty
+Nothing else may touch `os.environ` (`tests/test_structure.py` has the exceptions). A value that does not parse raises and says what is allowed; an empty
 text counts as unset. The documentation page of variables is generated from `SETTINGS`.
 """
 
@@ -10,7 +10,7 @@ import enum
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from xla_core.base import installation
@@ -32,12 +32,16 @@ class Setting(Generic[T]):
     name: str
     default: T
     doc: str
-    parse: Callable[[str], T]
+    parse: Callable[[str], T] = field(repr=False)
     allowed: str
+
+    def text(self) -> str:
+        """What the environment says now, as it says it; empty if it says nothing."""
+        return os.environ.get(self.name, "")
 
     def get(self) -> T:
         """The value now. Raises: ValueError naming variable, text and what is allowed."""
-        text = os.environ.get(self.name)
+        text = self.text()
         if not text:
             return self.default
         try:
@@ -47,7 +51,7 @@ class Setting(Generic[T]):
 
     def is_set(self) -> bool:
         """Whether the environment gives a value, so that the default does not apply."""
-        return bool(os.environ.get(self.name))
+        return bool(self.text())
 
     def set(self, value: T | None) -> None:
         """Write `value` to the environment, also for child processes; None removes the variable."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib import metadata
 
@@ -42,5 +41,5 @@ def settings() -> dict[str, str]:
     # Not at the top: `versions` must work where the core does not.
     from xla_debug.core import abi
 
-    names = {setting.name for rows in abi.settings.installed_settings().values() for setting in rows if setting.is_set()}
-    return {name: hide_value(name, os.environ[name]) for name in sorted(names)}
+    texts = {setting.name: setting.text() for rows in abi.settings.installed_settings().values() for setting in rows}
+    return {name: hide_value(name, text) for name, text in sorted(texts.items()) if text}

@@ -9,6 +9,7 @@ import torch
 
 from xla_core.abi.collectives import device_context
 from xla_core.abi.job import is_spmd
+from xla_core.abi.operators import record as record_call
 from xla_core.abi.sharding import is_manual
 from xla_core.abi.tensors import materialize
 from xla_distributed.collectives.apart import run_apart
@@ -35,9 +36,11 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | N
     if groups is not None:
         rest = (*rest, groups.members, groups.sizes)
     tensors = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
-        with torch.no_grad():
-            return _record(collective, inputs, tensors, rest, groups)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                with torch.no_grad():
+                    return _record(collective, inputs, tensors, rest, groups)
     return _record(collective, inputs, tensors, rest, groups)
 
 
@@ -56,7 +59,7 @@ def _record(collective: CollectiveOp, inputs: Any, tensors: Sequence[torch.Tenso
     if groups is not None and groups.apart:
         results, after = run_apart(collective, inputs, rest, groups.apart, token)
     else:
-        results, after = collective.operation(inputs, token, *rest)
+        results, after = record_call(collective.operation, inputs, token, *rest)
     # Kept by the device, not by a graph: the next program's collectives come after this one's, too.
     context.advance(token, after)
     return results

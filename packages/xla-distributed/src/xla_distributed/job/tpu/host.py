@@ -77,7 +77,7 @@ _BOUNDS = (
     (settings.TPU_HOST_BOUNDS.name, settings.TPU_CHIPS_PER_HOST_BOUNDS.name),
     ("HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS"),
 )
-_DESCRIBING: tuple[Setting[object], ...] = (
+_DESCRIBING: tuple[Setting[str | None] | Setting[int | None], ...] = (
     settings.ACCELERATOR_TYPE,
     settings.TPU_ACCELERATOR_TYPE,
     settings.TPU_PROCESS_BOUNDS,
