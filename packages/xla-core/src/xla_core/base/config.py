@@ -1,7 +1,7 @@
 """Every environment variable that the core reads: one typed row each, parsed whenever it is asked for.
 
-Nothing else may touch `os.environ` (`tests/test_structure.py` has the exceptions). A value that does not parse raises and says what is allowed; an empty
-text counts as unset. The documentation page of variables is generated from `SETTINGS`.
+Nothing else may touch `os.environ` (`tests/test_structure.py` has the exceptions). A value that does not parse raises and says what is
+allowed; an empty text counts as unset. The documentation page of variables is generated from `SETTINGS`.
 """
 
 from __future__ import annotations
