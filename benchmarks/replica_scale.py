@@ -34,7 +34,7 @@ def as_one_of(count: int) -> None:
     import jax
 
     import torch_xla
-    from xla_core.abi.process import Topology, set_topology
+    from xla_core.abi.job import Topology, set_topology
     from xla_distributed.job import connection
 
     jax.config.update("jax_num_cpu_devices", count)

@@ -76,6 +76,37 @@ def test_private_names_stay_in_their_modules() -> None:
     assert strays == {}
 
 
+# What touches the environment beside the tables of settings, and why.
+ENVIRONMENT: dict[str, str] = {
+    "xla-core/src/xla_core/base/config.py": "reads and writes for all tables",
+    "xla-core/src/xla_core/features/captured/search.py": "looks which variables the user's function reads",
+    "xla-core/src/xla_core/legacy/utils.py": "helpers by which users read their own variables",
+    "xla-debug/src/xla_debug/commands/run.py": "hands the whole environment on to the program that it runs",
+    "xla-distributed/src/xla_distributed/job/coordinator.py": "hands the whole environment on to the coordinator",
+}
+_OF_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
+
+
+def touches_environment(source: str) -> bool:
+    """Whether Python code uses `os.environ` or its kin."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in _OF_ENVIRONMENT and ast.unparse(node.value) == "os":
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "os" and not _OF_ENVIRONMENT.isdisjoint(alias.name for alias in node.names):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("source", ["import os; os.environ['A']", "os.getenv('A')", "from os import environ", "f(vars(os.environ))"])
+def test_a_use_of_the_environment_is_seen(source: str) -> None:
+    assert touches_environment(source) and not touches_environment("import os; os.getpid(); 'os.environ'")
+
+
+def test_only_the_tables_of_settings_touch_the_environment() -> None:
+    found = {file.relative_to(ROOT / "packages").as_posix() for file in SOURCES if touches_environment(file.read_text(encoding="utf-8"))}
+    assert found == ENVIRONMENT.keys()
+
+
 # Where modules of ours are imported by names that are put together, and why. Contracts of imports do not see these.
 LOADERS: dict[str, str] = {
     "xla-core/src/xla_core/api/user_modules.py": "a submodule of a package that its user asks for by attribute",

@@ -15,9 +15,9 @@ import torch
 from xla_core import abi
 from xla_core.abi import tensors, views
 from xla_core.abi.graph import Graph, graph_of, register_build_scope
+from xla_core.abi.job import Topology, set_topology, topology
 from xla_core.abi.metrics import counter, snapshot
 from xla_core.abi.operators import Context, OpSpec, register_op, scalar
-from xla_core.abi.process import Topology, set_topology, topology
 from xla_core.abi.sharding import owned_shards
 from xla_core.base import errors
 from xla_core.engine.graph.text import graph_text

@@ -16,8 +16,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import torch_xla.runtime as xr
 from torch_xla.debug import model_comparator as mc
+from xla_core.abi import job
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_where_tensors_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     thread = threading.Thread(target=lambda: mc.save("x", torch.ones(1)))
     thread.start()
     thread.join()
-    monkeypatch.setattr(xr, "global_ordinal", lambda: 3)
+    monkeypatch.setattr(job, "ordinal", lambda: 3)
     mc.save("x", torch.ones(1))
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt"))
     assert found == ["configured/x.0.0.pt", "configured/x.0.3.pt", "variable/x.0.0.pt"], "each replica counts its steps"

@@ -16,6 +16,7 @@ import torch
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch_xla.distributed.spmd import debugging
+from xla_spmd import debugging as drawing
 
 LINES = """\
 ┌─────────┬─────────┐
@@ -35,7 +36,7 @@ GROUPS = """\
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xr, "device_type", lambda: "CPU")
+    monkeypatch.setattr(drawing, "device_kind", lambda: "CPU")
     monkeypatch.setattr(xr, "global_runtime_device_count", lambda: 4)
 
 

@@ -1,6 +1,6 @@
 """Upstream's extension module: the names that client code calls, over our own runtime."""
 
-from typing import Any
+from functools import partial as _partial
 
 from xla_core.api import device_plugins
 from xla_core.api.device_plugins import PjRtPlugin as PjRtPlugin
@@ -153,8 +153,7 @@ _xla_get_mat_mul_precision = precision.get
 _xla_set_mat_mul_precision = precision.set
 del device_plugins, dynamic_reshape, precision
 
-__all__ = [name for name in dir() if not name.startswith("__") and name not in ("Any", "_attribute")]
+__all__ = [name for name in dir() if not name.startswith("__") and name not in ("_partial", "_attribute")]
 
 
-def __getattr__(name: str) -> Any:
-    return _attribute(__name__, name)  # collectives, shardings, the profiler
+__getattr__ = _partial(_attribute, __name__)  # collectives, shardings, the profiler

@@ -284,6 +284,7 @@ MISSING = {
     "from torch_xla import distributed; distributed.parallel_loader": "xla-distributed",
     "from torch_xla.distributed import spmd": "xla-spmd",
     "import torch_xla._internal.pjrt": "xla-distributed",
+    "import torch_xla._internal.tpu": "xla-distributed",
     "import torch_xla.experimental.pjrt": "xla-distributed",
     "import torch_xla.experimental.pjrt_backend": "xla-distributed",
     "import torch_xla.distributed.spmd": "xla-spmd",

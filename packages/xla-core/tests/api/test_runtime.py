@@ -12,9 +12,10 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_core.api import replicas
+from xla_core.api import job
+from xla_core.api.job import set_topology
 from xla_core.engine.runtime import client
-from xla_core.engine.runtime.topology import Topology, set_topology
+from xla_core.engine.runtime.topology import Topology
 
 Run = Callable[..., str]
 
@@ -122,25 +123,57 @@ def test_code_looks_the_topology_up_through_the_module(monkeypatch: pytest.Monke
 def test_torchrun_variables_give_the_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, text)
+    job.forget()  # the devices of this process run
     assert (xr.world_size(), xr.global_ordinal(), xr.local_ordinal(), xr.local_process_count()) == (6, 4, 1, 3)
     monkeypatch.setenv("WORLD_SIZE", "1")
+    assert (xr.world_size(), xr.global_ordinal()) == (6, 4), "kept while they do"
+    job.forget()
     assert (xr.world_size(), xr.global_ordinal()) == (1, 0)
+
+
+def test_the_environment_counts_until_the_devices_start(run: Run) -> None:
+    code = """
+        import os, torch, torch_xla, torch_xla.runtime as xr
+        said = [xr.process_count(), xr.is_spmd(), xr.world_size()]
+        os.environ.update(WORLD_SIZE="3", RANK="2", XLA_USE_SPMD="1")
+        said += [xr.process_count(), xr.is_spmd(), xr.world_size()]
+        os.environ.update(WORLD_SIZE="1", XLA_USE_SPMD="0")
+        torch.ones(1, device="xla").item()
+        said += [xr.process_count(), xr.is_spmd()]
+        os.environ.update(WORLD_SIZE="2", XLA_USE_SPMD="1")
+        print(*said, xr.process_count(), xr.is_spmd())
+    """
+    assert run(code).split() == "1 False 1 3 True 1 1 False 1 False".split()
+
+
+def test_a_forked_child_asks_anew(run: Run) -> None:
+    code = """
+        import os, torch, torch_xla, torch_xla.runtime as xr
+        torch.ones(1, device="xla").item()
+        before = xr.process_index()
+        child = os.fork()
+        if not child:
+            os.environ.update(WORLD_SIZE="2", RANK="1")
+            os._exit(xr.process_index())
+        print(before, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run(code).split() == ["0", "1"]
 
 
 def test_set_replication_joins_and_leaves() -> None:
     try:
         xm.set_replication("xla:0", ["CPU:0", "CPU:1"])
-        assert replicas.joined() == ("CPU:0", "CPU:1")
-        assert (xr.world_size(), xr.global_ordinal()) == (2, 0) and replicas.is_replica()
+        assert job.joined() == ("CPU:0", "CPU:1")
+        assert (xr.world_size(), xr.global_ordinal()) == (2, 0)
         xm.set_replication("xla:0", ["CPU:1", "CPU:0"])
         assert (xr.world_size(), xr.global_ordinal()) == (2, 1), "places in the set, which need not hold all devices"
         xm.set_replication(torch.device("xla:0"), None)
-        assert xr.world_size() == 1 and not replicas.is_replica()
+        assert xr.world_size() == 1
         with pytest.raises(RuntimeError, match="CPU:3"):
             xm.set_replication("CPU:3", [])
     finally:
         xm.set_replication("xla:0", [])
-        replicas._membership.devices = None
+        job._membership.devices = None
 
 
 @pytest.mark.usefixtures("launched")
@@ -152,7 +185,7 @@ def test_the_only_device_of_a_process_of_several_joins_it_to_the_job() -> None:
         xm.set_replication("xla:0", [])
         assert (xr.world_size(), xr.global_ordinal()) == (1, 0)
     finally:
-        replicas._membership.devices = None
+        job._membership.devices = None
 
 
 def test_master_ip(monkeypatch: pytest.MonkeyPatch) -> None:

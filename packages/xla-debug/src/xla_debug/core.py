@@ -6,13 +6,14 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((2, 8), "xla-debug")
+abi.require((3, 0), "xla-debug")
 abi.events.exclude_frames(Path(__file__).parent)
 
 collectives = abi.collectives
 events = abi.events
 files = abi.files
 graph = abi.graph
+job = abi.job
 metrics = abi.metrics
 process = abi.process
 tensors = abi.tensors

@@ -21,8 +21,7 @@ from urllib.parse import quote, unquote
 import click
 import torch
 
-import torch_xla.runtime as xr
-from xla_debug.core import files
+from xla_debug.core import files, job
 from xla_debug.regular_files import read_bytes
 from xla_debug.settings import MODELCMP_SAVEDIR
 
@@ -67,7 +66,7 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         return
     if not name or (step is not None and step < 0):
         raise ValueError(f"a tensor is saved by a name and a step of at least 0, got {name!r} and {step}")
-    ordinal = xr.global_ordinal()
+    ordinal = job.ordinal()
     with _saving.lock:
         number = _saving.saved[ordinal, name] if step is None else step
         _saving.saved[ordinal, name] += 1

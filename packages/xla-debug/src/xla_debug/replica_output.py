@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-import torch_xla.runtime as xr
+from xla_debug.core import job
 
 STDERR, STDOUT = "STDERR", "STDOUT"
 _lock = threading.Lock()
@@ -13,7 +13,7 @@ _lock = threading.Lock()
 
 def target_of_replica(target: str) -> str:
     """`target` as this replica writes to it: a file of several replicas gets the number of each."""
-    return target if target in (STDERR, STDOUT) or xr.world_size() == 1 else f"{target}.{xr.global_ordinal()}"
+    return target if target in (STDERR, STDOUT) or job.world_size() == 1 else f"{target}.{job.ordinal()}"
 
 
 def append(target: str, text: str) -> None:

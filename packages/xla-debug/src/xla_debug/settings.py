@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from xla_core.abi.process import Setting
+from xla_core.abi.settings import Setting, flag, integer, text
 from xla_debug import recording_folder
 
 
@@ -16,18 +16,6 @@ class GraphFormat(enum.Enum):
     HLO = "hlo"
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
-
-
-def _truth(text: str) -> bool:
-    known = {"true": True, "false": False}.get(text.strip().lower())
-    return _count(text) > 0 if known is None else known
-
-
 def _percentiles(text: str) -> tuple[float, ...]:
     fractions = tuple(float(part) for part in text.split(":"))
     if not all(0.0 <= fraction <= 1.0 for fraction in fractions):
@@ -35,29 +23,23 @@ def _percentiles(text: str) -> tuple[float, ...]:
     return fractions
 
 
-def _text(name: str, doc: str) -> Setting[str | None]:
-    return Setting(name, None, doc, str, "a text")
-
-
-RECORDING_DIR = _text(recording_folder.RECORDING_DIR, "Folder in which this process keeps its recording; `xla-debug run` sets it.")
+RECORDING_DIR = text(recording_folder.RECORDING_DIR, "Folder in which this process keeps its recording; `xla-debug run` sets it.")
 
 # Other tools that watch the program, from first use of a device on.
-OPENTELEMETRY: Setting[bool | None] = Setting(
+OPENTELEMETRY: Setting[bool | None] = flag(
     recording_folder.OPENTELEMETRY,
     None,
     "Make spans of OpenTelemetry: 1 yes, 0 no, unset in a recorded process if the environment names an exporter.",
-    _truth,
-    "0, 1, true or false",
 )
-TENSORBOARD_DIR = _text(recording_folder.TENSORBOARD_DIR, "Folder to which this process writes scalars of each step for TensorBoard.")
-OTEL_TRACES_EXPORTER = _text("OTEL_TRACES_EXPORTER", "OpenTelemetry's: exporters of spans with commas between them; `none` is none.")
-OTEL_EXPORTER_OTLP_ENDPOINT = _text("OTEL_EXPORTER_OTLP_ENDPOINT", "OpenTelemetry's: where the exporter OTLP sends.")
-OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = _text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OpenTelemetry's: where the exporter OTLP sends spans.")
-OTEL_EXPORTER_OTLP_PROTOCOL = _text("OTEL_EXPORTER_OTLP_PROTOCOL", "OpenTelemetry's: grpc or http/protobuf.")
-OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = _text("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OpenTelemetry's: grpc or http/protobuf, for spans.")
+TENSORBOARD_DIR = text(recording_folder.TENSORBOARD_DIR, "Folder to which this process writes scalars of each step for TensorBoard.")
+OTEL_TRACES_EXPORTER = text("OTEL_TRACES_EXPORTER", "OpenTelemetry's: exporters of spans with commas between them; `none` is none.")
+OTEL_EXPORTER_OTLP_ENDPOINT = text("OTEL_EXPORTER_OTLP_ENDPOINT", "OpenTelemetry's: where the exporter OTLP sends.")
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OpenTelemetry's: where the exporter OTLP sends spans.")
+OTEL_EXPORTER_OTLP_PROTOCOL = text("OTEL_EXPORTER_OTLP_PROTOCOL", "OpenTelemetry's: grpc or http/protobuf.")
+OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = text("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OpenTelemetry's: grpc or http/protobuf, for spans.")
 
 # Metrics and files of tensors.
-METRICS_FILE = _text(
+METRICS_FILE = text(
     "XLA_METRICS_FILE",
     "Each step sync appends the metrics report to this file, or to the stream STDERR or STDOUT; read at first use of a device.",
 )
@@ -68,21 +50,15 @@ METRICS_PERCENTILES: Setting[tuple[float, ...]] = Setting(
     _percentiles,
     "numbers from 0 to 1 with colons between them",
 )
-MODELCMP_SAVEDIR = _text("MODELCMP_SAVEDIR", "Folder of `model_comparator.save`, unless `configure` names one.")
+MODELCMP_SAVEDIR = text("MODELCMP_SAVEDIR", "Folder of `model_comparator.save`, unless `configure` names one.")
 
 # Analysis of compilations and executions, read at first use of a device.
-DEBUG = Setting(
-    "PT_XLA_DEBUG", False, "Explain compilations and executions: level 100 of PT_XLA_DEBUG_LEVEL.", _truth, "0, 1, true or false"
+DEBUG = flag("PT_XLA_DEBUG", False, "Explain compilations and executions: level 100 of PT_XLA_DEBUG_LEVEL.")
+DEBUG_LEVEL: Setting[int | None] = integer(
+    "PT_XLA_DEBUG_LEVEL", None, "What to explain: 1 compilations, from 2 on executions, from 3 on what slows steps down; 0 nothing."
 )
-DEBUG_LEVEL: Setting[int | None] = Setting(
-    "PT_XLA_DEBUG_LEVEL",
-    None,
-    "What to explain: 1 compilations, from 2 on executions, from 3 on what slows steps down; 0 nothing.",
-    _count,
-    "an integer of at least 0",
-)
-DEBUG_FILE = _text("PT_XLA_DEBUG_FILE", "File to which explanations are appended; stderr when unset.")
-DEBUG_MAX_FRAME = Setting("PT_XLA_DEBUG_MAX_FRAME", 8, "Python frames in an explanation, at most.", _count, "an integer of at least 0")
+DEBUG_FILE = text("PT_XLA_DEBUG_FILE", "File to which explanations are appended; stderr when unset.")
+DEBUG_MAX_FRAME = integer("PT_XLA_DEBUG_MAX_FRAME", 8, "Python frames in an explanation, at most.")
 
 # Programs.
 SAVE_GRAPH_FMT = Setting(
@@ -93,7 +69,7 @@ SAVE_GRAPH_FMT = Setting(
     "text, dot or hlo",
 )
 
-SAVE_TENSORS_FILE = _text("XLA_SAVE_TENSORS_FILE", "File to which each program is appended before it runs; read at first use of a device.")
+SAVE_TENSORS_FILE = text("XLA_SAVE_TENSORS_FILE", "File to which each program is appended before it runs; read at first use of a device.")
 SAVE_TENSORS_FMT = Setting(
     "XLA_SAVE_TENSORS_FMT", GraphFormat.TEXT, "How XLA_SAVE_TENSORS_FILE has programs.", GraphFormat, "text, dot or hlo"
 )

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from xla_core import abi
-from xla_core.abi.process import Setting
+from xla_core.abi.settings import Setting
 from xla_debug.cli import group
 from xla_debug.commands.settings import markdown
 from xla_debug.settings import SETTINGS, GraphFormat
@@ -79,7 +79,7 @@ def test_each_variable_is_a_row() -> None:
 
 
 def test_the_command_lists_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abi.process, "installed_settings", lambda: EXAMPLE)
+    monkeypatch.setattr(abi.settings, "installed_settings", lambda: EXAMPLE)
     shown = CliRunner().invoke(group, ["settings"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     for text in ("some-package", "XLA_SOME_FLAG", "Does a | b.", "dot", "unset", "a number [from 0 to 1]"):
@@ -94,7 +94,7 @@ def test_a_distribution_is_found_by_its_entry_point(tmp_path: Path) -> None:
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: some-package\nVersion: 1.0\n", encoding="utf-8")
     (folder / "entry_points.txt").write_text(f"[{GROUP}]\nsome-package = some_settings:ROWS\n", encoding="utf-8")
     (tmp_path / "some_settings.py").write_text(
-        'from xla_core.abi.process import Setting\nROWS = [Setting("XLA_FROM_ELSEWHERE", 3, "Counts.", int, "an integer")]\n',
+        'from xla_core.abi.settings import Setting\nROWS = [Setting("XLA_FROM_ELSEWHERE", 3, "Counts.", int, "an integer")]\n',
         encoding="utf-8",
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}

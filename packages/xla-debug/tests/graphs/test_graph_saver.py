@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_xla.debug.graph_saver import save_tensors_graph
-from xla_core.abi import graph
+from xla_core.abi import graph, job
 from xla_core.abi.tensors import is_pending, sync
 from xla_debug.graphs import drawing, graph_text
 
@@ -50,8 +50,8 @@ def test_each_name_counts_by_itself_and_folders_are_made(tmp_path: Path, pending
 
 
 def test_replicas_do_not_overwrite_each_other(tmp_path: Path, pending: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_xla.runtime.world_size", lambda: 4)
-    monkeypatch.setattr("torch_xla.runtime.global_ordinal", lambda: 3)
+    monkeypatch.setattr(job, "world_size", lambda: 4)
+    monkeypatch.setattr(job, "ordinal", lambda: 3)
     assert save_tensors_graph(tmp_path, "loss", [pending]).name == "loss-0.txt.3"
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import torch_xla.runtime as xr
 from torch_xla.debug.metrics_saver import save_metrics
-from xla_debug.core import abi, events, metrics
+from xla_debug.core import abi, events, job, metrics
 from xla_debug.metrics import metrics_saver
 
 STEPS = """
@@ -61,7 +60,7 @@ def test_without_a_file_nothing_happens(monkeypatch: pytest.MonkeyPatch, capsys:
 @pytest.mark.parametrize("stream", ["STDERR", "STDOUT"])
 def test_streams(stream: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("XLA_METRICS_FILE", stream)
-    monkeypatch.setattr(xr, "world_size", lambda: 4)
+    monkeypatch.setattr(job, "world_size", lambda: 4)
     save_metrics()
     out, err = capsys.readouterr()
     found, other = (err, out) if stream == "STDERR" else (out, err)
@@ -70,8 +69,8 @@ def test_streams(stream: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_each_replica_has_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_METRICS_FILE", str(tmp_path / "from_variable"))
-    monkeypatch.setattr(xr, "world_size", lambda: 4)
-    monkeypatch.setattr(xr, "global_ordinal", lambda: 2)
+    monkeypatch.setattr(job, "world_size", lambda: 4)
+    monkeypatch.setattr(job, "ordinal", lambda: 2)
     save_metrics()
     save_metrics(str(tmp_path / "from_argument"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["from_argument.2", "from_variable.2"]
@@ -97,11 +96,11 @@ def test_reports_come_before_step_closures_and_from_the_local_master_only(script
         f"""
         import pathlib, torch, torch_xla
         import torch_xla.core.xla_model as xm
-        import torch_xla.runtime as xr
+        from xla_core.abi import job
         path = pathlib.Path({str(path)!r})
         xm.add_step_closure(lambda: print(path.read_text().count("MetricsData")))
         torch_xla.sync()
-        xr.local_ordinal = lambda: 1
+        job.local_ordinal = lambda: 1
         torch_xla.sync()
         print(path.read_text().count("MetricsData"))
         """,

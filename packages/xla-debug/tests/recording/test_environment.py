@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 import xla_debug
 from xla_core import abi
-from xla_core.abi.process import Setting, client
+from xla_core.abi.process import client
+from xla_core.abi.settings import Setting
 from xla_debug import settings
 from xla_debug.cli import group
 from xla_debug.recording.environment import environment
@@ -25,7 +26,7 @@ from xla_debug.recording.environment import environment
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings as if just this package and one with a secret were installed."""
     secret = Setting("XLA_TEST_JOB_KEY", None, "A secret.", str, "a text")
-    monkeypatch.setattr(abi.process, "installed_settings", lambda: {"xla-debug": settings.SETTINGS, "xla-test": (secret,)})
+    monkeypatch.setattr(abi.settings, "installed_settings", lambda: {"xla-debug": settings.SETTINGS, "xla-test": (secret,)})
 
 
 def test_versions_are_those_that_are_installed() -> None:

@@ -9,8 +9,8 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import fetch_gradients
+from xla_core.abi.job import world_size
 from xla_distributed import settings
 from xla_distributed.collectives.groups import ReplicaGroups
 
@@ -18,7 +18,7 @@ from xla_distributed.collectives.groups import ReplicaGroups
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: ReplicaGroups = None, pin_layout: bool = True) -> None:
     """The mean of each gradient over all replicas, in place; in buckets if ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB is set."""
     gradients = fetch_gradients(optimizer)
-    scale = 1.0 / int(xr.world_size())
+    scale = 1.0 / world_size()
     cap = settings.BUCKET_SIZE_MB.get()
     if cap:
         xm.all_reduce_bucketized_gradients(reversed(gradients), scale, groups, pin_layout, bucket_cap_mb=cap)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
+from xla_core.abi.job import ordinal, world_size
 from xla_distributed.collectives.groups import Groups, ReplicaGroups, even_groups_of
 from xla_distributed.even_sharding import EvenSharding, updated_master
 
@@ -315,7 +315,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return {number: list(shard.sharding.shape) for number, shard in enumerate(self._shards)}
 
     def _sharding(self) -> dict[str, Any]:
-        mine, size = int(xr.global_ordinal()), int(xr.world_size())
+        mine, size = ordinal(), world_size()
         members = next((list(group) for group in self.sharding_groups or () if mine in group), list(range(size)))
         return {"replica": mine, "replicas": size, "group": members}
 

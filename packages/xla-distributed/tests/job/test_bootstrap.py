@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-import torch_xla.runtime as xr
+from xla_distributed.job import launch
 from xla_distributed.job.launch import start_replicas
 
 Process = subprocess.Popen[str]
@@ -89,7 +89,7 @@ def test_a_place_must_be_one_of_them_and_in_time(initialize: str) -> None:
 
 def test_an_accelerator_is_of_the_process_that_used_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.ones(1, device="xla")
-    monkeypatch.setattr(xr, "device_type", lambda: "CUDA")
+    monkeypatch.setattr(launch, "device_kind", lambda: "CUDA")
     with pytest.raises(RuntimeError, match="already used its xla devices"):
         start_replicas(print, (), 2)
 

@@ -125,7 +125,8 @@ def tpu_vm(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[st
     """The metadata of this process's host, which is host 1 of a v4-16."""
     monkeypatch.setitem(sys.modules, "requests", SimpleNamespace(get=get))  # type: ignore[arg-type]
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
-    monkeypatch.setattr(cluster.xr, "device_type", lambda: "TPU")
+    for module in (cluster, hardware):
+        monkeypatch.setattr(module, "device_kind", lambda: "TPU")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")
     metadata |= {

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from xla_core import abi as abi
 
-abi.require((2, 7), "xla-serialization")
+abi.require((3, 0), "xla-serialization")
 abi.events.exclude_frames(Path(__file__).parent)
 
 files = abi.files
+job = abi.job
 process = abi.process
 sharding = abi.sharding
 tensors = abi.tensors

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import device_count
+from xla_core.abi.process import device_kind
 from xla_spmd.annotations import sharding_text
 from xla_spmd.errors import ShardingError
 from xla_spmd.op_sharding import OpSharding, ShardingType, parse
@@ -62,11 +63,11 @@ def visualize_sharding(text: str, use_color: bool = True, scale: float = 1.0, mi
 
 def _cells(sharding: OpSharding) -> list[list[str]]:
     """The text of each cell: the kind of hardware and the ids of the devices that hold this tile."""
-    kind = xr.device_type() or ""
+    kind = device_kind() or ""
     if sharding.effective_type is ShardingType.MANUAL:
         raise ShardingError("a manual sharding does not say at which indices of a tensor its shards are")
     if sharding.effective_type is ShardingType.REPLICATED:
-        return [[f"{kind} {list(range(xr.global_runtime_device_count()))}"]]
+        return [[f"{kind} {list(range(device_count()))}"]]
     shown = sharding.dims
     if len(shown) > 2:
         split = [dim for dim, count in enumerate(shown) if count > 1]

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-import torch_xla.runtime as xr
-from xla_core.abi.process import client, topology
+from xla_core.abi.job import is_spmd, topology
+from xla_core.abi.process import client
 from xla_spmd._compat import all_submeshes, check_before_fully_shard, make_meshes_of
 from xla_spmd.dtensor_support import support
 from xla_spmd.errors import AnnotationError, MeshError
@@ -99,7 +99,7 @@ def _refuse_fully_shard(mesh: Any) -> None:
 
 
 def _of_spmd_mode(device_type: str) -> bool:
-    return device_type == "xla" and bool(xr.is_spmd())
+    return device_type == "xla" and is_spmd()
 
 
 make_meshes_of(SpmdDeviceMesh, _of_spmd_mode)

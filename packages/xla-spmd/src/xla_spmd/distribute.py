@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
-import torch_xla.runtime as xr
 from xla_core.abi.deprecations import Deprecation
+from xla_core.abi.job import device_count, is_spmd, use_spmd
 from xla_core.abi.tensors import tensor_behind
 from xla_spmd._compat import tree_map
 from xla_spmd.annotations import Annotation, annotation_of
@@ -139,8 +139,8 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def in_spmd_mode(*args: Any, **kwargs: Any) -> Any:
-        if not xr.is_spmd():
-            xr.use_spmd()
+        if not is_spmd():
+            use_spmd()
         return func(*args, **kwargs)
 
     return in_spmd_mode
@@ -226,7 +226,7 @@ def _replicate(module: nn.Module, mesh: Mesh) -> None:
 
 
 def _whole_mesh() -> DeviceMesh:
-    return DeviceMesh("xla", list(range(xr.global_runtime_device_count())))
+    return DeviceMesh("xla", list(range(device_count())))
 
 
 def _takes(function: Callable[..., Any], what: str) -> int:

@@ -9,8 +9,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Shard
 
-import torch_xla.runtime as xr
-from xla_core.abi.process import topology
+from xla_core.abi.job import is_spmd, topology
 from xla_core.abi.tensors import is_pending
 from xla_spmd._compat import serve_dtensors, serve_local_map
 from xla_spmd.annotations import annotation_of
@@ -70,7 +69,7 @@ def make(
 
 
 def _is_ours(mesh: Any) -> bool:
-    return mesh.device_type == "xla" and bool(xr.is_spmd())
+    return mesh.device_type == "xla" and is_spmd()
 
 
 serve_dtensors(_is_ours, from_local, make)

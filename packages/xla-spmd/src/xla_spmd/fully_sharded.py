@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-import torch_xla.core.xla_model as xm
+import torch_xla
 from xla_spmd.annotations import requested_annotation
 from xla_spmd.auto_wrap import Policy, wrap_children
 from xla_spmd.errors import AnnotationError, PartitionSpecError
@@ -62,7 +62,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         if any(parameter.device.type != "xla" for parameter in module.parameters()) or any(
             b.device.type != "xla" for b in module.buffers()
         ):
-            module = module.to(xm.xla_device())
+            module = module.to(torch_xla.device())
         self._orig_module = module
         for parameter in module.parameters():
             if requested_annotation(unwrap_sharded_tensor(parameter)) is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import device_attributes
 from xla_spmd.errors import MeshError, PlacementError, TopologyError
 from xla_spmd.mesh import Mesh
 from xla_spmd.op_sharding import Ids
@@ -33,7 +33,7 @@ class HybridMesh(Mesh):
         if len(inner) != len(outer) or min(inner + outer, default=0) < 1:
             raise MeshError(f"ici_mesh_shape and dcn_mesh_shape have an entry of at least 1 for each axis, got {inner} and {outer}")
         # By number: as texts, TPU:10 comes before TPU:2.
-        self._attributes = sorted(xr.global_runtime_device_attributes(), key=_number)
+        self._attributes = sorted(device_attributes(), key=_number)
         several = all("slice_index" in found for found in self._attributes)
         if several and math.prod(outer) == 1:
             raise TopologyError(f"the devices are in slices: give dcn_mesh_shape, how many along each axis; ici_mesh_shape is {inner}")

@@ -10,7 +10,7 @@ from types import EllipsisType
 import torch
 
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
+from xla_core.abi.job import device_count
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client
 from xla_core.abi.sharding import enter_manual, leave_manual, upload_sharded
@@ -47,7 +47,7 @@ def xla_mark_sharding(t: torch.Tensor, sharding: OpSharding) -> None:
 def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:
     """Check an annotation against a tensor of this shape and this job, and return it."""
     tile_counts(sharding, len(shape))
-    count = int(xr.global_runtime_device_count())
+    count = device_count()
     if sharding.tiles.size not in (0, count):
         raise DeviceCountError(f"the sharding {sharding} is over {sharding.tiles.size} devices, the job has {count}")
     return Annotation(sharding)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import device_count, is_spmd
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.sharding import set_sharding
 from xla_core.abi.tensors import tensor_behind
@@ -20,13 +20,13 @@ from xla_spmd.tensor import XLAShardedTensor, is_traced, unwrap_sharded_tensor, 
 
 def check_mode(what: str) -> None:
     """Raise AnnotationError (a RuntimeError) outside SPMD mode."""
-    if not xr.is_spmd():
+    if not is_spmd():
         raise AnnotationError(f"{what} needs SPMD mode: call torch_xla.runtime.use_spmd() at the start of the program")
 
 
 def check_mesh(mesh: Mesh) -> None:
     """Raise DeviceCountError (an AssertionError) for a mesh that is not over all devices of the job."""
-    count = int(xr.global_runtime_device_count())
+    count = device_count()
     if mesh.size() != count:
         raise DeviceCountError(
             f"{mesh.mesh_shape} is not mappable over {count} devices: the mesh is over {mesh.size()} devices and must be over all of the "

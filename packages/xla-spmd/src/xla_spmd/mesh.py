@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import device_count, topology
 from xla_core.abi.metrics import counter_add
-from xla_core.abi.process import client, topology
+from xla_core.abi.process import client
 from xla_spmd._compat import all_submeshes
 from xla_spmd.device_mesh import SpmdDeviceMesh
 from xla_spmd.errors import MeshError, PartitionSpecError
@@ -266,7 +266,7 @@ def physical_devices() -> tuple[jax.Device, ...]:
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     """All physical devices of the job in order, on one axis."""
-    count = int(xr.global_runtime_device_count())
+    count = device_count()
     return Mesh(range(count), (count,), None if axis_name is None else (axis_name,))
 
 

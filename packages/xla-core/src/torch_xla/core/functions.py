@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial as _partial
 
 from xla_core.api.lookup import attribute as _attribute
 from xla_core.api.lookup import names_of as _names_of
@@ -10,5 +10,4 @@ from xla_core.api.lookup import names_of as _names_of
 __all__ = [*_names_of(__name__)]  # found by `__getattr__`
 
 
-def __getattr__(name: str) -> Any:
-    return _attribute(__name__, name)
+__getattr__ = _partial(_attribute, __name__)

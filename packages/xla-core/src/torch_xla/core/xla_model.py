@@ -1,6 +1,6 @@
 """Devices, steps, collectives, random state and the rest of the model-level API (alias `xm`)."""
 
-from typing import Any
+from functools import partial as _partial
 
 from xla_core.api import conversion, devices, step_closures
 from xla_core.api.arena import ToXlaTensorArena as ToXlaTensorArena
@@ -8,11 +8,13 @@ from xla_core.api.conversion import send_cpu_data_to_device as send_cpu_data_to_
 from xla_core.api.devices import get_xla_supported_devices as get_xla_supported_devices
 from xla_core.api.devices import is_xla_tensor as is_xla_tensor
 from xla_core.api.devices import parse_xla_device as parse_xla_device
+from xla_core.api.devices import set_replication as set_replication
 from xla_core.api.devices import xla_device as xla_device
 from xla_core.api.devices import xla_device_count as xla_device_count
 from xla_core.api.devices import xla_device_hw as xla_device_hw
 from xla_core.api.devices import xla_device_kind as xla_device_kind
 from xla_core.api.devices import xla_real_devices as xla_real_devices
+from xla_core.api.devices import xla_replication_devices as xla_replication_devices
 from xla_core.api.library import XLA_LIB as XLA_LIB
 from xla_core.api.library import optimization_barrier_ as optimization_barrier_
 from xla_core.api.lookup import attribute as _attribute
@@ -35,8 +37,6 @@ from xla_core.api.model import set_rng_state as set_rng_state
 from xla_core.api.model import unlazy as unlazy
 from xla_core.api.model import wait_device_ops as wait_device_ops
 from xla_core.api.model import xrt_world_size as xrt_world_size
-from xla_core.api.replication import set_replication as set_replication
-from xla_core.api.replication import xla_replication_devices as xla_replication_devices
 from xla_core.api.step import mark_step as mark_step
 from xla_core.api.step_closures import DeviceContext as DeviceContext
 from xla_core.api.step_closures import add_step_closure as add_step_closure
@@ -51,9 +51,7 @@ _run_step_closures = step_closures.run_step_closures
 _xla_real_device = devices.xla_real_device
 del conversion, devices, step_closures
 
-__all__ = [name for name in dir() if not name.startswith("__") and name not in ("Any", "_attribute", "_names_of")]
+__all__ = [name for name in dir() if not name.startswith("__") and name not in ("_partial", "_attribute", "_names_of")]
 __all__ += _names_of(__name__)  # implemented by other distributions, found by `__getattr__`
 
-
-def __getattr__(name: str) -> Any:
-    return _attribute(__name__, name)  # what plugins implement: collectives, rendezvous, save
+__getattr__ = _partial(_attribute, __name__)  # what plugins implement: collectives, rendezvous, save

@@ -7,20 +7,21 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `tensors`: between tensors, device buffers and memory of the host;
 * `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
 * `collectives`: reductions, and the arguments of collectives;
-* `process`: the devices and settings of this process, and its place in a job;
+* `process`: this process and its devices;
+* `job`: which process of a job this is, and which replica;
+* `settings`: environment variables as typed rows;
 * `deprecations`: old names that say until when they work;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `interop`: torch code as JAX functions, JAX functions on tensors;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
-* `tpu_host`: the chips of a TPU host, and how processes share them;
 * `uploads`: the sharding that tensors get by themselves when they move to the devices;
 * `views`: what a tensor shows of data that it shares.
 
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
 
     >>> from xla_core import abi
-    >>> abi.require((2, 0), "my-package")
+    >>> abi.require((3, 0), "my-package")
 
 No logic lives here, and importing it registers the device and starts nothing. What is locked in `abi.lock.json`, signatures, fields and
 methods, changes with a new `ABI_VERSION` only: additions with a minor, all else with a major.
@@ -35,12 +36,13 @@ from xla_core.abi import (
     files,
     graph,
     interop,
+    job,
     metrics,
     operators,
     process,
+    settings,
     sharding,
     tensors,
-    tpu_host,
     uploads,
     views,
 )
@@ -55,13 +57,14 @@ __all__ = [
     "files",
     "graph",
     "interop",
+    "job",
     "metrics",
     "operators",
     "process",
     "require",
+    "settings",
     "sharding",
     "tensors",
-    "tpu_host",
     "uploads",
     "views",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from xla_core.api.replicas import place
+from xla_core.api.job import topology
 from xla_core.base import config, private_jax
 from xla_core.base.errors import ExecutionError, RegistrationError, UnknownDeviceError
 from xla_core.engine.runtime import client
@@ -119,7 +119,7 @@ def _start() -> None:
     if kind is None or plugin is None:
         return
     if isinstance(plugin, DevicePlugin):
-        here = place()
+        here = topology()
         if here.local_count > 1:
             plugin.configure_multiprocess(here.local_rank, here.local_count)
         else:

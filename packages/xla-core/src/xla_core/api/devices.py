@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from xla_core.api.hardware import global_runtime_device_attributes
-from xla_core.api.processes import process_index
-from xla_core.api.spmd_mode import is_spmd
+from xla_core.api import job
+from xla_core.api.hardware import global_runtime_device_attributes, global_runtime_device_count
+from xla_core.api.job import first_number, is_spmd
 from xla_core.api.user_modules import xr
 from xla_core.base.budgets import budget
 from xla_core.base.deprecation import Deprecation
@@ -37,7 +37,7 @@ _SUPPORTED_KIND = Deprecation(
 @budget()
 def devices() -> list[torch.device]:
     """All devices that this process addresses, in order; one under SPMD. On the CPU, no client is started for it."""
-    return [torch.device("xla", index) for index in range(1 if xr(is_spmd)() else client.device_count())]
+    return [torch.device("xla", index) for index in range(1 if is_spmd() else client.device_count())]
 
 
 @budget()
@@ -53,7 +53,7 @@ def device(index: int | None = None) -> torch.device:
     Raises IndexError past the last. Under SPMD it is always `xla:0`. Warns if `XLA_USE_BF16` or a variable like it was set too late.
     """
     check_conversions()
-    if xr(is_spmd)():
+    if is_spmd():
         return torch.device("xla", 0)
     if index is not None:
         client.set_current_index(index)
@@ -94,11 +94,6 @@ def index_of(device: torch.device | str) -> int:
     if found is None:
         raise UnknownDeviceError(f"{str(device)!r} is no device of the form xla:<n>")
     return recorder_at(int(found[1])).index
-
-
-def first_number() -> int:
-    """The number in the real name of this process's `xla:0`."""
-    return int(xr(process_index)()) * len(client.client().devices)
 
 
 def xla_real_device(device: torch.device | str) -> str:
@@ -171,3 +166,26 @@ def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
         if attributes["name"] == name:
             return dict(attributes)
     raise RuntimeError(f"the job has no device {name}")
+
+
+@budget()
+def xla_replication_devices(local_devices: Sequence[torch.device | str] | None = None) -> list[str]:
+    """Real names of all devices of the job, in order of ordinals.
+
+    local_devices: must be all devices of this process, which None stands for. Raises RuntimeError if they are not, or mix kinds.
+    """
+    names = [str(one) for one in (get_xla_supported_devices() if local_devices is None else local_devices) or []]
+    real = [name if parse_real_name(name) else xla_real_device(name) for name in names]
+    kinds = {name.partition(":")[0] for name in real}
+    if len(kinds) > 1:
+        raise RuntimeError(f"replication devices are of one kind, got {', '.join(sorted(kinds))}")
+    if sorted(real) != sorted(xla_real_devices()):
+        raise RuntimeError(f"replication devices must be all devices of this process ({', '.join(xla_real_devices())}), got {real}")
+    return [f"{client.client().kind}:{number}" for number in range(xr(global_runtime_device_count)())]
+
+
+@budget()
+def set_replication(device: torch.device | str, devices: Sequence[str] | None) -> None:
+    """Join the replica set of the real `devices` with `device` as this thread's default; none: run as the only replica."""
+    client.set_current_index(local_index(device))
+    job.join(devices)

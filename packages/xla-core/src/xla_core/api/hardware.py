@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from xla_core.api.replicas import place
+from xla_core.api.job import is_spmd, process_count
 from xla_core.api.user_modules import xr
 from xla_core.base import config
 from xla_core.base.budgets import budget
@@ -51,14 +51,30 @@ def addressable_runtime_device_count() -> int:
 @budget()
 def global_runtime_device_count() -> int:
     """Physical devices of the whole job, also under SPMD."""
-    return len(xr(global_runtime_device_attributes)())
+    return len(job_device_attributes())
+
+
+def job_device_count() -> int:
+    """As `global_runtime_device_count`, also where somebody put another function into `torch_xla.runtime`."""
+    return int(xr(global_runtime_device_count)())
+
+
+def job_device_attributes() -> list[dict[str, Any]]:
+    """As `global_runtime_device_attributes`, also where somebody put another function into `torch_xla.runtime`."""
+    return list(xr(global_runtime_device_attributes)())
+
+
+@budget()
+def global_device_count() -> int:
+    """Devices over all processes and hosts; 1 under SPMD."""
+    return 1 if is_spmd() else job_device_count()
 
 
 @budget()
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """One dict per device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; of several slices `slice_index`."""
     local = client.client().devices
-    count = place().process_count
+    count = process_count()
     known = local if count == 1 else local[0].client.devices()
     if len(known) != count * len(local):  # the processes are not connected (yet): equal shares
         known = list(local) * count

@@ -12,10 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from xla_core.api.plugins import implementations, missing
-from xla_core.api.replication import world_size
 from xla_core.api.single_replica import COLLECTIVES, Collective, Serves
-from xla_core.api.spmd_mode import is_spmd
-from xla_core.api.user_modules import xr
+from xla_core.api.user_modules import runtime
 from xla_core.base.installation import DEBUG, DISTRIBUTED, SPMD
 
 _XLAC = "torch_xla._XLAC"
@@ -43,13 +41,28 @@ OWNERS: Mapping[tuple[str, str], str] = MappingProxyType(
 )
 
 
-def find(module: str, name: str) -> Any:
-    """Look up the implementation of `name` in a user's module: a plugin's, else a function that decides when it is called.
+def attribute(module: str, name: str) -> Any:
+    """The `__getattr__` of a user's module: a plugin's implementation of `name`, else a function that decides when it is called.
 
     Raises AttributeError for a name that is neither in the table nor offered.
     """
+    # Python and its tools ask for such names: no reason to load plugins.
+    if name.startswith("__"):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    offers = implementations()
+    known = _known.get((module, name))
+    if known is None or known[0] is not offers:
+        known = _known[module, name] = offers, _find(module, name, offers)
+    return known[1]
+
+
+# What a name stands for, and the plugins' offers of which that follows: each use of a name asks.
+_known: dict[tuple[str, str], tuple[Mapping[str, Callable[..., Any]], Any]] = {}
+
+
+def _find(module: str, name: str, offers: Mapping[str, Callable[..., Any]]) -> Any:
     row = _COLLECTIVES.get((module, name))
-    offered = implementations().get(f"{module}.{name}")
+    offered = offers.get(f"{module}.{name}")
     if offered is not None:
         own = row is not None and row.single is not None and row.serves is Serves.ONE_REPLICA
         return _by_replicas(module, name, offered) if own else offered
@@ -60,49 +73,33 @@ def find(module: str, name: str) -> Any:
     return _stand_in(module, name)
 
 
-def _has_no_others(row: Collective | None) -> bool:
-    """True if a function waits for nobody: there is one replica, and in SPMD mode no collective between the devices is meant."""
-    between_devices = row is not None and row.between_devices
-    return xr(world_size)() == 1 and not (between_devices and xr(is_spmd)())
-
-
-# Kept: a module's `__getattr__` asks at each use.
-@functools.cache
 def _by_replicas(module: str, name: str, several: Callable[..., Any]) -> Callable[..., Any]:
+    """The core's function where this replica waits for nobody: there is one, and in SPMD mode no collective between devices is meant."""
     row = _COLLECTIVES[module, name]
-    single = row.single or several
+    single, between_devices = row.single or several, row.between_devices
 
     @functools.wraps(several)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return single(*args, **kwargs) if _has_no_others(row) else several(*args, **kwargs)
+        # By the user's module: what was replaced there counts.
+        alone = runtime().world_size() == 1 and not (between_devices and runtime().is_spmd())
+        return single(*args, **kwargs) if alone else several(*args, **kwargs)
 
     return call
 
 
-@functools.cache
 def _stand_in(module: str, name: str) -> Callable[..., Any]:
+    """The function of a wheel that is not installed, which raises MissingPackageError where it is needed."""
     row = _COLLECTIVES.get((module, name))
-    single = row.single if row is not None else None
     owner = OWNERS[module, name]
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if single is None or not _has_no_others(row):
-            raise missing(f"{module}.{name}", owner)
-        return single(*args, **kwargs)
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise missing(f"{module}.{name}", owner)
 
-    call.__module__, call.__name__, call.__qualname__ = module, name, name
-    call.__doc__ = f"Implemented by {owner}, which is not installed."
-    return call if single is None else functools.wraps(single)(call)
+    refuse.__module__, refuse.__name__, refuse.__qualname__ = module, name, name
+    refuse.__doc__ = f"Implemented by {owner}, which is not installed."
+    return refuse if row is None or row.single is None else functools.wraps(row.single)(_by_replicas(module, name, refuse))
 
 
 def names_of(module: str) -> list[str]:
     """The names of a user's module that other distributions implement, for its `__all__`."""
     return sorted(name for found, name in OWNERS if found == module)
-
-
-def attribute(module: str, name: str) -> Any:
-    """The `__getattr__` of a module with such names."""
-    # Python and its tools ask for such names: no reason to load plugins.
-    if name.startswith("__"):
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return find(module, name)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from xla_core.api.devices import local_index
+from xla_core.api.job import global_ordinal, local_ordinal, world_size
 from xla_core.api.reductions import ReduceOp
-from xla_core.api.replication import global_ordinal, local_ordinal, world_size
 from xla_core.api.user_modules import xr
 from xla_core.base.budgets import budget
 from xla_core.base.deprecation import Deprecation

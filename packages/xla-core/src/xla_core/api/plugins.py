@@ -26,8 +26,8 @@ GROUP = "xla_core.plugins"
 _MODULES_OF = {
     DEBUG: "debug",
     DISTRIBUTED: (
-        "_internal.pjrt _internal.rendezvous experimental.pjrt experimental.pjrt_backend distributed.data_parallel distributed.fsdp "
-        "distributed.parallel_loader distributed.xla_backend distributed.xla_dist distributed.xla_multiprocessing "
+        "_internal.pjrt _internal.rendezvous _internal.tpu experimental.pjrt experimental.pjrt_backend distributed.data_parallel "
+        "distributed.fsdp distributed.parallel_loader distributed.xla_backend distributed.xla_dist distributed.xla_multiprocessing "
         "distributed.zero_redundancy_optimizer"
     ),
     SERIALIZATION: "experimental.distributed_checkpoint utils.serialization",

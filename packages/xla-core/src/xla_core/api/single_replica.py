@@ -14,10 +14,10 @@ import torch
 
 from xla_core.api.collective_arguments import Groups, check_groups, check_output, check_tensors, tensor_list
 from xla_core.api.conversion import maybe_convert_to_cpu
+from xla_core.api.hardware import global_device_count
+from xla_core.api.job import addressable_device_count, global_ordinal, is_spmd
 from xla_core.api.plugins import missing
 from xla_core.api.reductions import parse_reduce_op
-from xla_core.api.replication import addressable_device_count, global_device_count, global_ordinal
-from xla_core.api.spmd_mode import is_spmd
 from xla_core.api.step import sync
 from xla_core.api.step_closures import device_context
 from xla_core.api.user_modules import xm, xr
@@ -291,7 +291,7 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
 
 def launch(fn: Callable[..., Any], args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False) -> None:
     """`fn(0, *args)` in this process; more devices than one need the launcher of xla-distributed."""
-    if xr(is_spmd)():
+    if is_spmd():
         raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
     if not debug_single_process and xr(addressable_device_count)() > 1:
         raise missing("torch_xla.launch", DISTRIBUTED)

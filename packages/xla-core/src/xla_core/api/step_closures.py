@@ -14,7 +14,7 @@ from xla_core.api.closures import AsyncClosureHandler, ClosureHandler
 from xla_core.api.conversion import xla_tensors
 from xla_core.base.budgets import budget
 from xla_core.engine.graph.pending_graph import Recorder
-from xla_core.engine.runtime.client import recorder_of
+from xla_core.engine.runtime.client import current_index, recorder_of
 from xla_core.engine.runtime.sync import after_step, before_step
 from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.engine.tensor.values import value_of
@@ -65,20 +65,30 @@ class DeviceContext:
             with torch.no_grad():
                 self.all_reduce_token.copy_(token)
 
+    def advance(self, before: Any, token: Any) -> None:
+        """Keep the token that a collective gave, which took `before`: as setting it does, without the calls of a copy."""
+        same_kind = type(before) is XLATensor and type(token) is XLATensor and before._view is None and token._view is None
+        if same_kind and before._storage.value.aval is token._storage.value.aval:
+            before._storage.value = token._storage.value
+        else:
+            self.all_reduce_token = token
 
-_contexts: dict[str, DeviceContext] = {}
+
+_contexts: dict[int, DeviceContext] = {}  # by the indices of the devices
 _lock = threading.Lock()
 
 
 @budget()
 def device_context(device: torch.device | str | None = None) -> DeviceContext:
     """The one context of a device; None: the default device."""
-    name = recorder_of(device).device
+    if device is None and (context := _contexts.get(current_index())) is not None:
+        return context
+    recorder = recorder_of(device)
     with _lock:
-        found = _contexts.get(str(name))
-        if found is None:
-            found = _contexts[str(name)] = DeviceContext(name)
-        return found
+        context = _contexts.get(recorder.index)
+        if context is None:
+            context = _contexts[recorder.index] = DeviceContext(recorder.device)
+        return context
 
 
 @budget()
@@ -96,7 +106,7 @@ def add_step_closure(closure: Callable[..., object], args: tuple[Any, ...] = (),
 
 def _hold_arguments(recorder: Recorder) -> None:
     """Just before a step: what queued tensors show now must be among its results."""
-    context = _contexts.get(str(recorder.device))
+    context = _contexts.get(recorder.index)
     for queued in (*context.step_closures, *context.async_step_closures) if context else ():
         queued.hold()
 
@@ -121,7 +131,7 @@ def _install() -> None:
     """From the first closure on, each step runs closures; behind the hooks that are there by then (the metrics file)."""
 
     def hook(recorder: Recorder) -> None:
-        if str(recorder.device) in _contexts:
+        if recorder.index in _contexts:
             run_step_closures(recorder.device)
 
     before_step(_hold_arguments)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_core.api.devices import xla_real_device
+from xla_core.api.job import global_ordinal
 from xla_core.api.model import is_master_ordinal
-from xla_core.api.replication import global_ordinal
 from xla_core.api.user_modules import xm, xr
 from xla_core.base.metrics import snapshot
 

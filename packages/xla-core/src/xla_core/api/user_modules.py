@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -10,19 +11,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@functools.cache
+def runtime() -> Any:
+    """The module `torch_xla.runtime`, which imports this package."""
+    return importlib.import_module("torch_xla.runtime")
+
+
+@functools.cache
+def _model() -> Any:
+    return importlib.import_module("torch_xla.core.xla_model")
+
+
 def xr(function: Callable[P, R]) -> Callable[P, R]:
     """The function that `torch_xla.runtime` now has under the name of `function`: itself, unless it was replaced there."""
-    from torch_xla import runtime
-
-    replaceable: Callable[P, R] = getattr(runtime, function.__name__)
+    replaceable: Callable[P, R] = getattr(runtime(), function.__name__)
     return replaceable
 
 
 def xm(function: Callable[P, R]) -> Callable[P, R]:
     """As `xr`, in `torch_xla.core.xla_model`, where a collective may also be another package's."""
-    from torch_xla.core import xla_model
-
-    replaceable: Callable[P, R] = getattr(xla_model, function.__name__)
+    replaceable: Callable[P, R] = getattr(_model(), function.__name__)
     return replaceable
 
 

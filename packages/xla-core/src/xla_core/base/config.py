@@ -1,7 +1,7 @@
 """Every environment variable that the core reads: one typed row each, parsed whenever it is asked for.
 
-Nothing else in the core may touch `os.environ`. A value that does not parse raises and says what is allowed; an empty
-text counts as unset. The documentation page of variables is generated from `SETTINGS`.
+Nothing else may touch `os.environ` (`tests/test_structure.py` has the exceptions). A value that does not parse raises and says what is
+allowed; an empty text counts as unset. The documentation page of variables is generated from `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from xla_core.base import installation
@@ -32,12 +32,16 @@ class Setting(Generic[T]):
     name: str
     default: T
     doc: str
-    parse: Callable[[str], T]
+    parse: Callable[[str], T] = field(repr=False)
     allowed: str
+
+    def text(self) -> str:
+        """What the environment says now, as it says it; empty if it says nothing."""
+        return os.environ.get(self.name, "")
 
     def get(self) -> T:
         """The value now. Raises: ValueError naming variable, text and what is allowed."""
-        text = os.environ.get(self.name)
+        text = self.text()
         if not text:
             return self.default
         try:
@@ -47,7 +51,7 @@ class Setting(Generic[T]):
 
     def is_set(self) -> bool:
         """Whether the environment gives a value, so that the default does not apply."""
-        return bool(os.environ.get(self.name))
+        return bool(self.text())
 
     def set(self, value: T | None) -> None:
         """Write `value` to the environment, also for child processes; None removes the variable."""
@@ -108,39 +112,40 @@ def _parse_fraction(text: str) -> float:
     return number
 
 
-def _flag(name: str, default: bool, doc: str) -> Setting[bool]:
+Truth = TypeVar("Truth", bool, bool | None)
+Number = TypeVar("Number", int, int | None)
+
+
+def flag(name: str, default: Truth, doc: str) -> Setting[Truth]:
+    """The row of a variable that is on or off; default None: or neither."""
     return Setting(name, default, doc, _parse_bool, "0, 1, true or false")
 
 
-def _int(name: str, default: int, doc: str, minimum: int = 0) -> Setting[int]:
+def integer(name: str, default: Number, doc: str, minimum: int = 0) -> Setting[Number]:
+    """The row of a whole number of at least `minimum`; default None: it may be absent."""
     return Setting(name, default, doc, _at_least(minimum), f"an integer of at least {minimum}")
 
 
-def _optional_int(name: str, doc: str, minimum: int = 0) -> Setting[int | None]:
-    return Setting(name, None, doc, _at_least(minimum), f"an integer of at least {minimum}")
-
-
-def _optional_str(name: str, doc: str) -> Setting[str | None]:
+def text(name: str, doc: str) -> Setting[str | None]:
+    """The row of a text, None where it is not set."""
     return Setting(name, None, doc, str, "a text")
 
 
 # Behaviour of tensors and steps.
-ALWAYS_ALLREDUCE = _flag("XLA_ALWAYS_ALLREDUCE", False, "`all_reduce` issues a collective even for one replica.")
+ALWAYS_ALLREDUCE = flag("XLA_ALWAYS_ALLREDUCE", False, "`all_reduce` issues a collective even for one replica.")
 RATE_TRACKER_SMOOTHING = Setting(
     "RATE_TRACKER_SMOOTHING", 0.4, "Share of the previous rate in `RateTracker.rate()`.", _parse_fraction, "a number from 0 to 1"
 )
-EMIT_STEPLOG = _flag("XLA_EMIT_STEPLOG", False, "Each step sync writes one line to stderr.")
-SYNC_WAIT: Setting[bool | None] = Setting(
-    "XLA_SYNC_WAIT", None, "When set, replaces the `wait` argument of step syncs.", _parse_bool, "0, 1, true or false"
-)
-USE_SPMD = _flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones.")
-AUTO_SPMD = _flag("XLA_AUTO_SPMD", False, "SPMD mode: uploaded tensors are sharded over all devices by a policy, see docs/spmd.md.")
-USE_BF16 = _flag(
+EMIT_STEPLOG = flag("XLA_EMIT_STEPLOG", False, "Each step sync writes one line to stderr.")
+SYNC_WAIT: Setting[bool | None] = flag("XLA_SYNC_WAIT", None, "When set, replaces the `wait` argument of step syncs.")
+USE_SPMD = flag("XLA_USE_SPMD", False, "SPMD mode: one virtual device over all physical ones. Fixed when the devices start.")
+AUTO_SPMD = flag("XLA_AUTO_SPMD", False, "SPMD mode: uploaded tensors are sharded over all devices by a policy, see docs/spmd.md.")
+USE_BF16 = flag(
     "XLA_USE_BF16", False, "`float32` and `float64` are computed as bfloat16; wins over XLA_DOWNCAST_BF16. Fixed with the first tensor."
 )
-DOWNCAST_BF16 = _flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32. Fixed with the first tensor.")
-USE_32BIT_LONG = _flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32. Fixed with the first tensor.")
-NO_SPECIAL_SCALARS = _flag(
+DOWNCAST_BF16 = flag("XLA_DOWNCAST_BF16", False, "`float32` is computed as bfloat16, `float64` as float32. Fixed with the first tensor.")
+USE_32BIT_LONG = flag("XLA_USE_32BIT_LONG", False, "`int64` is computed as int32. Fixed with the first tensor.")
+NO_SPECIAL_SCALARS = flag(
     "XLA_NO_SPECIAL_SCALARS", False, "Python numbers are inputs of a program from the start, not constants until they change."
 )
 FALLBACK = Setting(
@@ -150,15 +155,15 @@ FALLBACK = Setting(
     FallbackPolicy,
     "allow or error",
 )
-USE_EAGER_DEBUG_MODE = _flag("XLA_USE_EAGER_DEBUG_MODE", False, "Every operation runs as soon as it is recorded.")
-MAX_PENDING = _int(
+USE_EAGER_DEBUG_MODE = flag("XLA_USE_EAGER_DEBUG_MODE", False, "Every operation runs as soon as it is recorded.")
+MAX_PENDING = integer(
     "XLA_MAX_PENDING",
     20000,
     "Operations, with their inputs, that may be pending on a device; with more, a loop without `torch_xla.sync()` is run turn by turn, and "
     "the same when a value is read by a program of 500. 0: no limit.",
 )
-MAX_ASYNC_QUEUE = _int("XLA_MAX_ASYNC_QUEUE", 100, "Step closures that may wait for the background thread.", minimum=1)
-CHECKS = _flag(
+MAX_ASYNC_QUEUE = integer("XLA_MAX_ASYNC_QUEUE", 100, "Step closures that may wait for the background thread.", minimum=1)
+CHECKS = flag(
     "XLA_CHECKS",
     True,
     "Programs test what only data shows to be wrong, such as an index out of range; torch's error is raised when a value is read or at a "
@@ -166,41 +171,42 @@ CHECKS = _flag(
 )
 
 # Hardware, processes and replicas.
-PJRT_DEVICE = _optional_str("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset.")
-PJRT_SELECT_DEFAULT_DEVICE = _flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset.")
-CPU_NUM_DEVICES = _int("CPU_NUM_DEVICES", 1, "Number of CPU devices.", minimum=1)
-PJRT_DYNAMIC_PLUGINS = _flag("PJRT_DYNAMIC_PLUGINS", False, "Register all installed plugins (`torch_xla.plugins`) when devices start.")
-PJRT_CPU_ASYNC_CLIENT = _flag("PJRT_CPU_ASYNC_CLIENT", True, "The CPU client runs programs in the background.")
-LOCAL_RANK = _optional_int("LOCAL_RANK", "Number of this process on its host, as torchrun sets it.")
-RANK = _optional_int("RANK", "Number of this process in the job, as torchrun sets it.")
-WORLD_SIZE = _optional_int("WORLD_SIZE", "Processes of the job, as torchrun sets it.", minimum=1)
-LOCAL_WORLD_SIZE = _optional_int("LOCAL_WORLD_SIZE", "Processes of the job on this host, as torchrun sets it.", minimum=1)
-MASTER_ADDR = _optional_str("MASTER_ADDR", "Address of the host where the processes of a job meet.")
+PJRT_DEVICE = text("PJRT_DEVICE", "Hardware kind, such as CPU or TPU; chosen at first use when unset.")
+PJRT_SELECT_DEFAULT_DEVICE = flag("PJRT_SELECT_DEFAULT_DEVICE", True, "Choose the hardware kind when PJRT_DEVICE is unset.")
+CPU_NUM_DEVICES = integer("CPU_NUM_DEVICES", 1, "Number of CPU devices, and of the replicas that `spawn` starts on them.", minimum=1)
+PJRT_DYNAMIC_PLUGINS = flag("PJRT_DYNAMIC_PLUGINS", False, "Register all installed plugins (`torch_xla.plugins`) when devices start.")
+PJRT_CPU_ASYNC_CLIENT = flag("PJRT_CPU_ASYNC_CLIENT", True, "The CPU client runs programs in the background.")
+LOCAL_RANK = integer("LOCAL_RANK", None, "Number of this process on its host, as torchrun sets it. Fixed when the devices start.")
+RANK = integer("RANK", None, "Number of this process in the job, as torchrun sets it. Fixed when the devices start.")
+WORLD_SIZE = integer("WORLD_SIZE", None, "Processes of the job, as torchrun sets it. Fixed when the devices start.", minimum=1)
+LOCAL_WORLD_SIZE = integer("LOCAL_WORLD_SIZE", None, "Processes of the job on this host, as torchrun sets it. Fixed as RANK is.", minimum=1)
+MASTER_ADDR = text("MASTER_ADDR", "Address of the host where the processes of a job meet, process 0's.")
 
 # Compiled programs.
-COMPILATION_CACHE_SIZE = _int("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
-PERSISTENT_CACHE_PATH = _optional_str("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
-PERSISTENT_CACHE_READ_ONLY = _flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
+XLA_FLAGS = text("XLA_FLAGS", "XLA's own options, or a file of them; XLA reads them when the devices start.")
+COMPILATION_CACHE_SIZE = integer("XLA_COMPILATION_CACHE_SIZE", 2048, "Compiled programs kept in memory.", minimum=1)
+PERSISTENT_CACHE_PATH = text("XLA_PERSISTENT_CACHE_PATH", "Folder of the on-disk compilation cache; none when unset.")
+PERSISTENT_CACHE_READ_ONLY = flag("XLA_PERSISTENT_CACHE_READ_ONLY", False, "Look up the on-disk compilation cache, never write it.")
 
 # Debugging.
-ENFORCE_BUDGETS = _flag(
+ENFORCE_BUDGETS = flag(
     "XLA_ENFORCE_BUDGETS",
     False,
     "For tests: a public function that compiles more programs or reads more values than is declared beside it raises. Read at import.",
 )
-REFERENCE = _flag(
+REFERENCE = flag(
     "XLA_REFERENCE_EXECUTOR",
     False,
     "Programs are evaluated operator by operator, each compiled by itself, instead of as a whole: slower, to find out whether a wrong "
     "number is the compiler's. Read when a program is compiled; not for replicas.",
 )
-HLO_DEBUG = _flag("XLA_HLO_DEBUG", False, "Source locations of the user's code in StableHLO.")
-IR_DEBUG = _flag("XLA_IR_DEBUG", False, "Every recorded operation keeps the user's line.")
-CORE_VERIFY = _int("XLA_CORE_VERIFY", 0, "From 1 on, graphs are verified between passes.")
-METRICS_SAMPLES = _int("XLA_METRICS_SAMPLES", 1024, "Samples that a metric keeps.", minimum=1)
-SAVE_HLO_FILE = _optional_str("XLA_SAVE_HLO_FILE", "File to which the HLO of a program that failed to compile is appended.")
-DUMP_HLO_GRAPH = _flag("XLA_DUMP_HLO_GRAPH", False, "Put the HLO of a program that failed to compile into the error message.")
-DYNAMO_DEBUG = _flag("XLA_DYNAMO_DEBUG", False, "Log what the `openxla` backend of `torch.compile` does.")
+HLO_DEBUG = flag("XLA_HLO_DEBUG", False, "Source locations of the user's code in StableHLO.")
+IR_DEBUG = flag("XLA_IR_DEBUG", False, "Every recorded operation keeps the user's line.")
+CORE_VERIFY = integer("XLA_CORE_VERIFY", 0, "From 1 on, graphs are verified between passes.")
+METRICS_SAMPLES = integer("XLA_METRICS_SAMPLES", 1024, "Samples that a metric keeps.", minimum=1)
+SAVE_HLO_FILE = text("XLA_SAVE_HLO_FILE", "File to which the HLO of a program that failed to compile is appended.")
+DUMP_HLO_GRAPH = flag("XLA_DUMP_HLO_GRAPH", False, "Put the HLO of a program that failed to compile into the error message.")
+DYNAMO_DEBUG = flag("XLA_DYNAMO_DEBUG", False, "Log what the `openxla` backend of `torch.compile` does.")
 
 
 SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))

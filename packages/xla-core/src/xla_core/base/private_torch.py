@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import _compile
 from torch._C._dynamo import eval_frame as _eval_frame
+from torch.autograd import profiler as _profiler
 from torch.nn.utils import stateless
 from torch.utils import _device, _python_dispatch, _pytree
 from torch.utils.backend_registration import rename_privateuse1_backend
@@ -584,6 +585,12 @@ ALIASES_MADE_IN = ("torch._functorch._aot_autograd.functional_utils", "torch._fu
 
 # Whether this thread is in modes that see each operation.
 has_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+has_function_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
+
+
+def is_watched() -> bool:
+    """Whether somebody sees the calls that pass torch's dispatcher: a mode, a function transform, a profiler, `torch.compile`."""
+    return bool(torch.compiler.is_compiling() or has_dispatch_modes() or has_function_transforms() or _profiler._is_profiler_enabled)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from xla_core.abi import events as events_abi
 from xla_core.abi.collectives import ReplicaWaitEvent, note_replica_wait
 from xla_core.abi.graph import Graph, capture_lines, graph_of
 from xla_core.abi.metrics import Unit, counter, live_buffers, metric, metric_add, snapshot
-from xla_core.abi.process import installed_settings
+from xla_core.abi.settings import installed_settings
 from xla_core.abi.tensors import buffer_of
 
 _arrived = threading.Condition()

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from xla_debug.core import process
+    from xla_debug.core import abi
 
 _HEADER = ("Variable", "Default", "What it does", "Must be")
 
@@ -21,9 +21,9 @@ _HEADER = ("Variable", "Default", "What it does", "Must be")
 @click.option("--markdown", "as_markdown", is_flag=True, help="As a page in Markdown.")
 def command(as_markdown: bool) -> None:
     """List the environment variables that the installed packages read."""
-    from xla_debug.core import process  # here, for it brings torch and jax, which --help does without
+    from xla_debug.core import abi  # here, for it brings torch and jax, which --help does without
 
-    settings = process.installed_settings()
+    settings = abi.settings.installed_settings()
     if as_markdown:
         click.echo(markdown(settings), nl=False)
         return
@@ -36,7 +36,7 @@ def command(as_markdown: bool) -> None:
         console.print(table)
 
 
-def markdown(settings: Mapping[str, Sequence[process.Setting[Any]]]) -> str:
+def markdown(settings: Mapping[str, Sequence[abi.settings.Setting[Any]]]) -> str:
     """The page of `docs/settings.md`. settings: by name of the distribution."""
     lines = [
         "# Settings",
@@ -55,7 +55,7 @@ def markdown(settings: Mapping[str, Sequence[process.Setting[Any]]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _default(setting: process.Setting[Any]) -> str:
+def _default(setting: abi.settings.Setting[Any]) -> str:
     """The default as one would write it into the environment; empty where there is none."""
     value = setting.default
     if isinstance(value, bool):

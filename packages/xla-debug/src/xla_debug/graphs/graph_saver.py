@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-import torch_xla.runtime as xr
 from xla_debug import settings
-from xla_debug.core import graph
+from xla_debug.core import graph, job
 from xla_debug.core import tensors as tensors_abi
 from xla_debug.graphs import drawing, graph_text
 from xla_debug.settings import GraphFormat
@@ -56,7 +55,7 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Seq
     folder.mkdir(parents=True, exist_ok=True)
     with _lock:
         number = next(_counts[folder.absolute() / name])
-    ordinal = f".{xr.global_ordinal()}" if xr.world_size() > 1 else ""
-    path = folder / f"{name}-{number}{suffix}{ordinal}"
+    of_replica = f".{job.ordinal()}" if job.world_size() > 1 else ""
+    path = folder / f"{name}-{number}{suffix}{of_replica}"
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     return path

@@ -6,9 +6,8 @@ import functools
 import os
 import threading
 
-import torch_xla.core.xla_model as xm
 from xla_debug import replica_output
-from xla_debug.core import events
+from xla_debug.core import events, job
 from xla_debug.metrics.metrics_report import metrics_report
 from xla_debug.settings import METRICS_FILE
 
@@ -43,5 +42,5 @@ def install() -> None:
 
 
 def _synced(event: events.SyncEvent) -> None:
-    if event.kind is events.SyncKind.STEP and xm.is_master_ordinal(local=True):
+    if event.kind is events.SyncKind.STEP and job.local_ordinal() == 0:
         save_metrics()

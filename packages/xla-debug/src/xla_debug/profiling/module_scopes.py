@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from xla_debug.core import graph, metrics, process
+from xla_debug.core import abi, graph, metrics
 
 _MARK = "xla_module"
 
@@ -44,7 +44,7 @@ def name_modules(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _lines_are_kept() -> bool:
-    (setting,) = (each for rows in process.installed_settings().values() for each in rows if each.name == "XLA_IR_DEBUG")
+    (setting,) = (each for rows in abi.settings.installed_settings().values() for each in rows if each.name == "XLA_IR_DEBUG")
     return bool(setting.get())
 
 

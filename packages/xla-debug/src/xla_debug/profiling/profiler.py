@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import jax
 
-import torch_xla.core.xla_model as xm
-from xla_debug.core import events, metrics, process, tensors
+from xla_debug.core import events, job, metrics, process, tensors
 from xla_debug.profiling.full_trace import complete_trace
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def start_server(port: int, only_on_master: bool = True, host: str = "127.0.0.1"
         raise RuntimeError(f"port {port!r} is none: give a whole number from 1 to 65535")
     if not isinstance(host, str) or not host:
         raise RuntimeError(f'host {host!r} is none: give an address of this machine, or "0.0.0.0" for all of them')
-    if only_on_master and not xm.is_master_ordinal():
+    if only_on_master and job.local_ordinal() != 0:
         return None
     from xla_debug.profiling.profiler_service import ProfilerServer  # here, for it brings gRPC
 

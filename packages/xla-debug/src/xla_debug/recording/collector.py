@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from xla_debug.core import collectives, events, graph, process
+from xla_debug.core import collectives, events, graph, job, process
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
@@ -240,7 +240,7 @@ class Collector(Listener):
             totals = self._steps.measured()
             phases_ms, device_ms = totals.phases_ms(), totals.device_ns * 1e-6
             found = Replica(
-                ordinal=process.topology().process_index,
+                ordinal=job.topology().process_index,
                 pid=os.getpid(),
                 host=platform.node(),
                 hardware=process.client().devices[0].device_kind,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib import metadata
 
@@ -40,7 +39,7 @@ def versions() -> dict[str, str]:
 def settings() -> dict[str, str]:
     """The variables of all installed packages that are set, secrets hidden. Raises ImportError where the core cannot be used."""
     # Not at the top: `versions` must work where the core does not.
-    from xla_debug.core import process
+    from xla_debug.core import abi
 
-    names = {setting.name for rows in process.installed_settings().values() for setting in rows if setting.is_set()}
-    return {name: hide_value(name, os.environ[name]) for name in sorted(names)}
+    texts = {setting.name: setting.text() for rows in abi.settings.installed_settings().values() for setting in rows}
+    return {name: hide_value(name, text) for name, text in sorted(texts.items()) if text}

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from xla_debug import settings
 from xla_debug._version import __version__
-from xla_debug.core import collectives, events, process
+from xla_debug.core import collectives, events, job
 from xla_debug.recording import process_end
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.opentelemetry_environment import provider_of_environment
@@ -241,5 +241,5 @@ def _place(line: str | None) -> dict[str, _Value]:
 
 
 def _replica() -> dict[str, _Value]:
-    topology = process.topology()
+    topology = job.topology()
     return {"xla.replica": topology.process_index} if topology.process_count > 1 else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_debug import optional_libraries
-from xla_debug.core import process
+from xla_debug.core import job
 from xla_debug.recording.steps import MeasuredStep
 from xla_debug.run_report.schema import DeviceMemory, Phase
 
@@ -49,7 +49,7 @@ class Scalars:
             self._writer.close()
 
     def _open(self) -> None:
-        topology = process.topology()
+        topology = job.topology()
         folder = self._folder / "xla"
         if topology.process_count > 1:
             folder /= f"replica-{topology.process_index}"

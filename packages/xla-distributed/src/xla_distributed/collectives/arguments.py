@@ -12,8 +12,9 @@ from xla_core.abi.collectives import check_tensors
 
 def check_on_device(name: str, tensors: Sequence[Any]) -> None:
     """Raise TypeError for what is no tensor, RuntimeError for a tensor that is not on an xla device."""
-    check_tensors(name, tensors)
     for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            check_tensors(name, tensors)
         if tensor.device.type != "xla":
             raise RuntimeError(f"{name}: Input tensor is not an XLA tensor: {tensor.type()}")
 

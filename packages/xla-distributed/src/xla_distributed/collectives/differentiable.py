@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import ReduceOp, parse_reduce_op
+from xla_core.abi.job import ordinal, world_size
 from xla_distributed.collectives.groups import ReplicaGroups
 
 # Reductions whose gradient depends on input and result.
@@ -59,7 +59,7 @@ class AllGather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """As the class says."""
-        return gradients[0].narrow(ctx.dim, int(xr.global_ordinal()) * ctx.size, ctx.size), None
+        return gradients[0].narrow(ctx.dim, ordinal() * ctx.size, ctx.size), None
 
 
 class AllGatherSummed(torch.autograd.Function):
@@ -75,7 +75,7 @@ class AllGatherSummed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """As the class says."""
-        count = int(xr.world_size())
+        count = world_size()
         return xm.reduce_scatter("sum", gradients[0], 1.0, ctx.dim, count), None
 
 
@@ -166,7 +166,7 @@ class SyncBatchNorm(torch.nn.Module):
         return (batch - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
 
     def _statistics(self, batch: torch.Tensor, dims: list[int], shape: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        count = batch.numel() // self.num_features * int(xr.world_size())
+        count = batch.numel() // self.num_features * world_size()
         mean = _summed(batch.sum(dims)) / count
         variance = _summed(((batch - mean.view(shape)) ** 2).sum(dims)) / count
         with torch.no_grad():

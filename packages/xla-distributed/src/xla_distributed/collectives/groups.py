@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import check_groups
+from xla_core.abi.job import is_spmd, ordinal, world_size
+from xla_core.abi.process import client
 
 ReplicaGroups = Sequence[Sequence[int]] | None
 
@@ -36,21 +38,26 @@ def groups_of(given: ReplicaGroups) -> Groups:
 
     Raises ValueError if an ordinal repeats or is out of range, or one is in no group: the same on all replicas.
     """
-    if xr.is_spmd():  # one program: its devices are meant, of which none is this process's
-        count, mine = int(xr.global_runtime_device_count()), 0
+    if is_spmd():  # one program: its devices are meant, of which none is this process's
+        count, mine = client().default_shardings[0].num_devices, 0
     else:
-        count, mine = int(xr.world_size()), int(xr.global_ordinal())
+        count, mine = world_size(), ordinal()
     if isinstance(given, Members):
         members = given[0]
         return Groups((), (), len(members), members.index(mine), members)
     if not given:
-        return Groups((), (), count, mine)
+        return _everyone(count, mine)
     listed = check_groups(given, count)
-    members = tuple(ordinal for group in listed for ordinal in group)
+    members = tuple(member for group in listed for member in group)
     own = next(group for group in listed if mine in group)
     if members == tuple(range(count)) and len(listed) == 1:
-        return Groups((), (), count, mine)
+        return _everyone(count, mine)
     return Groups(members, tuple(len(group) for group in listed), len(own), own.index(mine))
+
+
+@cache
+def _everyone(count: int, place: int) -> Groups:
+    return Groups((), (), count, place)
 
 
 def even_groups_of(given: ReplicaGroups, what: str) -> Groups:

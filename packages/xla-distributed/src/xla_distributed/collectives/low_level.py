@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import device_context
+from xla_core.abi.job import world_size
 from xla_distributed.collectives.recording import get_all_reduce_token
 
 Tensor = torch.Tensor
@@ -35,7 +35,7 @@ def _next(tensor: Tensor) -> Tensor:
 
 
 def _check_count(name: str, shard_count: int, groups: Groups) -> None:
-    size = len(groups[0]) if groups else xr.world_size()
+    size = len(groups[0]) if groups else world_size()
     if shard_count != size:
         raise ValueError(f"{name}: shard_count is {shard_count}, must be the group's size, {size}")
 

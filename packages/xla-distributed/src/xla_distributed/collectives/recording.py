@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import device_context
+from xla_core.abi.job import is_spmd
+from xla_core.abi.operators import record as record_call
 from xla_core.abi.sharding import is_manual
 from xla_core.abi.tensors import materialize
 from xla_distributed.collectives.apart import run_apart
@@ -34,20 +35,33 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | N
     """
     if groups is not None:
         rest = (*rest, groups.members, groups.sizes)
+    tensors = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                with torch.no_grad():
+                    return _record(collective, inputs, tensors, rest, groups)
+    return _record(collective, inputs, tensors, rest, groups)
+
+
+def _record(collective: CollectiveOp, inputs: Any, tensors: Sequence[torch.Tensor], rest: Sequence[Any], groups: Groups | None) -> Any:
+    """`record` where nothing needs a gradient. tensors: the inputs as a list."""
     if thread_replicas.is_thread_replica():
-        with torch.no_grad():
-            return collective.among_threads(collective.name, inputs, *rest)
-    if xr.is_spmd():
-        _check_in_region(collective.name, [inputs] if isinstance(inputs, torch.Tensor) else inputs)
+        return collective.among_threads(collective.name, inputs, *rest)
+    if is_spmd():
+        _check_in_region(collective.name, tensors)
     else:
         connection.job_client()  # raises if there are no others
-    token, context = get_all_reduce_token()
-    with torch.no_grad():
-        # Kept by the device, not by a graph: the next program's collectives come after this one's, too.
-        if groups is not None and groups.apart:
-            results, context.all_reduce_token = run_apart(collective, inputs, rest, groups.apart, token)
-        else:
-            results, context.all_reduce_token = collective.operation(inputs, token, *rest)
+    context = device_context()
+    token = context.all_reduce_token
+    if token is None:
+        token, _ = get_all_reduce_token()
+    if groups is not None and groups.apart:
+        results, after = run_apart(collective, inputs, rest, groups.apart, token)
+    else:
+        results, after = record_call(collective.operation, inputs, token, *rest)
+    # Kept by the device, not by a graph: the next program's collectives come after this one's, too.
+    context.advance(token, after)
     return results
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
+from xla_core.abi.job import ordinal, world_size
 from xla_core.abi.tensors import to_cpu
 from xla_distributed.errors import CollectiveMismatchError
 from xla_distributed.job import connection, flight_recorder, thread_replicas
@@ -20,7 +20,7 @@ def _exchange(payload: bytes, tag: str | None) -> list[bytes]:
     """The payloads of all. Raises CollectiveMismatchError, on all, if they came with different tags, or have run different collectives."""
     if thread_replicas.is_thread_replica():
         return thread_replicas.exchange(f"rendezvous {tag!r}", payload)
-    what = f"rendezvous {tag!r} of replica {xr.global_ordinal()}"
+    what = f"rendezvous {tag!r} of replica {ordinal()}"
     mine = json.dumps([what, tag, flight_recorder.position()]).encode()
     found = connection.job_client().exchange("rendezvous", mine + b"\n" + payload, connection.timeout(), what)
     parts = [part.partition(b"\n") for part in found]
@@ -36,8 +36,8 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     """The payloads of all replicas, in order of their ordinals."""
     if not isinstance(payload, bytes):
         raise TypeError(f"the payload of a rendezvous is bytes, got {type(payload).__name__}")
-    if ordinals and len(ordinals) != xr.global_device_count():
-        raise ValueError(f"a rendezvous takes all {xr.global_device_count()} replicas, got ordinals {list(ordinals)}")
+    if ordinals and len(ordinals) != world_size():
+        raise ValueError(f"a rendezvous takes all {world_size()} replicas, got ordinals {list(ordinals)}")
     torch_xla.sync()
     parts = _exchange(payload, tag)
     torch_xla.sync()
@@ -57,7 +57,7 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequenc
     An exception of `target` propagates there; the others get an error that names this replica.
     """
     chosen = [ordinals] if isinstance(ordinals, int) else list(ordinals)
-    running = xr.global_ordinal() in chosen
+    running = ordinal() in chosen
     cpu = to_cpu(data, convert=running)
     result = None
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
+from xla_core.abi.job import world_size
 from xla_distributed.collectives.groups import ReplicaGroups
 
 Taker = Callable[[torch.Tensor], None]
@@ -68,7 +69,7 @@ class DummyReduceScatter:
 
 def dummy_all_gather(value: torch.Tensor, dim: int = 0, groups: ReplicaGroups = None) -> torch.Tensor:
     """A tensor of the shape that `xm.all_gather` gives, of this replica's own values: sends nothing."""
-    count = len(groups[0]) if groups else xm.xrt_world_size()
+    count = len(groups[0]) if groups else world_size()
     repeats = [1] * value.dim()
     repeats[dim] = count
     return value.repeat(repeats)

@@ -13,7 +13,7 @@ from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
+from xla_core.abi.job import is_spmd
 from xla_distributed._compat import after_backward, in_backward
 from xla_distributed.collectives.groups import Groups, ReplicaGroups, even_groups_of
 from xla_distributed.errors import ModeError
@@ -308,7 +308,7 @@ def _plain(name: str) -> str:
 
 
 def _check_module(module: nn.Module) -> None:
-    if xr.is_spmd():
+    if is_spmd():
         raise ModeError("SPMD mode has one program, not replicas: wrap in SpmdFullyShardedDataParallel")
     if isinstance(module, XlaFullyShardedDataParallel):
         raise RuntimeError("the module is wrapped in XlaFullyShardedDataParallel already")

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE
 from xla_distributed import settings
 from xla_distributed.errors import JobError
 from xla_distributed.job import cluster, coordinator, store_client
@@ -57,7 +58,7 @@ def address_of_host() -> str:
 def is_one_of_several() -> bool:
     """True if this process was started as one of several of a job."""
     cluster.adopt()
-    return (settings.WORLD_SIZE.get() or 1) > 1
+    return (WORLD_SIZE.get() or 1) > 1
 
 
 def current(timeout: float) -> Job | None:
@@ -69,12 +70,12 @@ def current(timeout: float) -> Job | None:
         return _explicit
     if not is_one_of_several():
         return None
-    size, rank = settings.WORLD_SIZE.get() or 1, settings.RANK.get()
+    size, rank = WORLD_SIZE.get() or 1, RANK.get()
     if rank is None or rank >= size:
         raise JobError(f"WORLD_SIZE is {size}, but RANK is {rank}: set RANK to this process's number, from 0 to {size - 1}")
-    local_rank = settings.LOCAL_RANK.get() or 0
+    local_rank = LOCAL_RANK.get() or 0
     key = _key_of_environment()
-    job = Job(rank, size, local_rank, settings.LOCAL_WORLD_SIZE.get(), _rendezvous(rank, size, key, timeout), key)
+    job = Job(rank, size, local_rank, LOCAL_WORLD_SIZE.get(), _rendezvous(rank, size, key, timeout), key)
     set_job(job)
     return job
 
@@ -89,7 +90,7 @@ def from_store(store: Store, rank: int, size: int) -> Job:
     if rank == 0:
         secret = settings.JOB_KEY.get()
         key = hashlib.sha256(secret.encode()).digest() if secret else os.urandom(32)
-        serving = start_coordinator(_addresses(settings.MASTER_ADDR.get() or "127.0.0.1"), size, key)
+        serving = start_coordinator(_addresses(MASTER_ADDR.get() or "127.0.0.1"), size, key)
         _kept_alive.append(serving)
         store.set(_ADDRESS, f"{serving.address[0]} {serving.address[1]} {key.hex()}")
     address, port, told = store.get(_ADDRESS).decode().split(" ")
@@ -100,13 +101,13 @@ def from_store(store: Store, rank: int, size: int) -> Job:
 def _key_of_environment() -> bytes:
     """The job's key: of a secret if one is set, else of what tells this job from others."""
     secret = settings.JOB_KEY.get()
-    source = ("secret", secret) if secret else ("public", settings.RUN_ID.get(), settings.MASTER_ADDR.get(), settings.MASTER_PORT.get())
+    source = ("secret", secret) if secret else ("public", settings.RUN_ID.get(), MASTER_ADDR.get(), settings.MASTER_PORT.get())
     return hashlib.sha256(repr(source).encode()).digest()
 
 
 def _rendezvous(rank: int, size: int, key: bytes, timeout: float) -> Address:
     """The address of the job's coordinator, which process 0 starts and publishes in the store at MASTER_ADDR:MASTER_PORT."""
-    host, port = settings.MASTER_ADDR.get() or "127.0.0.1", settings.MASTER_PORT.get() or DEFAULT_PORT
+    host, port = MASTER_ADDR.get() or "127.0.0.1", settings.MASTER_PORT.get() or DEFAULT_PORT
     agent = (settings.AGENT_STORE.get() or "").lower() == "true"
     wait = Wait(rank, f"{host}:{port} (MASTER_ADDR, MASTER_PORT)", timeout)
     store = _served(host, port, timeout) if rank == 0 and not agent else store_client.connect(host, port, rank, wait)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch_xla.runtime as xr
+from xla_core.abi.process import device_kind
+from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE
 from xla_distributed import settings
 from xla_distributed._compat import clusters
 from xla_distributed.errors import JobError
@@ -30,7 +31,7 @@ def adopt() -> Hosts | None:
     The hosts of a TPU slice are given back, since each is to have a replica for each chip.
     Raises JobError if a manager is there but does not say enough.
     """
-    if settings.WORLD_SIZE.get() is not None or settings.RANK.get() is not None:
+    if WORLD_SIZE.get() is not None or RANK.get() is not None:
         return None
     found = next((name for name in clusters() if _is_there(name)), None)
     return None if found is None else _adopt(found, clusters()[found])
@@ -38,7 +39,7 @@ def adopt() -> Hosts | None:
 
 def hosts() -> Hosts | None:
     """The hosts of the TPU slice on which this process is to start replicas; None if there is no other host, or it is a replica itself."""
-    return adopt() if settings.LOCAL_WORLD_SIZE.get() is None else None
+    return adopt() if LOCAL_WORLD_SIZE.get() is None else None
 
 
 def _is_there(name: str) -> bool:
@@ -47,7 +48,7 @@ def _is_there(name: str) -> bool:
         return False
     if name == "Kubernetes" and settings.JOB_COMPLETION_INDEX.get() is None:  # a pod that is no part of a job with numbers
         return False
-    return bool(clusters()[name].is_env_present()) and (not name.startswith(_TPU) or xr.device_type() == "TPU")
+    return bool(clusters()[name].is_env_present()) and (not name.startswith(_TPU) or device_kind() == "TPU")
 
 
 _TPU = "Cloud TPU"
@@ -68,9 +69,9 @@ def _adopt(name: str, cluster: Any) -> Hosts | None:
             f"{name} has started this process, but does not say as which of how many ({type(error).__name__}: {error}): "
             "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or WORLD_SIZE=1 for a process on its own"
         ) from error
-    settings.RANK.set(rank)
-    settings.WORLD_SIZE.set(size)
-    settings.LOCAL_RANK.set(local_rank)
-    settings.MASTER_ADDR.set(settings.MASTER_ADDR.get() or host)
+    RANK.set(rank)
+    WORLD_SIZE.set(size)
+    LOCAL_RANK.set(local_rank)
+    MASTER_ADDR.set(MASTER_ADDR.get() or host)
     settings.MASTER_PORT.set(settings.MASTER_PORT.get() or port)
     return Hosts(rank, size) if name.startswith(_TPU) else None

@@ -14,9 +14,10 @@ from datetime import timedelta
 import jax
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-import torch_xla.runtime as xr
 from xla_core.abi.events import explain_failures
-from xla_core.abi.process import Topology, before_start, client, set_topology, started
+from xla_core.abi.job import Topology, is_spmd, set_topology
+from xla_core.abi.process import before_start, client, device_kind, started
+from xla_core.abi.settings import CPU_NUM_DEVICES, XLA_FLAGS
 from xla_distributed import settings
 from xla_distributed._compat import join_runtime
 from xla_distributed.errors import JobError, ReplicaLostError
@@ -48,7 +49,8 @@ def timeout() -> float:
 
 def job_client() -> JobClient:
     """The client by which this process is connected to its job. Raises JobError if it belongs to none."""
-    client()  # all replicas start theirs together
+    if _State.job_client is None:
+        client()  # all replicas start theirs together
     if _State.job_client is None:
         raise JobError("this process belongs to no job: start it with torch_xla.launch, xmp.spawn or torchrun")
     return _State.job_client
@@ -66,15 +68,14 @@ def _connect() -> None:
         watchdog.start(joined)
         try:
             local_size = _exchange_hosts(job, joined)
-            if not xr.is_spmd():
+            if not is_spmd():
                 hardware.restrict(job.local_rank, local_size)
-            confirming = peers.connect(joined, job.key, timeout()) if xr.device_type() == "CPU" else None
+            confirming = peers.connect(joined, job.key, timeout()) if device_kind() == "CPU" else None
             _start_jax(job, joined.runtime)
         except Exception as error:
             joined.leave("" if joined.failed() else describe_error(error), {})
             raise
-        spmd = xr.is_spmd()
-        set_topology(Topology(job.rank, job.size, job.local_rank, local_size, replicas=not spmd, spmd=spmd))
+        set_topology(Topology(job.rank, job.size, job.local_rank, local_size, replicas=not is_spmd()))
         _State.job_client = joined
         flight_recorder.start(joined, timeout, confirming)
         explain_failures(_explanation)
@@ -105,12 +106,12 @@ def _exchange_hosts(job: bootstrap.Job, joined: JobClient) -> int:
 
 def _start_jax(job: bootstrap.Job, runtime: str) -> None:
     """Connect JAX's processes."""
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = XLA_FLAGS.get() or ""
     if _TIMEOUT_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip()
-    if not xr.is_spmd():
-        settings.CPU_NUM_DEVICES.set(1)  # each replica has one
-    if xr.device_type() in hardware.GPUS:
+        XLA_FLAGS.set(f"{flags} --{_TIMEOUT_FLAG}={max(1, round(timeout()))}".strip())
+    if not is_spmd():
+        CPU_NUM_DEVICES.set(1)  # each replica has one
+    if device_kind() in hardware.GPUS:
         jax.config.update("jax_cuda_visible_devices", str(job.local_rank))
         jax.config.update("jax_rocm_visible_devices", str(job.local_rank))
     join_runtime(runtime, job.size, job.rank, max(1, round(timeout())))

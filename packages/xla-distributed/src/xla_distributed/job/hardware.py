@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch_xla.runtime as xr
-from xla_core.abi import tpu_host
+from xla_core.abi.process import device_kind
+from xla_core.abi.settings import CPU_NUM_DEVICES
 from xla_distributed import settings
+from xla_distributed.job.tpu.host import num_visible_chips
+from xla_distributed.job.tpu.topology import configure_topology
 
 GPUS = ("CUDA", "GPU", "ROCM")
 
 
 def device_count() -> int:
     """The number of devices that this host has for replicas, one each; on TPU of chips, which processes cannot share."""
-    kind = xr.device_type()
+    kind = device_kind()
     if kind in GPUS:
         return settings.GPU_NUM_DEVICES.get() or len(_visible_gpus())
     if kind == "TPU":
-        return max(1, tpu_host.chip_count())
-    return settings.CPU_NUM_DEVICES.get() or 1
+        return max(1, num_visible_chips())
+    return CPU_NUM_DEVICES.get()
 
 
 def _visible_gpus() -> list[str]:
@@ -34,5 +36,5 @@ def restrict(local_rank: int, local_size: int) -> None:
 
     Raises ValueError if a TPU host has another number of chips than processes, and these are several.
     """
-    if xr.device_type() == "TPU":
-        tpu_host.configure_process(local_rank, local_size)
+    if device_kind() == "TPU":
+        configure_topology(local_rank, local_size)

@@ -15,8 +15,10 @@ from typing import Any
 
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
-import torch_xla.runtime as xr
 from xla_core.abi import process as process_abi
+from xla_core.abi.job import is_spmd
+from xla_core.abi.process import device_kind
+from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE
 from xla_distributed import settings
 from xla_distributed.errors import JobError
 from xla_distributed.job import bootstrap, cluster, connection, hardware
@@ -108,7 +110,7 @@ def spawn(
 
 def replica_count(nprocs: int | None = None) -> int:
     """How many replicas this process may start: `nprocs`, or one for each device of this host. Raises as `spawn`."""
-    if xr.is_spmd():
+    if is_spmd():
         raise RuntimeError("SPMD mode has one process for all devices: call the function directly instead of spawning replicas")
     if _is_replica():
         raise RuntimeError(
@@ -123,7 +125,7 @@ def replica_count(nprocs: int | None = None) -> int:
 
 def start_replicas(fn: Target, args: tuple[Any, ...], size: int, daemon: bool = False, start_method: str = "spawn") -> Launched:
     """Start `fn(index, *args)` in `size` processes, one of them too. Raises RuntimeError if this process holds what they would need."""
-    if process_abi.started() and (start_method == "fork" or xr.device_type() != "CPU"):
+    if process_abi.started() and (start_method == "fork" or device_kind() != "CPU"):
         raise RuntimeError(
             "this process has already used its xla devices, which replicas could not use then: touch them in the spawned function only"
             " (on the CPU, start_method='spawn' works)"
@@ -169,17 +171,17 @@ def wait_for_all(started: Launched) -> None:
 
 def _replica(index: int, fn: Target, args: tuple[Any, ...], size: int, address: tuple[str, int], key: bytes) -> None:
     """Run a replica in a child process."""
-    settings.RANK.set(index)
-    settings.WORLD_SIZE.set(size)
-    settings.MASTER_ADDR.set(address[0])
+    RANK.set(index)
+    WORLD_SIZE.set(size)
+    MASTER_ADDR.set(address[0])
     bootstrap.set_job(bootstrap.Job(index, size, index, size, address, key))
     _run(index, fn, args, size)
 
 
 def _replica_of_slice(index: int, fn: Target, args: tuple[Any, ...], size: int, hosts: cluster.Hosts) -> None:
     """Run a replica of a host of several in a child process; they find each other at host 0, whose address this process has inherited."""
-    settings.RANK.set(hosts.index * size + index)
-    settings.WORLD_SIZE.set(hosts.count * size)
+    RANK.set(hosts.index * size + index)
+    WORLD_SIZE.set(hosts.count * size)
     _run(index, fn, args, size)
 
 
@@ -197,8 +199,8 @@ def _run(index: int, fn: Target, args: tuple[Any, ...], size: int) -> None:
 
 def _take_place(local_rank: int, local_size: int) -> None:
     """Set the variables that say which of this host's processes this one is."""
-    settings.LOCAL_RANK.set(local_rank)
-    settings.LOCAL_WORLD_SIZE.set(local_size)
+    LOCAL_RANK.set(local_rank)
+    LOCAL_WORLD_SIZE.set(local_size)
     settings.PJRT_LOCAL_PROCESS_RANK.set(local_rank)
     settings.PJRT_LOCAL_PROCESS_COUNT.set(local_size)
 
@@ -210,11 +212,11 @@ def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
     them this host is all. Raises ValueError for a rank outside the count, RuntimeError if the process already used its devices.
     """
     _check_place(local_rank, local_world_size)
-    if not settings.WORLD_SIZE.is_set():
-        settings.RANK.set(local_rank)
-        settings.WORLD_SIZE.set(local_world_size)
+    if not WORLD_SIZE.is_set():
+        RANK.set(local_rank)
+        WORLD_SIZE.set(local_world_size)
     _take_place(local_rank, local_world_size)
-    if settings.WORLD_SIZE.get() != 1:
+    if WORLD_SIZE.get() != 1:
         connection.job_client()
 
 
@@ -254,10 +256,10 @@ def launch(fn: Target, args: tuple[Any, ...] = (), start_method: str = "spawn", 
 
     debug_single_process: call it once, in this process. Raises NotImplementedError in SPMD mode.
     """
-    if xr.is_spmd():
+    if is_spmd():
         raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
     if _is_replica():
-        fn(settings.LOCAL_RANK.get() or 0, *args)
+        fn(LOCAL_RANK.get() or 0, *args)
         return
     spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import world_size
 from xla_distributed.job import connection
 from xla_distributed.job.launch import replica_count, start_replicas, wait_for_all
 
@@ -36,7 +36,7 @@ class MpSerialExecutor:
 
     def run(self, fn: Callable[[], T]) -> T:
         """Run `fn()` and return its result when all replicas have run theirs."""
-        if xr.world_size() == 1:
+        if world_size() == 1:
             return fn()
         client = connection.job_client()
 

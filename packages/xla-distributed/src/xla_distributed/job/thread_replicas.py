@@ -10,7 +10,7 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
+from xla_core.abi.job import topology
 from xla_distributed import settings
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 
@@ -97,9 +97,10 @@ def exchange(what: str, payload: Any) -> list[Any]:
 
 def check_single_process(devices: Sequence[torch.device]) -> None:
     """Raise JobError for several devices in a process of a job: there each process is one replica."""
-    if len(devices) > 1 and xr.process_count() > 1:
+    processes = topology().process_count
+    if len(devices) > 1 and processes > 1:
         raise JobError(
-            f"threads for {len(devices)} devices need a process on its own, this one is one of {xr.process_count()}: in a job each process "
+            f"threads for {len(devices)} devices need a process on its own, this one is one of {processes}: in a job each process "
             "is a replica with one device, which xm.optimizer_step and the other collectives connect"
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import ordinal, world_size
 from xla_distributed.collectives.groups import groups_of
 from xla_distributed.job import connection
 from xla_distributed.process_groups import meshes
@@ -34,11 +34,11 @@ def create(options: Any, group_options: Any = None) -> ProcessGroupXla:
     Raises RuntimeError for a default group whose ranks are not those of the job.
     """
     ranks = list(options.global_ranks_in_group)
-    if not ranks and options.group_size > 1 and xr.world_size() == 1:
+    if not ranks and options.group_size > 1 and world_size() == 1:
         connection.join_by_store(options.store, options.group_rank, options.group_size)
-    world, ordinal = int(xr.world_size()), int(xr.global_ordinal())
+    world, mine = world_size(), ordinal()
     if not ranks:
-        if (options.group_rank, options.group_size) != (ordinal, world):
+        if (options.group_rank, options.group_size) != (mine, world):
             raise RuntimeError(
                 f"init_process_group(rank={options.group_rank}, world_size={options.group_size}) in a process that is replica {ordinal} "
                 f'of {world}: leave both to init_method="xla://", or start the processes with torch_xla.launch, xmp.spawn or torchrun'

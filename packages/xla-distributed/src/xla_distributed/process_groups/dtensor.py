@@ -13,12 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import is_spmd
 from xla_distributed._compat import handle_on_dtensors, make_special_only_if, stage_by_copying
 
 
 def _left_to_spmd() -> bool:
-    return bool(xr.is_spmd()) or not dist.is_initialized()
+    return is_spmd() or not dist.is_initialized()
 
 
 def _shaped(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

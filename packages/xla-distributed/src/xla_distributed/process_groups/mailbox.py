@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import ordinal
 from xla_distributed.collectives.recording import run_pending
 from xla_distributed.job import connection
 
@@ -45,16 +45,16 @@ class Mailbox:
             return [data]
         run_pending()
         kind = f"{what} of group {self._name()} of replicas {list(self._members)}"
-        text = f"replica {xr.global_ordinal()} waits in a {kind}"
+        text = f"replica {ordinal()} waits in a {kind}"
         limit = self.timeout() if timeout is None else timeout
         parts = connection.job_client().exchange(kind, json.dumps(data).encode(), limit, text, self._members)
         by_ordinal = dict(zip(sorted(self._members), parts, strict=True))
-        return [json.loads(by_ordinal[ordinal]) for ordinal in self._members]
+        return [json.loads(by_ordinal[member]) for member in self._members]
 
     def send(self, tensor: torch.Tensor, target: int, tag: int) -> None:
         """Post a tensor to the member of rank `target`. Raises ReplicaLostError if it is gone."""
         _warn_once()
-        sender, receiver = int(xr.global_ordinal()), self._members[target]
+        sender, receiver = ordinal(), self._members[target]
         file = io.BytesIO()
         torch.save(tensor.detach().cpu(), file)
         connection.job_client().post(receiver, self._next(sender, receiver, tag), file.getvalue())
@@ -66,11 +66,11 @@ class Mailbox:
         Tensors from a member arrive in the order in which receivers of that member were made.
         """
         _warn_once()
-        mine = int(xr.global_ordinal())
+        mine = ordinal()
         fixed = None if source is None else {self._next(self._members[source], mine, tag): self._members[source]}
 
         def senders() -> dict[str, int]:
-            others = [ordinal for ordinal in self._members if ordinal != mine]
+            others = [member for member in self._members if member != mine]
             return fixed or {self._called(sender, mine, tag, self._counts[sender, mine, tag] + 1): sender for sender in others}
 
         def receive(timeout: float | None) -> int:

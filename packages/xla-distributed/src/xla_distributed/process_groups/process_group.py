@@ -13,8 +13,8 @@ from torch.distributed import ProcessGroup, ReduceOp, Store, Work  # type: ignor
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import parse_torch_reduce_op
+from xla_core.abi.job import is_spmd, ordinal, world_size
 from xla_distributed._compat import never_trace_methods
 from xla_distributed.collectives.groups import Members, ReplicaGroups
 from xla_distributed.collectives.ops.broadcast import broadcast_from
@@ -119,14 +119,14 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         generation: int = 0,
     ) -> None:
         super().__init__(rank, size)
-        if xr.is_spmd():
+        if is_spmd():
             raise AssertionError("the torch.distributed backend xla is for replicas, SPMD mode has one program over all devices")
         self.groups = groups
         self._store = prefix_store
         self._timeout = timeout
         self._generation = generation
         self._name = self._description = ""
-        mine = int(xr.global_ordinal())
+        mine = ordinal()
         self.members = list(range(size)) if groups is None else list(next(group for group in groups if mine in group))
         # The names of torch begin anew with each default group.
         self.mailbox = Mailbox(lambda: f"{generation}.{self._name}", self.members, timeout.total_seconds())
@@ -175,7 +175,7 @@ class ProcessGroupXla(_Base):  # type: ignore[misc]
         if self.rank() not in ranks:
             return None
         members = tuple(self.members[rank] for rank in ranks)
-        groups = None if members == tuple(range(int(xr.world_size()))) else Members([members])
+        groups = None if members == tuple(range(world_size())) else Members([members])
         made = ProcessGroupXla(
             self._store,
             list(ranks).index(self.rank()),

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import ordinal, world_size
 from xla_distributed import settings
 from xla_distributed.job import connection
 
@@ -37,7 +37,7 @@ class DummyStore(Store):
 
 def rendezvous(url: str, timeout: timedelta = dist.default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
     """Torch's `init_method="xla://"`, also under its old name `pjrt://`: rank, size and a store from the job of this process."""
-    rank, size = int(xr.global_ordinal()), int(xr.world_size())
+    rank, size = ordinal(), world_size()
     if settings.USE_DUMMY_STORE.get():
         yield DummyStore(), rank, size
     elif size == 1:

@@ -13,9 +13,7 @@ import numpy as np
 import torch.distributed as dist
 from jax.experimental import multihost_utils
 
-import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
-from xla_serialization.core import process
+from xla_serialization.core import job, process
 from xla_serialization.errors import CheckpointError
 
 Gather = Callable[[str], list[str]]
@@ -53,12 +51,12 @@ class Participants:
 
 def spmd_participants() -> Participants:
     """The processes of an SPMD program, which exchange data on its devices: for where programs run in the same order in all of them."""
-    return Participants(xr.process_index(), xr.process_count(), _on_devices) if spans_processes() else Participants()
+    return Participants(job.topology().process_index, job.topology().process_count, _on_devices) if spans_processes() else Participants()
 
 
 def spans_processes() -> bool:
     """Whether tensors on `xla` are sharded over the devices of several processes."""
-    return xr.is_spmd() and xr.process_count() > 1
+    return job.is_spmd() and job.topology().process_count > 1
 
 
 def _on_devices(text: str) -> list[str]:
@@ -73,7 +71,7 @@ def _on_devices(text: str) -> list[str]:
 def gather_bytes(data: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of all processes of an SPMD program, equally many, a row for each. Runs on its devices: all must call."""
     process.client()  # jax, which is asked below, knows the job once the core has started it
-    return np.reshape(multihost_utils.process_allgather(data), (xr.process_count(), -1))
+    return np.reshape(multihost_utils.process_allgather(data), (job.topology().process_count, -1))
 
 
 def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Participants]:
@@ -87,7 +85,7 @@ def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Par
             f"the process group is for {dist.get_backend_config(group)!r}; checkpoints need one of CPU processes: "
             "pass torch.distributed.new_group(backend='gloo')"
         )
-    count = xr.process_count()
+    count = job.topology().process_count
     if group is None and not (dist.is_available() and dist.is_initialized()):
         if count > 1:
             raise ValueError(
@@ -95,7 +93,7 @@ def group_participants(group: dist.ProcessGroup | None, number: int) -> list[Par
             )
         return [Participants()] * number
     ranks = dist.get_process_group_ranks(group or dist.GroupMember.WORLD)
-    if xr.is_spmd() and len(ranks) != count:
+    if job.is_spmd() and len(ranks) != count:
         raise ValueError(
             f"the process group has {len(ranks)} of {count} processes of this SPMD program, and tensors are sharded over all of them"
         )
@@ -119,4 +117,4 @@ def any_of(participants: Participants, flags: Sequence[bool]) -> list[bool]:
 
 def is_writer(master_only: bool, global_master: bool) -> bool:
     """Whether this replica writes: each host's master, the job's only if `global_master`, all unless `master_only`."""
-    return not master_only or bool(xm.is_master_ordinal(local=not global_master))
+    return not master_only or (job.ordinal() if global_master else job.local_ordinal()) == 0

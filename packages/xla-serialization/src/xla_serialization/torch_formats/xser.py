@@ -23,11 +23,10 @@ import torch
 import xxhash
 
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from xla_serialization.checkpoint import loading
 from xla_serialization.checkpoint.participants import is_writer, spans_processes
 from xla_serialization.checkpoint.state import unwrapped
-from xla_serialization.core import files
+from xla_serialization.core import files, job
 from xla_serialization.core import tensors as tensors_abi
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, UnsavableError
 from xla_serialization.format.files import is_stale, locked, open_file, remove_leftover, rename_lock
@@ -82,7 +81,7 @@ def _refuse_divided(data: Any) -> None:
         for tensor in tensors:
             if not tensors_abi.buffer_of(unwrapped(tensor)).is_fully_replicated:
                 raise UnsavableError(
-                    f"a tensor of shape {list(tensor.shape)} is divided among {xr.process_count()} processes: save it with "
+                    f"a tensor of shape {list(tensor.shape)} is divided among {job.topology().process_count} processes: save it with "
                     "xla_serialization.save, to which each writes its part, or with xm.save, which writes it whole"
                 )
         return tensors

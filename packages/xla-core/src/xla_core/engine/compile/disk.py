@@ -263,7 +263,7 @@ def _environment(device: jax.Device) -> str:
         device.device_kind,
         device.client.platform_version,
         str(device.client.device_count()),
-        os.environ.get("XLA_FLAGS", ""),
+        config.XLA_FLAGS.get() or "",
         conversions(),
         _processor(),
     ]

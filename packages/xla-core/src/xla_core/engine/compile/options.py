@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from functools import cache
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import jax
 import numpy as np
+
+from xla_core.base import config
 
 # For the CPU: without what miscomputes there (jaxlib 0.10.2 to 0.12.0, on processors with AVX-512; a test has the cases), or is slow.
 _CPU_OPTIONS: Mapping[str, str] = {
@@ -27,7 +28,7 @@ def compiler_options(platform: str, has_loops: bool = False) -> dict[str, str]:
     """The XLA compiler options for a platform (`cpu`, `cuda`, …): those that the jaxlib knows and `XLA_FLAGS` does not set."""
     if platform != "cpu":
         return {}
-    given = _flags(os.environ.get("XLA_FLAGS", ""))
+    given = _flags(config.XLA_FLAGS.get() or "")
     wanted = {**_CPU_OPTIONS, **(_CPU_OPTIONS_OF_LOOPS if has_loops else {})}
     return {name: value for name, value in wanted.items() if name not in given and _known(name, value)}
 

@@ -1,4 +1,4 @@
-"""Which part of a job this process is. One process on its own unless a launcher says otherwise."""
+"""The place of this process in its job, as a launcher told it; one process on its own unless it did. `api/job.py` takes and gives it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ class Topology:
 
     process_index, process_count: over the whole job; local_rank, local_count: on this host.
     replicas: processes of the job are replicas of one program (a multi-replica launch).
-    spmd: one virtual device stands for all devices of the job.
     Raises ValueError for an index outside its count.
     """
 
@@ -20,7 +19,6 @@ class Topology:
     local_rank: int = 0
     local_count: int = 1
     replicas: bool = False
-    spmd: bool = False
 
     def __post_init__(self) -> None:
         for index, count, what in (
@@ -36,7 +34,7 @@ _current = _ALONE
 
 
 def topology() -> Topology:
-    """This process's place now."""
+    """This process's place, as told; the environment is not asked."""
     return _current
 
 

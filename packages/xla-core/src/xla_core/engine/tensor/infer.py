@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -88,10 +88,28 @@ def result_aval(item: Any, manual: bool) -> Aval | None:
     return aval_of(tuple(item.shape), item.dtype, manual)
 
 
+def _flat(items: Sequence[Any]) -> Iterator[Any]:
+    """The items, and in the place of a list or tuple its own."""
+    for item in items:
+        yield from item if isinstance(item, (list, tuple)) else (item,)
+
+
 def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
     """What makes the results that a caller gets from values, for all calls like that which gave `result`."""
     if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in result):
         return wrap_all  # a list will do for a tuple: torch unpacks either
+    if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in _flat(result)):
+        places: list[int | slice] = []
+        end = 0
+        for item in result:
+            start, end = end, end + (1 if isinstance(item, torch.Tensor) else len(item))
+            places.append(start if isinstance(item, torch.Tensor) else slice(start, end))
+
+        def pack_lists(values: list[Any]) -> Any:
+            tensors = wrap_all(values)
+            return [tensors[place] for place in places]
+
+        return pack_lists
 
     def pack(values: list[Any]) -> Any:
         return tree_unflatten([None if value is None else wrap(value) for value in values], tree)

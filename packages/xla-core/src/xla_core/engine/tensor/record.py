@@ -37,7 +37,7 @@ def functional(call: Call) -> Handler:
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first = args[0] if args else None
-        recorder = first._storage.value.recorder if type(first) is XLATensor else recorder_among((args, tuple(kwargs.values())))
+        recorder = first._storage.value.recorder if type(first) is XLATensor else recorder_among(args) or recorder_among(kwargs.values())
         if recorder is None:
             raise mixed(next(arg for arg in args if isinstance(arg, torch.Tensor)))
         with recorder.lock:

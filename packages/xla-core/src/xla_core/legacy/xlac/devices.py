@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 
-from xla_core.api import devices, plugins, replicas
-from xla_core.api.hardware import addressable_runtime_device_count, global_runtime_device_attributes
+from xla_core.api import devices, job, plugins
+from xla_core.api.hardware import addressable_runtime_device_count, global_device_count, global_runtime_device_attributes
+from xla_core.api.job import addressable_device_count, global_ordinal, process_count, process_index, use_spmd
 from xla_core.api.memory import MemoryInfo, get_memory_info
-from xla_core.api.processes import process_count, process_index
-from xla_core.api.replication import addressable_device_count, global_device_count, global_ordinal
-from xla_core.api.spmd_mode import use_spmd
 from xla_core.api.user_modules import xr
 from xla_core.base import config
 from xla_core.engine.runtime import client
@@ -54,15 +52,16 @@ def _xla_real_devices(names: Sequence[str] | None = None) -> list[str]:
 _xla_device_kind = devices.xla_device_kind
 
 
-_xla_set_replication_devices = replicas.join
+def _xla_set_replication_devices(names: Sequence[str]) -> None:
+    job.join(names)
 
 
 def _xla_get_replication_devices() -> list[str]:
-    return list(replicas.joined())
+    return list(job.joined())
 
 
 def _xla_get_replication_devices_count() -> int:
-    return len(replicas.joined())
+    return len(job.joined())
 
 
 _xla_runtime_is_initialized = client.started

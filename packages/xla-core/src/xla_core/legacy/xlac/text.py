@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from xla_core.api import devices
-from xla_core.api.lookup import find
+from xla_core.api.lookup import attribute
 from xla_core.base.errors import MissingPackageError
 from xla_core.engine.graph.entries import NamedLine, operation_at
 from xla_core.engine.graph.node_text import element_type, node_text, numbers_of, shape_text
@@ -117,7 +117,7 @@ def _sharding(tensor: XLATensor) -> str:
     if asked is None:
         return "None"
     try:
-        return str(find("torch_xla._XLAC", "_get_xla_sharding_spec")(tensor))
+        return str(attribute("torch_xla._XLAC", "_get_xla_sharding_spec")(tensor))
     except MissingPackageError:
         return sharding_text(asked.named)
 

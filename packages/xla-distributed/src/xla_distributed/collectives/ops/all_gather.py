@@ -10,8 +10,8 @@ import torch
 from jax import lax
 
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from xla_core.abi.collectives import check_output, tensor_list
+from xla_core.abi.job import is_spmd
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.arguments import check_on_device, dimension, returned
 from xla_distributed.collectives.definition import GROUPS, Results, Tensors, define, resized
@@ -93,7 +93,7 @@ def all_gather(
 
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: ReplicaGroups = None, pin_layout: bool = True) -> torch.Tensor:
     """As `all_gather` of a tensor, by a sum in which each replica adds its tensor to zeros."""
-    if xr.is_spmd():  # no host knows which part it pads
+    if is_spmd():  # no host knows which part it pads
         whole: torch.Tensor = xm.all_gather(value, dim, groups, pin_layout=pin_layout)
         return whole
     found = even_groups_of(groups, "all_gather")

@@ -9,7 +9,7 @@ import jax
 import torch
 from jax import lax
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import world_size
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.arguments import check_on_device, write
 from xla_distributed.collectives.definition import GROUPS, Tensors, define, shapes_of_inputs
@@ -72,7 +72,7 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
     """
     check_on_device("collective_broadcast", tensors)
     found = groups_of(groups)
-    without = [list(group) for group in groups or [range(int(xr.world_size()))] if root_ordinal not in group]
+    without = [list(group) for group in groups or [range(world_size())] if root_ordinal not in group]
     if without:
         raise ValueError(f"collective_broadcast: root_ordinal {root_ordinal} is not in the groups {without}")
     members = found.apart or found.members
@@ -81,7 +81,7 @@ def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, gro
 
 def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: ReplicaGroups) -> None:
     """All tensors take, in place, the values of the replica at a place of their group."""
-    if not tensors or xr.world_size() == 1:
+    if not tensors or world_size() == 1:
         return
     found = groups_of(groups)
     write(tensors, record(BROADCAST, list(tensors), place, groups=found))

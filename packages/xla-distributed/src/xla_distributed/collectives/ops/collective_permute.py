@@ -9,7 +9,7 @@ import jax
 import torch
 from jax import lax
 
-import torch_xla.runtime as xr
+from xla_core.abi.job import world_size
 from xla_core.abi.operators import REPLICA_AXIS, Context
 from xla_distributed.collectives.arguments import check_on_device
 from xla_distributed.collectives.definition import define, shape_of_input
@@ -49,7 +49,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     """
     check_on_device("collective_permute", [value])
     routes = [(int(source), int(target)) for source, target in pairs]
-    count = int(xr.world_size())
+    count = world_size()
     for side in zip(*routes, strict=True):
         if len(set(side)) != len(side) or any(not 0 <= ordinal < count for ordinal in side):
             raise ValueError(f"collective_permute: pairs name each source and target once, from 0 to {count - 1}, got {routes}")

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-import torch_xla.runtime as xr
+from xla_core.abi.process import device_kind
 from xla_distributed.errors import JobError
 
 
 def _point_to_point(name: str) -> JobError:
     return _NoPointToPoint(
-        f"{name}: {xr.device_type()} devices have no transfers between two replicas of a program; use xm.collective_permute, which all run"
+        f"{name}: {device_kind()} devices have no transfers between two replicas of a program; use xm.collective_permute, which all run"
     )
 
 

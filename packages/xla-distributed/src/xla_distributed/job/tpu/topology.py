@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from xla_core.api.tpu import host as tpu
-from xla_core.api.tpu.slices import MeshShape
-from xla_core.base import env_vars
-from xla_core.engine.runtime import client
+from xla_core.abi.process import client
+from xla_core.abi.settings import Setting
+from xla_distributed import settings
+from xla_distributed.job.tpu import host as tpu
+from xla_distributed.job.tpu.slices import MeshShape
 
 FIRST_PORT = 8476
 _LONGEST_NAME = 255
@@ -22,7 +23,7 @@ _ALONE = {1: MeshShape(1, 1, 1), 4: MeshShape(2, 2, 1), 8: MeshShape(4, 2, 1)}
 
 def configure_one_chip_topology() -> None:
     """Let this process, on its own, use one chip: the first unless TPU_VISIBLE_CHIPS says another."""
-    _set({env_vars.TPU_CHIPS_PER_PROCESS_BOUNDS: "1,1,1", env_vars.TPU_PROCESS_BOUNDS: "1,1,1", env_vars.TPU_VISIBLE_CHIPS: "0"})
+    _set({settings.TPU_CHIPS_PER_PROCESS_BOUNDS: "1,1,1", settings.TPU_PROCESS_BOUNDS: "1,1,1", settings.TPU_VISIBLE_CHIPS: "0"})
 
 
 def configure_topology(local_rank: int, local_world_size: int, base_port: int = FIRST_PORT) -> None:
@@ -37,24 +38,25 @@ def configure_topology(local_rank: int, local_world_size: int, base_port: int = 
         _set(_one_chip_of_the_host(local_rank, local_world_size, base_port))
 
 
-def _set(variables: dict[str, str]) -> None:
-    for name, text in variables.items():
-        os.environ.setdefault(name, text)
+def _set(variables: dict[Setting[Any], str | int]) -> None:
+    for row, value in variables.items():
+        if not row.is_set():
+            row.set(value)
 
 
-def _one_chip_of_the_host(local_rank: int, local_world_size: int, base_port: int) -> dict[str, str]:
+def _one_chip_of_the_host(local_rank: int, local_world_size: int, base_port: int) -> dict[Setting[Any], str | int]:
     hosts = tpu.get_worker_ips()
     grid = _grid(local_world_size, len(hosts))
     # Ray, for one, chooses a chip by itself: the place of a process in the grid is that of its chip.
-    chosen = os.environ.get(env_vars.TPU_VISIBLE_CHIPS) or ""
+    chosen = settings.TPU_VISIBLE_CHIPS.get() or ""
     chip = int(chosen) if chosen.isdecimal() and int(chosen) < local_world_size else local_rank
     return {
-        env_vars.TPU_CHIPS_PER_PROCESS_BOUNDS: "1,1,1",
-        env_vars.TPU_PROCESS_BOUNDS: grid.text,
-        env_vars.TPU_VISIBLE_CHIPS: str(chip),
-        env_vars.TPU_PROCESS_ADDRESSES: ",".join(f"{host}:{base_port + each}" for host in hosts for each in range(local_world_size)),
-        env_vars.TPU_PROCESS_PORT: str(base_port + chip),
-        env_vars.CLOUD_TPU_TASK_ID: str((tpu.worker_id() if len(hosts) > 1 else 0) * local_world_size + chip),
+        settings.TPU_CHIPS_PER_PROCESS_BOUNDS: "1,1,1",
+        settings.TPU_PROCESS_BOUNDS: grid.text,
+        settings.TPU_VISIBLE_CHIPS: str(chip),
+        settings.TPU_PROCESS_ADDRESSES: ",".join(f"{host}:{base_port + each}" for host in hosts for each in range(local_world_size)),
+        settings.TPU_PROCESS_PORT: base_port + chip,
+        settings.CLOUD_TPU_TASK_ID: (tpu.worker_id() if len(hosts) > 1 else 0) * local_world_size + chip,
     }
 
 
@@ -97,7 +99,7 @@ def spmd_find_master_ip(current_worker_hostname: str) -> str:
     name = current_worker_hostname.encode()
     if len(name) > _LONGEST_NAME:
         raise ValueError(f"the name of a host has at most {_LONGEST_NAME} bytes, got {len(name)}: {current_worker_hostname!r}")
-    client.client()
+    client()
     padded = np.frombuffer(name.ljust(_LONGEST_NAME, b"\0"), np.uint8)
     is_source = jax.process_index() == jax.devices()[0].process_index
     return bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded, is_source), np.uint8)).rstrip(b"\0").decode()

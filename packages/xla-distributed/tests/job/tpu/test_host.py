@@ -17,8 +17,9 @@ import pytest
 from torch_xla._internal import tpu
 from torch_xla.core import xla_env_vars as xenv
 from torch_xla.experimental import plugins
-from xla_core.api.tpu import gce_metadata
-from xla_core.api.tpu import host as hosts
+from xla_distributed import settings
+from xla_distributed.job.tpu import gce_metadata
+from xla_distributed.job.tpu import host as hosts
 
 
 class Attributes(BaseHTTPRequestHandler):
@@ -304,7 +305,7 @@ def test_the_plugin(metadata: Metadata, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "libtpu", SimpleNamespace(get_library_path=lambda: "/lib/libtpu.so"))
     assert plugin.library_path() == "/lib/libtpu.so"
     own = tmp_path / "libtpu.so"
-    os.environ["TPU_LIBRARY_PATH"] = str(own)
+    os.environ[settings.TPU_LIBRARY_PATH.name] = str(own)
     with pytest.raises(FileNotFoundError, match="TPU_LIBRARY_PATH"):
         plugin.library_path()
     own.touch()

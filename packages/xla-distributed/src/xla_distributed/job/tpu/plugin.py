@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 from pathlib import Path
 
-from xla_core.api.device_plugins import DevicePlugin
-from xla_core.api.tpu import host as tpu
-from xla_core.api.tpu import topology as tpu_topology
+from torch_xla.experimental.plugins import DevicePlugin
+from xla_distributed import settings
+from xla_distributed.job.tpu import host as tpu
+from xla_distributed.job.tpu import topology as tpu_topology
 
 
 class TpuPlugin(DevicePlugin):
@@ -16,7 +16,7 @@ class TpuPlugin(DevicePlugin):
 
     def library_path(self) -> str:
         """The path of libtpu: TPU_LIBRARY_PATH, else that of the package `libtpu`. Raises OSError if there is neither."""
-        chosen = os.environ.get("TPU_LIBRARY_PATH")
+        chosen = settings.TPU_LIBRARY_PATH.get()
         if chosen:
             if not Path(chosen).is_file():
                 raise FileNotFoundError(f"TPU_LIBRARY_PATH is {chosen}, which is no file")

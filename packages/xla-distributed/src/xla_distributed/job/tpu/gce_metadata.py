@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 import urllib.error
 import urllib.request
 from functools import cache
+
+from xla_distributed import settings
 
 ROOT_URL = "http://metadata.google.internal/computeMetadata/v1"
 _TRIES, _TIMEOUT_SECONDS, _PAUSE_SECONDS = 3, 10, 0.5
@@ -19,7 +20,7 @@ def get_metadata(key: str) -> str:
 
     Raises RuntimeError if the server is not there or has no such attribute.
     """
-    host = os.environ.get("GCE_METADATA_HOST")
+    host = settings.GCE_METADATA_HOST.get()
     root = f"http://{host}/computeMetadata/v1" if host else ROOT_URL
     return _fetch(f"{root}/instance/attributes/{key}")
 

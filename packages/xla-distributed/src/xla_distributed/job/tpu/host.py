@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from xla_core.api.tpu.gce_metadata import get_metadata
-from xla_core.api.tpu.slices import KNOWN_SLICES, MeshShape, SliceBounds
-from xla_core.base import env_vars
-from xla_core.base.env_vars import (
-    ACCELERATOR_TYPE,
-    CLOUD_TPU_TASK_ID,
-    TPU_ACCELERATOR_TYPE,
-    TPU_PROCESS_ADDRESSES,
-    TPU_SKIP_MDS_QUERY,
-    TPU_VISIBLE_CHIPS,
-    TPU_WORKER_HOSTNAMES,
-    TPU_WORKER_ID,
-    WORKER_ID,
-)
+from xla_core.abi.settings import Setting
+from xla_distributed import settings
+from xla_distributed.job.tpu.gce_metadata import get_metadata
+from xla_distributed.job.tpu.slices import KNOWN_SLICES, MeshShape, SliceBounds
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 GOOGLE_PCI_VENDOR_ID = "0x1ae0"
@@ -52,7 +41,7 @@ def num_available_chips() -> int:
 
 def num_visible_chips() -> int:
     """TPU chips that this process was given of those of its host, by TPU_VISIBLE_CHIPS; all without it."""
-    chips, chosen = num_available_chips(), os.environ.get(TPU_VISIBLE_CHIPS)
+    chips, chosen = num_available_chips(), settings.TPU_VISIBLE_CHIPS.get()
     return min(chips, len(chosen.split(","))) if chosen else chips
 
 
@@ -64,7 +53,7 @@ def num_available_devices() -> int:
 
 def using_env_vars() -> bool:
     """Whether TPU_SKIP_MDS_QUERY says that the environment is all there is, as on GKE: no metadata server is asked. JAX sets it off TPU."""
-    return (os.environ.get(TPU_SKIP_MDS_QUERY) or "").lower() not in ("", "0", "false")
+    return settings.TPU_SKIP_MDS_QUERY.get()
 
 
 class TpuEnv(dict[str, str]):
@@ -73,7 +62,7 @@ class TpuEnv(dict[str, str]):
     @property
     def accelerator_type(self) -> str | None:
         """Such as `v4-16`."""
-        return self.get(TPU_ACCELERATOR_TYPE) or self.get(ACCELERATOR_TYPE)
+        return self.get(settings.TPU_ACCELERATOR_TYPE.name) or self.get(settings.ACCELERATOR_TYPE.name)
 
     def bounds(self) -> Iterator[SliceBounds]:
         """The slice, as each pair of variables that is complete says. Raises ValueError for what is no shape."""
@@ -84,25 +73,27 @@ class TpuEnv(dict[str, str]):
 
 # Pairs of variables: processes of the slice and chips of each. The second are older names, the third those of the metadata server.
 _BOUNDS = (
-    (env_vars.TPU_PROCESS_BOUNDS, env_vars.TPU_CHIPS_PER_PROCESS_BOUNDS),
-    (env_vars.TPU_HOST_BOUNDS, env_vars.TPU_CHIPS_PER_HOST_BOUNDS),
+    (settings.TPU_PROCESS_BOUNDS.name, settings.TPU_CHIPS_PER_PROCESS_BOUNDS.name),
+    (settings.TPU_HOST_BOUNDS.name, settings.TPU_CHIPS_PER_HOST_BOUNDS.name),
     ("HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS"),
 )
-_DESCRIBING = (
-    ACCELERATOR_TYPE,
-    TPU_ACCELERATOR_TYPE,
-    *(name for pair in _BOUNDS[:2] for name in pair),
-    TPU_PROCESS_ADDRESSES,
-    TPU_WORKER_HOSTNAMES,
-    TPU_WORKER_ID,
-    WORKER_ID,
+_DESCRIBING: tuple[Setting[str | None] | Setting[int | None], ...] = (
+    settings.ACCELERATOR_TYPE,
+    settings.TPU_ACCELERATOR_TYPE,
+    settings.TPU_PROCESS_BOUNDS,
+    settings.TPU_CHIPS_PER_PROCESS_BOUNDS,
+    settings.TPU_HOST_BOUNDS,
+    settings.TPU_CHIPS_PER_HOST_BOUNDS,
+    settings.TPU_PROCESS_ADDRESSES,
+    settings.TPU_WORKER_HOSTNAMES,
+    settings.TPU_WORKER_ID,
+    settings.WORKER_ID,
 )
 
 
 def build_tpu_env_from_vars() -> TpuEnv:
     """The slice as the environment variables alone say; empty off TPU."""
-    found = {name: os.environ.get(name) for name in _DESCRIBING}
-    return TpuEnv({name: text for name, text in found.items() if text})
+    return TpuEnv({row.name: str(row.get()) for row in _DESCRIBING if row.is_set()})
 
 
 def metadata_env() -> TpuEnv:
@@ -124,7 +115,7 @@ def get_tpu_type() -> str:
     if kind is None and not using_env_vars():
         kind = get_metadata("accelerator-type").strip()
     if not kind:
-        raise RuntimeError(f"the type of this host's TPU slice is unknown: set {TPU_ACCELERATOR_TYPE}, to a text such as v4-8")
+        raise RuntimeError("the type of this host's TPU slice is unknown: set TPU_ACCELERATOR_TYPE, to a text such as v4-8")
     return kind
 
 
@@ -133,7 +124,7 @@ def version() -> int:
     kind = get_tpu_type()
     digits = "".join(letter for letter in kind.partition("-")[0] if letter.isdigit())
     if not digits:
-        raise RuntimeError(f"this host's TPU generation is unknown: {TPU_ACCELERATOR_TYPE} is {kind!r}, expected a text such as v4-8")
+        raise RuntimeError(f"this host's TPU generation is unknown: TPU_ACCELERATOR_TYPE is {kind!r}, expected a text such as v4-8")
     return int(digits)
 
 
@@ -144,10 +135,10 @@ def num_logical_cores_per_chip() -> int:
 
 def worker_hostnames() -> list[str]:
     """Hosts of the slice, host 0 first; empty where the environment does not say."""
-    listed = os.environ.get(TPU_WORKER_HOSTNAMES)
+    listed = settings.TPU_WORKER_HOSTNAMES.get()
     if listed:
         return [host.strip() for host in listed.split(",")]
-    addresses = os.environ.get(TPU_PROCESS_ADDRESSES)
+    addresses = settings.TPU_PROCESS_ADDRESSES.get()
     hosts = [address.strip().rpartition(":")[0] for address in addresses.split(",")] if addresses else []
     return list(dict.fromkeys(hosts))
 
@@ -178,15 +169,15 @@ def num_tpu_workers() -> int:
 
 def task_id() -> int:
     """Number of this process in the slice."""
-    return int(os.environ.get(CLOUD_TPU_TASK_ID) or 0)
+    return settings.CLOUD_TPU_TASK_ID.get() or 0
 
 
 def worker_id() -> int:
     """Number of this host in the slice. Raises RuntimeError if the metadata server is to say and does not."""
-    for name in (TPU_WORKER_ID, WORKER_ID):
-        number = os.environ.get(name)
+    for row in (settings.TPU_WORKER_ID, settings.WORKER_ID):
+        number = row.get()
         if number is not None:
-            return int(number)
+            return number
     return 0 if using_env_vars() else int(get_metadata("agent-worker-number"))
 
 
@@ -208,7 +199,7 @@ def possible_bounds() -> Iterator[SliceBounds]:
 
 def process_bounds_size() -> int | None:
     """Processes of the slice, as TPU_PROCESS_BOUNDS or TPU_HOST_BOUNDS says; None if neither is set."""
-    bounds = os.environ.get(env_vars.TPU_PROCESS_BOUNDS) or os.environ.get(env_vars.TPU_HOST_BOUNDS)
+    bounds = settings.TPU_PROCESS_BOUNDS.get() or settings.TPU_HOST_BOUNDS.get()
     return MeshShape.from_string(bounds).size if bounds else None
 
 
@@ -231,5 +222,5 @@ def num_expected_global_devices() -> int:
     """TPU devices that the slice has in all. Raises RuntimeError where nothing describes the slice."""
     bounds = next(possible_bounds(), None)
     if bounds is None:
-        raise RuntimeError(f"the size of this TPU slice is unknown: set {TPU_ACCELERATOR_TYPE}, to a text such as v4-8")
+        raise RuntimeError("the size of this TPU slice is unknown: set TPU_ACCELERATOR_TYPE, to a text such as v4-8")
     return bounds.by_chip().size * num_logical_cores_per_chip()

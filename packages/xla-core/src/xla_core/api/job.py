@@ -1,0 +1,229 @@
+"""The identity of this process and this thread in a job: processes, replicas, ordinals, SPMD mode.
+
+It is asked often, so what launchers, plugins and the environment say is put together once and kept from the start of the devices on.
+`set_topology`, `use_spmd` and a fork forget it; before the devices start, each question reads the environment anew. A thread may be in a
+set of replicas of its own (`join`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xla_core.api import plugins
+from xla_core.base import config
+from xla_core.base.budgets import budget
+from xla_core.base.installation import SPMD
+from xla_core.engine.runtime import client
+from xla_core.engine.runtime import topology as launched
+from xla_core.engine.runtime.topology import Topology
+from xla_core.engine.tensor import sharding
+from xla_core.engine.tensor.tensor import XLATensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What this process is. is_replica: one of several; devices: that it addresses, 0 before they run."""
+
+    topology: Topology
+    spmd: bool
+    is_replica: bool
+    devices: int
+
+
+_kept: _Identity | None = None
+
+
+def forget() -> None:
+    """Put the identity together anew when it is next asked for: what it follows from has changed."""
+    global _kept
+    _kept = None
+
+
+os.register_at_fork(after_in_child=forget)
+
+
+def _identity(start: bool = False) -> _Identity:
+    """The identity as all that tells of it says now. start: where this is a replica, start its devices to count them."""
+    global _kept
+    place, spmd = _place(), config.USE_SPMD.get()
+    is_replica = place.replicas and not spmd
+    if start and is_replica and not client.started():
+        client.client()
+        return _identity()
+    running = client.started()
+    identity = _Identity(place, spmd, is_replica, client.physical_device_count() if running else 0)
+    if running:
+        _kept = identity
+    return identity
+
+
+def _place() -> Topology:
+    """As set by a launcher or a plugin, else by torchrun's variables, else alone."""
+    plugins.implementations()  # a plugin may know what to put into the variables
+    explicit = launched.topology()
+    count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
+    if explicit != Topology() or count is None or count == 1:
+        return explicit
+    rank, local_rank = config.RANK.get() or 0, config.LOCAL_RANK.get() or 0
+    return Topology(rank, count, local_rank, local_count or local_rank + 1, replicas=True)
+
+
+def topology() -> Topology:
+    """The place of this process among the processes of its job."""
+    return (_kept or _identity()).topology
+
+
+def set_topology(place: Topology | None) -> Topology:
+    """Tell the core where this process stands (None: nobody says); gives what was told before. Devices that run keep what they have."""
+    previous = launched.set_topology(place)
+    forget()
+    return previous
+
+
+@budget()
+def process_count() -> int:
+    """Processes of the job."""
+    return topology().process_count
+
+
+@budget()
+def process_index() -> int:
+    """The number of this process in the job, from 0."""
+    return topology().process_index
+
+
+@budget()
+def local_process_count() -> int:
+    """Processes of the job on this host."""
+    return topology().local_count
+
+
+@budget()
+def host_index() -> int:
+    """Number of this host, if all hosts run equally many processes."""
+    return topology().process_index // topology().local_count
+
+
+@budget()
+def get_master_ip() -> str:
+    """Address of the host of process 0: on TPUs of several hosts that of host 0, else `MASTER_ADDR`, else 127.0.0.1."""
+    worker_ips = plugins.implementations().get("torch_xla._internal.tpu.get_worker_ips")
+    if worker_ips is not None and client.device_kind() == "TPU":
+        hosts = worker_ips()
+        if len(hosts) > 1:
+            return socket.gethostbyname(hosts[0])
+    return config.MASTER_ADDR.get() or "127.0.0.1"
+
+
+class _Membership(threading.local):
+    """The replica set that this thread was put into, by real names of devices; None: the process says which replica it is."""
+
+    devices: tuple[str, ...] | None = None
+
+
+_membership = _Membership()
+
+
+def join(names: Sequence[str] | None) -> None:
+    """Put this thread into the replica set of these real devices; none: a replica on its own.
+
+    A single device is no set of its own in a job of several processes, where each sees only one: the thread is the replica that its
+    process is.
+    """
+    only = len(names or ()) == 1 and topology().replicas
+    _membership.devices = None if only else tuple(names or ())
+
+
+def joined() -> tuple[str, ...]:
+    """The replica set that this thread was put into."""
+    return _membership.devices or ()
+
+
+def first_number() -> int:
+    """The number in the real name of this process's `xla:0`."""
+    return topology().process_index * len(client.client().devices)
+
+
+@budget()
+def world_size() -> int:
+    """The number of replicas of the job: one per device of each process; 1 under SPMD, and in a process that belongs to no job."""
+    devices = _membership.devices
+    if devices is None:
+        identity = _kept or _identity(start=True)
+        return identity.topology.process_count * identity.devices if identity.is_replica else 1
+    return 1 if is_spmd() else len(devices) or 1
+
+
+@budget()
+def global_ordinal() -> int:
+    """The number of this replica in the job, from 0; 0 if there is only one."""
+    devices = _membership.devices
+    if devices is not None:
+        if len(devices) < 2 or is_spmd():
+            return 0
+        mine = f"{client.client().kind}:{first_number() + client.current_index()}"
+        if mine in devices:
+            return devices.index(mine)
+    identity = _kept or _identity(start=True)
+    if devices is None and not identity.is_replica:
+        return 0
+    return identity.topology.process_index * identity.devices + client.current_index()
+
+
+@budget()
+def local_ordinal() -> int:
+    """The number of this replica among those of its host, from 0; under SPMD, that of the process."""
+    local_rank = topology().local_rank
+    return local_rank if is_spmd() else local_rank * client.physical_device_count() + client.current_index()
+
+
+@budget()
+def addressable_device_count() -> int:
+    """Devices that this process sees; 1 under SPMD."""
+    return 1 if is_spmd() else client.physical_device_count()
+
+
+@budget()
+def local_device_count() -> int:
+    """Devices of the job on this host, if all processes have equally many."""
+    return topology().local_count * addressable_device_count()
+
+
+@budget()
+def is_spmd() -> bool:
+    """True in SPMD mode: the one device `xla:0` stands for all physical ones. See `use_spmd`."""
+    return config.USE_SPMD.get() if _kept is None else _kept.spmd
+
+
+class _Mode:
+    """Whether `use_spmd` of this process set the variable."""
+
+    ours = False
+
+
+@budget()
+def use_spmd(auto: bool | None = False) -> None:
+    """Switch the process to SPMD mode: `xla:0` stands for all devices; the compiler splits programs over them.
+
+    auto: sets `XLA_AUTO_SPMD`: parameters that move to `xla` are sharded over all devices, along their largest dimension that they divide
+    evenly, other tensors along the first; what they do not divide is replicated. `mark_sharding` overrules it.
+    """
+    plugins.demand("torch_xla.runtime.use_spmd", SPMD)
+    if config.USE_SPMD.is_set() and not _Mode.ours:
+        warnings.warn("XLA_USE_SPMD is already set: torch_xla.runtime.use_spmd() alone is enough", stacklevel=2)
+    if not is_spmd() and client.started() and any(type(each) is XLATensor for each in gc.get_objects()):
+        warnings.warn("there are xla tensors from before SPMD mode: they count as replicated", stacklevel=2)
+    if auto:
+        config.AUTO_SPMD.set(True)
+    config.USE_SPMD.set(True)
+    _Mode.ours = True
+    forget()
+    if client.started() and not client.client().placements[0].is_mesh:
+        client.set_current_index(0)
+        sharding.reshard_live_data(client.enter_spmd().sharding)
