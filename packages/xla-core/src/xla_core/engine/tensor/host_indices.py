@@ -30,7 +30,7 @@ def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
     arguments = func._schema.arguments
     if len(arguments) < 2 or arguments[1].name != "indices" or "Optional[Tensor]" not in str(arguments[1].type):
         return handler
-    reads = calling(func).convention is Convention.FUNCTIONAL and "put" not in func._schema.name
+    reads = calling(func).convention is Convention.FUNCTIONAL and all(argument.name != "values" for argument in arguments)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for index in args[1]:
