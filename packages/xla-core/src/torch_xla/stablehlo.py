@@ -5,9 +5,8 @@ from __future__ import annotations
 from xla_core.features.export.steps.step_export import export_step
 from xla_core.features.export.steps.step_load import ExportedStep, load_step
 from xla_core.features.export.torch_export.bundle import StableHLOGraphModule
+from xla_core.features.export.torch_export.device_interpreter import XLAExportInterpreter
 from xla_core.features.export.torch_export.exporter import (
-    StableHLOExportOptions,
-    XLAExportInterpreter,
     exported_program_to_stablehlo,
     exported_programs_to_stablehlo,
     save_as_stablehlo,
@@ -22,6 +21,7 @@ from xla_core.features.export.torch_export.meta import (
     stablehlo_obj_hook,
 )
 from xla_core.features.export.torch_export.model_bundle import StableHLOFunc, StableHLOModelBundle
+from xla_core.features.export.torch_export.options import StableHLOExportOptions
 
 __all__ = [
     "ExportedStep",

@@ -679,3 +679,8 @@ def is_transformed(tensor: Any) -> bool:
 def reads_data(function: Any) -> bool:
     """Whether what a function mode sees is the `.data` of a tensor. Looked up late: xla tensors bring their own property."""
     return bool(function == torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
+def changed_program(program: torch.export.ExportedProgram, module: torch.fx.GraphModule, signature: Any) -> torch.export.ExportedProgram:
+    """An exported program with another graph and signature, over the same tensors."""
+    return program._update(module, signature)

@@ -50,6 +50,11 @@ def _make(func: OpOverload) -> Handler:
     return recording_handler(func)
 
 
+def has_custom_handler(func: OpOverload) -> bool:
+    """Whether an overload is served here by more than a row of the op table, or without one."""
+    return short_name(func) in _CUSTOM
+
+
 def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
     """Add a row to the op table, also when the operation was already called and ran on the CPU.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,31 +66,26 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
         return Program(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
-def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
-    """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined.
-
-    inline_numbers: of numbers, only seeds stay arguments, the last one.
-    """
-    graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
-    emit = program(graph, found.constants, source_scope)
-    everything = [*_values(found), *found.packed]
-    first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
-    inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}
+def lower(found: Program) -> Any:
+    """`jax.stages.Lowered` of a program over its buffers and its packed numbers."""
+    emit = program(for_readers(found.graph, found.inputs.buffers), found.constants, source_scope)
 
     def main(*arguments: Any) -> tuple[Any, ...]:
-        given = iter(arguments)
-        filled = [
-            jax.numpy.asarray(np.asarray(argument)) if number in inlined else next(given) for number, argument in enumerate(everything)
-        ]
-        return emit(*filled)[:-1]  # without the token
+        return emit(*arguments)[:-1]  # without the token
 
-    arguments = [argument for number, argument in enumerate(everything) if number not in inlined]
-    platform = jax_device(found.recorder).platform
+    structs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in (*_values(found), *found.packed)]
+    return lowered(across_replicas(main, default_sharding(found.recorder)), structs, jax_device(found.recorder))
+
+
+def for_readers(graph: Graph, buffers: Sequence[Any]) -> Graph:
+    """`graph` for those who read StableHLO: with the quantized types and composites of StableHLO in it. buffers: as for `with_uniform_types`."""
+    return with_composites(with_uniform_types(graph, buffers))
+
+
+def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct], device: jax.Device) -> Any:
+    """`jax.stages.Lowered` of a function for arrays like `structs`, for such a device."""
     with jax.enable_x64(True):
-        struct: Any = jax.ShapeDtypeStruct
-        structs = [struct(argument.shape, argument.dtype) for argument in arguments]
-        function = across_replicas(main, default_sharding(found.recorder))
-        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
+        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(device.platform,))
 
 
 def _values(found: Program) -> list[Any]:

@@ -75,7 +75,9 @@ class Uniform:
 
 
 def with_uniform_types(graph: Graph, buffers: Sequence[Any]) -> Graph:
-    """`graph` with quantization whose scales are known as operations of StableHLO. buffers: of its leaves, in order.
+    """`graph` with quantization whose scales are known as operations of StableHLO.
+
+    buffers: of its leaves, in order; None for one that may be another when the program runs.
 
     What depends on scales that the program computes, or that no quantized type can say, stays arithmetic.
     """
@@ -113,7 +115,7 @@ def _numbers(given: Any, known: Mapping[int, Any]) -> tuple[float, ...] | None:
     if isinstance(given, (list, tuple)):
         return tuple(float(number) for number in given)
     buffer = known.get(given.slot)
-    return tuple(np.asarray(buffer, np.float64).ravel().tolist()) if isinstance(buffer, jax.Array) else None
+    return tuple(np.asarray(buffer, np.float64).ravel().tolist()) if isinstance(buffer, (jax.Array, np.ndarray)) else None
 
 
 def _signature(signature: Signature, kind: Uniform, operands: int) -> Signature:
