@@ -10,9 +10,6 @@ from xla_core.api.lookup import attribute as _attribute
 from xla_core.features.amp.steps import _xla_adam_optimizer_step_, _xla_sgd_optimizer_step_
 from xla_core.features.export.custom_call import _xla_custom_call, _xla_register_custom_call_target, _xla_tpu_custom_call
 from xla_core.features.export.markers import _xla_mark_tensor
-from xla_core.features.export.torch_export.dynamic_reshape import _xla_mark_dynamic
-from xla_core.features.export.torch_export.dynamic_reshape import dynamic_expand as _xla_dynamic_expand
-from xla_core.features.export.torch_export.dynamic_reshape import dynamic_view as _xla_dynamic_view
 from xla_core.features.kernels.quantized import _xla_cast_int4, _xla_dequantize_tensor, _xla_dot_general, _xla_quantize_tensor
 from xla_core.legacy.builder.nodes import XlaBuilder, XlaComputation, XlaOp
 from xla_core.legacy.builder.running import (
@@ -29,6 +26,9 @@ from xla_core.legacy.builder.running import (
     _xla_op_tensor_shape,
     _xla_user_computation,
 )
+from xla_core.legacy.dynamic_reshape import _xla_mark_dynamic
+from xla_core.legacy.dynamic_reshape import dynamic_expand as _xla_dynamic_expand
+from xla_core.legacy.dynamic_reshape import dynamic_view as _xla_dynamic_view
 from xla_core.legacy.xlac.cached_graphs import (
     _get_base_seed_as_tensor,
     _get_seed_info_id,

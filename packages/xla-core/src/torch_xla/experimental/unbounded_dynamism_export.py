@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xla_core.features.export.torch_export.graph_passes import (
+from xla_core.legacy.open_size_passes import (
     call_function,
     decompose_dynamic_native_group_norm,
     decompose_dynamic_native_layer_norm,

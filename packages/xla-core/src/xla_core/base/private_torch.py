@@ -30,6 +30,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # (major, minor) of this torch, for the few places that have to know.
 torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
+HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
 # An operator that takes functions or operators: `torch.ops.higher_order`.
 HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
 # Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
@@ -632,6 +633,14 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
     operator.py_impl(kind)(function)
     operator.py_impl(keys.PrivateUse1)(function)
     operator.py_impl(keys.AutogradPrivateUse1)(run)
+
+
+def higher_order_function(operator: Any) -> Callable[..., Any]:
+    """What runs a higher-order operator on the device: the rule that serves it there, else that of the CPU."""
+    keys = torch._C.DispatchKey
+    served = keys.PrivateUse1 in operator.py_kernels
+    function: Callable[..., Any] = operator if served else operator.py_kernels.get(keys.CompositeExplicitAutograd, operator)
+    return function
 
 
 def run_higher_order_on(operator: Any, kind: type) -> None:

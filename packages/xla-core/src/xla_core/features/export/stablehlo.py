@@ -34,7 +34,7 @@ Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PendingProgram:
     """A graph cut out of a pending graph, and what would feed it now."""
 
     recorder: Recorder
@@ -52,7 +52,7 @@ class Program:
         return arrays_of(self.inputs.floats, self.inputs.ints, self.inputs.seeds)
 
 
-def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
+def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> PendingProgram:
     """The graph that computes `tensors` (computed ones pass through), or all that is live on the default device. Nothing pending changes.
 
     Raises DeviceMismatchError for tensors of several devices.
@@ -63,10 +63,10 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
         raise DeviceMismatchError("the results of one program are on one device, these are on several: ask for each device's apart")
     with recorder.lock:
         pending_graph = recorder.pending_graph
-        return Program(recorder, *cut(pending_graph, values or live_values(pending_graph)))
+        return PendingProgram(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
-def lower(found: Program) -> Any:
+def lower(found: PendingProgram) -> Any:
     """`jax.stages.Lowered` of a program over its buffers and its packed numbers."""
     emit = program(for_readers(found.graph, found.inputs.buffers), found.constants, source_scope)
 
@@ -78,7 +78,7 @@ def lower(found: Program) -> Any:
 
 
 def for_readers(graph: Graph, buffers: Sequence[Any]) -> Graph:
-    """`graph` for those who read StableHLO: with the quantized types and composites of StableHLO in it. buffers: as for `with_uniform_types`."""
+    """`graph` with quantized types and composites, for those who read StableHLO. buffers: as for `with_uniform_types`."""
     return with_composites(with_uniform_types(graph, buffers))
 
 
@@ -88,7 +88,7 @@ def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct
         return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(device.platform,))
 
 
-def _values(found: Program) -> list[Any]:
+def _values(found: PendingProgram) -> list[Any]:
     """The values of a program's leaves, as they are without padding."""
     leaves = [entry for entry in found.graph.entries if type(entry) is Aval]
     return [whole(buffer, aval, default_sharding(found.recorder)) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
@@ -139,7 +139,7 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     return str(lower_as_run(found).as_text(dialect="hlo", debug_info=bool(found.graph.lines) or config.HLO_DEBUG.get()))
 
 
-def lower_as_run(found: Program) -> Any:
+def lower_as_run(found: PendingProgram) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
     default = default_sharding(found.recorder)
     given = [buffer.sharding for buffer in found.inputs.buffers]

@@ -12,12 +12,12 @@ from torch.export import ExportedProgram
 from xla_core.base.private_torch import tree_flatten
 from xla_core.features.export.torch_export import pytree_text
 from xla_core.features.export.torch_export.bundle import StableHLOGraphModule
-from xla_core.features.export.torch_export.functional import check_methods, refuse_data_dependent
 from xla_core.features.export.torch_export.function import function_of
+from xla_core.features.export.torch_export.functional import check_methods, refuse_data_dependent
 from xla_core.features.export.torch_export.method import Method, method_of
 from xla_core.features.export.torch_export.model_bundle import StableHLOModelBundle
 from xla_core.features.export.torch_export.options import StableHLOExportOptions
-from xla_core.features.export.torch_export.state import State
+from xla_core.features.export.torch_export.state import ModuleState
 
 
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
@@ -40,7 +40,7 @@ def exported_programs_to_stablehlo(
     chosen = options or StableHLOExportOptions()
     chosen.check()
     check_methods(programs, chosen.override_tracing_arguments is not None)
-    state = State()
+    state = ModuleState()
     methods = {name: _method(program, chosen, state) for name, program in programs.items()}
     written = {location.name for method in methods.values() for location, _ in method.written if location.name}
     constants: list[np.ndarray[Any, Any]] = []
@@ -84,7 +84,7 @@ def _result_spec(exported: ExportedProgram) -> str | None:
     return None if spec is None else pytree_text.dumps(spec, "a result")
 
 
-def _method(program: ExportedProgram, options: StableHLOExportOptions, state: State) -> Method:
+def _method(program: ExportedProgram, options: StableHLOExportOptions, state: ModuleState) -> Method:
     refuse_data_dependent(program)
     arguments, spec = tree_flatten(_examples(program, options))
     nested = pytree_text.dumps(spec, "an argument")

@@ -24,7 +24,7 @@ from xla_core.features.export.torch_export.meta import InputLocation, Number, St
 from xla_core.features.export.torch_export.method import Method, MethodInput
 from xla_core.features.export.torch_export.model_bundle import StableHLOFunc
 from xla_core.features.export.torch_export.options import StableHLOExportOptions
-from xla_core.features.export.torch_export.recorded_node import Slot, leaf
+from xla_core.features.export.torch_export.recorded_node import ValueSlot, leaf
 from xla_core.features.export.torch_export.state import number, place_of
 from xla_core.features.export.torch_export.symbolic_dims import SymbolicDims, symbolic_dims
 from xla_core.ops.axes import is_open
@@ -87,21 +87,23 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
     for position, number_of_output in enumerate(method.returned):
         value = outputs[number_of_output]
         value = interpreter.size(value) if is_open(value) else value
-        if isinstance(value, Slot):
+        if isinstance(value, ValueSlot):
             results.append(value.number)
         else:
             constant_outputs.append((position, number(value, "a result")))
     results.extend(_written(method, values, location, outputs[number_of_output]) for location, number_of_output in method.written)
     # Inputs of open sizes stay: they say what the sizes are.
-    open_leaves = [each.number for each in values if isinstance(each, Slot) and any(map(is_open, each.aval.shape))]
+    open_leaves = [each.number for each in values if isinstance(each, ValueSlot) and any(map(is_open, each.aval.shape))]
     entries, renamed, data = extract(graph, sorted({*ancestors(graph, results), *open_leaves}))
     whole = Graph(tuple(entries), tuple(renamed[slot] for slot in results))
     return _MethodGraph(whole, inputs_of(entries, data), constant_outputs, bool(dims.by_symbol))
 
 
-def _written(method: Method, values: Sequence[Any], location: InputLocation, result: Slot) -> int:
+def _written(method: Method, values: Sequence[Any], location: InputLocation, result: ValueSlot) -> int:
     """The slot of what a method writes to one of its inputs. Raises UnsupportedOperationError if that is of another shape."""
-    before = next(value.aval for each, value in zip(method.inputs, values, strict=True) if isinstance(each, MethodInput) and each.location == location)
+    before = next(
+        value.aval for each, value in zip(method.inputs, values, strict=True) if isinstance(each, MethodInput) and each.location == location
+    )
     if (result.aval.shape, result.aval.dtype) != (before.shape, before.dtype):
         what = location.name or f"argument {location.position}"
         raise UnsupportedOperationError(
@@ -113,7 +115,7 @@ def _written(method: Method, values: Sequence[Any], location: InputLocation, res
 def _lowered(
     name: str,
     method: Method,
-    found: _MethodGraph,
+    method_graph: _MethodGraph,
     written: set[str],
     options: StableHLOExportOptions,
     constants: list[np.ndarray[Any, Any]],
@@ -123,26 +125,26 @@ def _lowered(
     signatures: list[VariableSignature] = []
     structs: list[jax.ShapeDtypeStruct] = []
     values: list[np.ndarray[Any, Any] | None] = []  # of the leaves that become parts of the module
-    for aval, source in found.leaves:
+    for aval, source in method_graph.leaves:
         is_variable = isinstance(source, MethodInput) and source in variables
         values.append(_array(source) if not is_variable and options.inline_all_constant else None)
         if values[-1] is None:
             locations.append(source.location if is_variable else InputLocation.constant(place_of(_array(source), constants)))
             signatures.append(_signature(aval))
             structs.append(aval.struct)
-    if found.inputs.seeds:
+    if method_graph.inputs.seeds:
         locations.append(InputLocation.seeds())
-        signatures.append(VariableSignature([len(found.inputs.seeds), 2], "uint32"))
-        structs.append(jax.ShapeDtypeStruct((len(found.inputs.seeds), 2), np.uint32))
-    main = _function(found, values, written)
+        signatures.append(VariableSignature([len(method_graph.inputs.seeds), 2], "uint32"))
+        structs.append(jax.ShapeDtypeStruct((len(method_graph.inputs.seeds), 2), np.uint32))
+    main = _function(method_graph, values, written)
     with_text = options.include_human_readable_text
-    code, text = _with_open_sizes(main, structs) if found.has_open_sizes else _with_fixed_sizes(main, structs, with_text)
-    needs_second_form = method.written or method.constant_inputs or found.constant_outputs or found.inputs.seeds
+    code, text = _with_open_sizes(main, structs) if method_graph.has_open_sizes else _with_fixed_sizes(main, structs, with_text)
+    needs_second_form = method.written or method.constant_inputs or method_graph.constant_outputs or method_graph.inputs.seeds
     meta = StableHLOFunctionMeta(
         name=name,
         stablehlo_version=stablehlo_version(),
         input_signature=signatures,
-        output_signature=[_signature(aval) for aval in found.results],
+        output_signature=[_signature(aval) for aval in method_graph.results],
         input_locations=locations,
         unused_inputs=[
             (each.location, VariableSignature.of(each.tensor.shape, each.tensor.dtype))
@@ -154,7 +156,7 @@ def _lowered(
         format_version=2 if needs_second_form else 1,
         written=[location for location, _ in method.written],
         constant_inputs=method.constant_inputs,
-        constant_outputs=found.constant_outputs,
+        constant_outputs=method_graph.constant_outputs,
     )
     return StableHLOFunc(meta, code, text if with_text else None)
 
@@ -169,18 +171,22 @@ def _signature(aval: Aval) -> VariableSignature:
     return VariableSignature.of([_OPEN if is_open(size) else size for size in aval.shape], aval.dtype)
 
 
-def _function(found: _MethodGraph, values: Sequence[np.ndarray[Any, Any] | None], written: set[str]) -> Callable[..., tuple[jax.Array, ...]]:
+def _function(
+    method_graph: _MethodGraph, values: Sequence[np.ndarray[Any, Any] | None], written: set[str]
+) -> Callable[..., tuple[jax.Array, ...]]:
     """The graph as a function of the leaves that have no values here, and of the seeds."""
-    inputs = found.inputs
-    known = [_known(source, written) for _, source in found.leaves]
-    emit = program(for_readers(found.graph, known), Constants(tuple(inputs.fixed_floats), tuple(inputs.fixed_ints)), source_scope)
+    inputs = method_graph.inputs
+    graph = method_graph.graph
+    if not method_graph.has_open_sizes:  # JAX knows no composites of open sizes
+        graph = for_readers(graph, [_known(source, written) for _, source in method_graph.leaves])
+    emit = program(graph, Constants(tuple(inputs.fixed_floats), tuple(inputs.fixed_ints)), source_scope)
     numbers = arrays_of(inputs.floats, inputs.ints, [])
 
     def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         rest = iter(arrays)
         leaves = [
             next(rest) if value is None else jax.numpy.asarray(value.astype(aval.physical))
-            for value, (aval, _) in zip(values, found.leaves, strict=True)
+            for value, (aval, _) in zip(values, method_graph.leaves, strict=True)
         ]
         return emit(*leaves, *map(jax.numpy.asarray, numbers), *rest)[:-1]  # without the token
 

@@ -23,6 +23,8 @@ from xla_core.features.export.torch_export.lowerings import is_served
 from xla_core.features.export.torch_export.state import memory_of, shown_memory, tensor_named
 from xla_core.features.export.torch_export.symbolic_dims import open_symbols
 
+_CONSTANTS = "constants of branches and loops"  # holds them, beside the graph
+
 
 def check_methods(programs: Mapping[str, ExportedProgram], overridden: bool) -> None:
     """Raise ValueError for names that cannot be methods. overridden: tracing arguments are given, which one program only can have."""
@@ -70,12 +72,15 @@ def functional(program: ExportedProgram, arguments: Sequence[Any], custom_calls:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of how it copies its pytrees
             warnings.filterwarnings("ignore", "erase_node", UserWarning)  # of torch 2.14
-            return _with_plain_inputs(program, arguments).run_decompositions(_decompositions(program, custom_calls))
+            plain = _with_plain_inputs(program, arguments)
+            functions: ExportedProgram = plain.run_decompositions(_decompositions(program, custom_calls))
     except Exception as error:
         raise UnsupportedOperationError(
             f"torch cannot write the program as functional operations ({type(error).__name__}: {str(error).partition(chr(10))[0]}): "
             "let it write to no views of its arguments, and no branch or loop write to anything"
         ) from error
+    functions.graph_module.meta[_CONSTANTS] = plain.graph_module.meta[_CONSTANTS]
+    return functions
 
 
 def _decompositions(program: ExportedProgram, custom_calls: frozenset[str] | set[str]) -> dict[Any, Callable[..., Any]]:
@@ -92,9 +97,7 @@ def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> Ex
     module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
     for copied, node in zip(module.graph.nodes, program.graph.nodes, strict=True):
         copied.name = node.name  # a copy calls nodes with the names of builtins, such as `input`, by other ones
-    for each in _modules(module):
-        if each is not module:
-            by_number(each)
+    module.meta[_CONSTANTS] = [tensor for each in _modules(module) if each is not module for tensor in by_number(each)]
     flat = iter(arguments)
     known: dict[Any, fx.Node] = {}
     specs = []
@@ -107,6 +110,7 @@ def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> Ex
             first = known.setdefault(shown_memory(tensor_named(program, str(spec.target))), node)
             if first is not node:
                 node.replace_all_uses_with(first)
+                signature.replace_all_uses(node.name, first.name)
                 module.graph.erase_node(node)
                 continue
         specs.append(spec)
@@ -134,10 +138,12 @@ def _check_writes(program: ExportedProgram) -> None:
     for node, written in _writes(program.graph):
         if written not in specs:
             continue
-        before, after = written.meta["val"], node.meta.get("val")
+        before, after = written.meta["val"], node.meta["val"]
         if torch.Tag.inplace_view in node.target.tags and before.shape != after.shape:  # type: ignore[union-attr]
             what = specs[written].target or f"argument {position[written]}"
-            raise UnsupportedOperationError(f"the program gives {what} another shape, {list(after.shape)}: give that as a result of its own")
+            raise UnsupportedOperationError(
+                f"the program gives {what} another shape, {list(after.shape)}: give that as a result of its own"
+            )
         for other, tensor in state.items():
             if written in state and memory_of(tensor) == memory_of(state[written]) and shown_memory(tensor) != shown_memory(state[written]):
                 raise UnsupportedOperationError(

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from xla_core.base.errors import UnsupportedOperationError
-from xla_core.base.private_torch import OpOverload, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from xla_core.base.private_torch import HigherOrderOperator, OpOverload, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from xla_core.engine.graph.aval import Aval, aval_of
 from xla_core.engine.graph.entries import SEED
 from xla_core.engine.graph.pending_graph import PendingGraph
@@ -23,7 +23,7 @@ from xla_core.features.export.custom_call import caller
 from xla_core.features.export.torch_export.constants import constant_of
 from xla_core.features.export.torch_export.device_interpreter import becomes_custom_call
 from xla_core.features.export.torch_export.lowerings import lowering_of, number_of_sizes, over_open_sizes
-from xla_core.features.export.torch_export.recorded_node import Slot, leaf, record_node, slot_at
+from xla_core.features.export.torch_export.recorded_node import ValueSlot, leaf, record_node, slot_at
 from xla_core.features.export.torch_export.symbolic_dims import SymbolicDims
 from xla_core.ops.axes import is_open
 from xla_core.ops.table import TABLE, Lowering
@@ -31,6 +31,8 @@ from xla_core.ops.table import TABLE, Lowering
 aten = torch.ops.aten
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 _CHECKS = (aten._linalg_check_errors.default, aten._assert_async.msg)  # of data: an exported program raises nothing
+# Torch notes what the kernel of the CPU gives, and where it needs less of that for the gradient, empty tensors.
+_LESS_ON_CPU = frozenset({"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -67,7 +69,7 @@ class GraphInterpreter(fx.Interpreter):
             return self._operation(n, target, args, kwargs)
         if target is torch.ops.higher_order.with_effects and args[1] in _CHECKS:
             return (None,)  # a token
-        if isinstance(target, torch._ops.HigherOrderOperator):
+        if isinstance(target, HigherOrderOperator):
             return self._recorded(n, args, kwargs)
         return target(*args, **kwargs)  # of Python: one of several results
 
@@ -76,7 +78,7 @@ class GraphInterpreter(fx.Interpreter):
         attribute = super().get_attr(target, args, kwargs)
         return leaf(self.recorded, self.aval(attribute), attribute) if isinstance(attribute, torch.Tensor) else attribute
 
-    def size(self, dim: Any) -> Slot:
+    def size(self, dim: Any) -> ValueSlot:
         """An open size as a tensor."""
         signature = Signature("xla.size", lambda context: jax.numpy.asarray(dim, context.dtype), (), {}, (aval_of((), torch.int64),))
         return slot_at(self.recorded, self.recorded.append(signature, []))
@@ -91,14 +93,11 @@ class GraphInterpreter(fx.Interpreter):
         flat, nesting = tree_flatten(noted)
         avals = tuple(None if each is None else self.aval(each) for each in flat)
         if becomes_custom_call(target, self._custom_calls):
-            tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Slot)]
-            lower = caller(target._schema.name, tuple(aval.struct for aval in avals if aval is not None))
-            made = self._append(n, lambda context, *arrays: lower(*arrays), tuple(tensors), {}, avals)
-        else:
-            made = self._by_lowering(n, target, args, kwargs, avals)
-            if made is None:
-                return self._recorded(n, args, kwargs)
-        return tree_unflatten(made, nesting)
+            tensors = tuple(item for item in tree_leaves((args, kwargs)) if isinstance(item, ValueSlot))
+            call = caller(target._schema.name, tuple(aval.struct for aval in avals if aval is not None))
+            return tree_unflatten(self._append(n, lambda context, *arrays: call(*arrays), tensors, {}, avals), nesting)
+        results = self._by_lowering(n, target, args, kwargs, avals)
+        return self._recorded(n, args, kwargs) if results is None else tree_unflatten(results, nesting)
 
     def _by_lowering(
         self, n: fx.Node, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], avals: tuple[Aval | None, ...]
@@ -106,12 +105,13 @@ class GraphInterpreter(fx.Interpreter):
         """The results of an operation by its lowering; None if it has none for these arguments."""
         lower, row = lowering_of(target), TABLE.get(full_name(target))
         if row is not None and row.accepts is not None:
-            noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda each: each.meta["val"])  # type: ignore[type-var]
+            noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda each: each.meta["val"])
             lower = lower if row.accepts(*noted_args, **noted_kwargs) else None
-        if lower is None:
+        has_open_sizes = self._has_open_sizes(n)
+        if lower is None or (full_name(target) in _LESS_ON_CPU and not has_open_sizes):
             return None
         is_random = row is not None and row.random
-        if self._has_open_sizes(n):
+        if has_open_sizes:
             if is_random:
                 raise UnsupportedOperationError(
                     f"{target} draws random numbers of open sizes: pass them as an argument, or export in eval() mode"
@@ -130,7 +130,7 @@ class GraphInterpreter(fx.Interpreter):
     def _has_open_sizes(self, n: fx.Node) -> bool:
         return any(isinstance(size, torch.SymInt) for node in (n, *n.all_input_nodes) for size in _sizes(node.meta.get("val")))
 
-    def _whole(self, n: fx.Node) -> Slot:
+    def _whole(self, n: fx.Node) -> ValueSlot:
         """The tensor in whose memory `as_strided` counts, which is not the view that it is called on."""
         whole = n.all_input_nodes[0]
         while isinstance(whole.target, OpOverload) and calling(whole.target).convention is Convention.VIEW:
@@ -138,7 +138,8 @@ class GraphInterpreter(fx.Interpreter):
         noted = whole.meta["val"]
         if not isinstance(noted, torch.Tensor) or not noted.is_contiguous():
             raise UnsupportedOperationError("as_strided of a tensor that is not contiguous cannot be exported: call clone() first")
-        return self.env[whole]  # type: ignore[no-any-return]
+        base: ValueSlot = self.env[whole]
+        return base
 
     def _append(
         self,
@@ -148,17 +149,17 @@ class GraphInterpreter(fx.Interpreter):
         kwargs: dict[str, Any],
         avals: tuple[Aval | None, ...],
         is_random: bool = False,
-    ) -> list[Slot | None]:
+    ) -> list[ValueSlot | None]:
         """Put an operation at the end of the graph; its results."""
-        slots = [item.number for item in tree_leaves((args, kwargs)) if isinstance(item, Slot)]
+        slots = [item.number for item in tree_leaves((args, kwargs)) if isinstance(item, ValueSlot)]
         if is_random:
             slots.append(self.recorded.add_scalar(SEED, next(self._seeds)))
-        args, kwargs = tree_map(lambda item: PLACEHOLDER if isinstance(item, Slot) else item, (args, kwargs))
+        args, kwargs = tree_map(lambda item: PLACEHOLDER if isinstance(item, ValueSlot) else item, (args, kwargs))
         target: Any = n.target
         name, row = (dotted_name(target), full_name(target)) if isinstance(target, OpOverload) else (target.__name__, "")
         signature = Signature(name, lower, args, kwargs, avals, random=is_random, line=_line(n), target=row)
         first = self.recorded.append(signature, slots)
-        return [None if aval is None else Slot(first + place, aval) for place, aval in enumerate(avals)]
+        return [None if aval is None else ValueSlot(first + place, aval) for place, aval in enumerate(avals)]
 
 
 def _sizes(noted: Any) -> Iterator[Any]:

@@ -17,6 +17,8 @@ from xla_core.engine.tensor.dispatch import has_custom_handler
 from xla_core.engine.tensor.schema import full_name, short_name
 from xla_core.features.export.torch_export.symbolic_dims import Dim
 from xla_core.ops.axes import is_open
+from xla_core.ops.nn.avg_pool import avg_pool
+from xla_core.ops.nn.windows import of_rank
 from xla_core.ops.shape.views import VIEWS
 from xla_core.ops.table import TABLE, Context, Lowering
 
@@ -125,19 +127,6 @@ def _split(context: Context, x: jax.Array, sizes: Sequence[Dim], dim: int = 0) -
     return parts
 
 
-def _same(context: Context, x: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    return lax.convert_element_type(x, context.dtype)
-
-
-def _zeros(context: Context, *_: Any, **__: Any) -> jax.Array:
-    """Memory with any values: zeros, as in recorded programs."""
-    return jax.numpy.zeros(context.shape, context.dtype)
-
-
-def _copied(context: Context, x: jax.Array, source: jax.Array, *_: Any) -> jax.Array:
-    return jax.numpy.broadcast_to(lax.convert_element_type(source, context.dtype), context.shape)
-
-
 def _sample_variance(context: Context, x: jax.Array, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
     return TABLE["aten::var.correction"].lower(context, x, dim, correction=int(unbiased), keepdim=keepdim)
 
@@ -149,17 +138,6 @@ _OWN: Mapping[str, Lowering] = {
     "split_with_sizes": _split,
     "split.Tensor": _split,
     "unbind.int": lambda context, x, dim=0: [_select(context, x, dim, place) for place in range(x.shape[dim])],
-    "clone": _same,
-    "_to_copy": _same,
-    "lift_fresh_copy": _same,
-    "detach_copy": _same,
-    "alias_copy": _same,
-    "copy": _copied,
-    "empty.memory_format": _zeros,
-    "empty_like": _zeros,
-    "empty_permuted": _zeros,
-    "empty_strided": _zeros,
-    "new_empty": _zeros,
-    "new_empty_strided": _zeros,
     "var.dim": _sample_variance,
+    "avg_pool1d": of_rank(1, avg_pool),
 }

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from xla_core.base.errors import UnsupportedOperationError
 from xla_core.features.export.torch_export.functional import functional
 from xla_core.features.export.torch_export.meta import InputLocation, Number
-from xla_core.features.export.torch_export.state import State, number, tensor_named, written_location
+from xla_core.features.export.torch_export.state import ModuleState, number, tensor_named, written_location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ def method_of(
     input_spec: str,
     output_spec: str | None,
     custom_calls: frozenset[str] | set[str],
-    state: State,
+    state: ModuleState,
 ) -> Method:
     """A program as a method. arguments: flat examples. state: takes its weights, buffers and constants.
 
@@ -91,7 +91,7 @@ def _add_argument(method: Method, node: fx.Node, position: int, item: Any) -> No
     method.inputs.append(item)
 
 
-def _sort_results(method: Method, state: State) -> None:
+def _sort_results(method: Method, state: ModuleState) -> None:
     signature = method.program.graph_signature
     arguments = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
     for place, spec in enumerate(signature.output_specs):

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from xla_core.base.errors import UnsupportedOperationError, internal
-from xla_core.base.private_torch import tree_flatten, tree_map, tree_unflatten
+from xla_core.base.private_torch import HigherOrderOperator, higher_order_function, tree_flatten, tree_map, tree_unflatten
 from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import SEED
 from xla_core.engine.graph.graph import aval_at
@@ -28,27 +28,27 @@ from xla_core.features.export.torch_export.device_interpreter import XLAExportIn
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ValueSlot:
     """A tensor of a program: where it stands in the graph, its shape and dtype."""
 
     number: int
     aval: Aval
 
 
-def leaf(graph: PendingGraph, aval: Aval, source: Any) -> Slot:
+def leaf(graph: PendingGraph, aval: Aval, source: Any) -> ValueSlot:
     """A tensor that the graph is given. source: where it comes from."""
     number = len(graph.entries)
     graph.entries.append(aval)
     graph.refs.append(NOBODY)
     graph.input_data[number] = source
-    return Slot(number, aval)
+    return ValueSlot(number, aval)
 
 
-def slot_at(graph: PendingGraph, number: int) -> Slot:
+def slot_at(graph: PendingGraph, number: int) -> ValueSlot:
     """The tensor at a slot, which an operation gives. Raises InternalError where there is none."""
     aval = aval_at(graph.entries, number)
     internal(aval is not None, lambda: f"slot {number} holds no tensor")
-    return Slot(number, cast(Aval, aval))
+    return ValueSlot(number, cast(Aval, aval))
 
 
 def record_node(
@@ -59,11 +59,11 @@ def record_node(
     Raises GraphBreakError if it needs a value of a tensor, UnsupportedOperationError for collectives.
     """
     device = current_recorder().device
-    operands: list[Slot] = []
+    operands: list[ValueSlot] = []
     with _recording(str(target)) as part:
 
         def on_device(item: Any) -> Any:
-            if isinstance(item, Slot):
+            if isinstance(item, ValueSlot):
                 operands.append(item)
                 return part.stand_in(item.aval)
             if isinstance(item, torch.fx.GraphModule):  # of a branch, a loop, a region
@@ -71,7 +71,8 @@ def record_node(
             return device if isinstance(item, torch.device) else item
 
         placed, named = tree_map(on_device, (args, kwargs))
-        results, nesting = tree_flatten(target(*placed, **named))
+        function = higher_order_function(target) if isinstance(target, HigherOrderOperator) else target
+        results, nesting = tree_flatten(function(*placed, **named))
         numbers = [part.slot_of(item) for item in results if isinstance(item, torch.Tensor)]
         slots = iter(_spliced(graph, part.body(numbers), operands))
     return tree_unflatten([next(slots) if isinstance(item, torch.Tensor) else item for item in results], nesting)
@@ -85,12 +86,8 @@ def _recording(what: str) -> Iterator[Recording]:
         seed = recorder.seed
         try:
             with recording(recorder, what) as part:
-                part.entered.callback(
-                    forbid_reads,
-                    forbid_reads(
-                        f"exporting needs a value of {what}: the program branches on data, or runs an operation without XLA lowering on the CPU"
-                    ),
-                )
+                reason = "the program branches on data, or runs an operation without XLA lowering on the CPU"
+                part.entered.callback(forbid_reads, forbid_reads(f"exporting needs a value while tracing {what}: {reason}"))
                 part.entered.callback(stand_in_by, stand_in_by(_refuse_collective))
                 yield part
         finally:
@@ -101,7 +98,7 @@ def _refuse_collective(token: Any) -> Any:
     raise UnsupportedOperationError("a program with collectives cannot be exported: it runs among the replicas of a job only")
 
 
-def _spliced(graph: PendingGraph, body: Body, operands: Sequence[Slot]) -> list[Slot]:
+def _spliced(graph: PendingGraph, body: Body, operands: Sequence[ValueSlot]) -> list[ValueSlot]:
     """The results of a body whose operations are put at the end of a graph."""
     held = [_held(graph, each) for each in body.held]
     seeds = [graph.add_scalar(SEED, seed) for seed in body.seeds]

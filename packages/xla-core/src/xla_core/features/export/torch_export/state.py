@@ -21,7 +21,7 @@ _WRITES_STATE = {"BUFFER_MUTATION", "PARAMETER_MUTATION"}  # by name: not every 
 
 
 @dataclass(slots=True)
-class State:
+class ModuleState:
     """The weights, buffers and constants of all methods, by name; a tensor that has several goes by the first."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -47,12 +47,13 @@ class State:
         each is an unused weight and a constant, and it looks for the constants.
         """
         nodes = exported.graph.find_nodes(op="placeholder")
-        specs = [(spec, bool(node.users)) for spec, node in zip(exported.graph_signature.input_specs, nodes, strict=True) if spec.target]
-        used_weights = {shown_memory(tensor_named(exported, str(spec.target))) for spec, used in specs if used and not _is_constant(spec)}
-        for spec, used in sorted(specs, key=lambda each: not (each[1] and _is_constant(each[0]))):
-            tensor = tensor_named(exported, str(spec.target))
-            if not _is_constant(spec) or shown_memory(tensor) not in used_weights:
-                self.name_of(str(spec.target), tensor, shared=not _is_constant(spec))
+        specs = [spec for spec in exported.graph_signature.input_specs if spec.target]
+        used = {spec.arg.name for spec, node in zip(exported.graph_signature.input_specs, nodes, strict=True) if node.users}
+        shown = {spec.arg.name: shown_memory(tensor_named(exported, str(spec.target))) for spec in specs}
+        used_weights = {shown[spec.arg.name] for spec in specs if spec.arg.name in used and not _is_constant(spec)}
+        first = [spec for spec in specs if _is_constant(spec) and spec.arg.name in used and shown[spec.arg.name] not in used_weights]
+        for spec in [*first, *[spec for spec in specs if spec not in first]]:
+            self.name_of(str(spec.target), tensor_named(exported, str(spec.target)), shared=not _is_constant(spec))
 
     def arrays(self, kept: Iterable[str], written: set[str]) -> dict[str, StateArray]:
         """Their values; of those that are written to, copies."""
@@ -86,7 +87,7 @@ def shown_memory(tensor: torch.Tensor) -> Hashable:
     return memory_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
-def written_location(exported: ExportedProgram, spec: OutputSpec, arguments: list[str], state: State) -> InputLocation:
+def written_location(exported: ExportedProgram, spec: OutputSpec, arguments: list[str], state: ModuleState) -> InputLocation:
     """Where a result goes that the program does not return. arguments: the names of the graph's inputs that are arguments.
 
     Raises UnsupportedOperationError for gradients and the like.

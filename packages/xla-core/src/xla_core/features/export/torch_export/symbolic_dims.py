@@ -83,7 +83,7 @@ def open_symbols(exported: ExportedProgram) -> list[str]:
 
 
 def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> SymbolicDims:
-    """JAX's dimensions for the open sizes of a program, if it has any, with the ranges that torch gives them. equalities: further constraints."""
+    """JAX's dimensions for the open sizes of a program, with the ranges that torch gives them. equalities: further constraints."""
     symbols = open_symbols(exported)
     if not symbols:
         return SymbolicDims({})
