@@ -30,7 +30,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # (major, minor) of this torch, for the few places that have to know.
 torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
-HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
 # An operator that takes functions or operators: `torch.ops.higher_order`.
 HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
 # Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.

@@ -13,7 +13,7 @@ from torch import nn
 
 from torch_xla import stablehlo
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "export.md"
+PAGE = Path(__file__).resolve().parents[5] / "docs" / "export.md"
 BEGIN = """
 import sys
 

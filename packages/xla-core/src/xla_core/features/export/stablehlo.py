@@ -68,7 +68,7 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> PendingPro
 
 def lower(found: PendingProgram) -> Any:
     """`jax.stages.Lowered` of a program over its buffers and its packed numbers."""
-    emit = program(for_readers(found.graph, found.inputs.buffers), found.constants, source_scope)
+    emit = program(for_readers(found.graph, found.inputs.buffers.__getitem__), found.constants, source_scope)
 
     def main(*arguments: Any) -> tuple[Any, ...]:
         return emit(*arguments)[:-1]  # without the token
@@ -77,9 +77,9 @@ def lower(found: PendingProgram) -> Any:
     return lowered(across_replicas(main, default_sharding(found.recorder)), structs, jax_device(found.recorder))
 
 
-def for_readers(graph: Graph, buffers: Sequence[Any]) -> Graph:
-    """`graph` with quantized types and composites, for those who read StableHLO. buffers: as for `with_uniform_types`."""
-    return with_composites(with_uniform_types(graph, buffers))
+def for_readers(graph: Graph, value: Callable[[int], Any]) -> Graph:
+    """`graph` with quantized types and composites, for those who read StableHLO. value: as for `with_uniform_types`."""
+    return with_composites(with_uniform_types(graph, value))
 
 
 def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct], device: jax.Device) -> Any:

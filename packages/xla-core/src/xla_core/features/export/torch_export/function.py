@@ -175,10 +175,9 @@ def _function(
     method_graph: _MethodGraph, values: Sequence[np.ndarray[Any, Any] | None], written: set[str]
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """The graph as a function of the leaves that have no values here, and of the seeds."""
-    inputs = method_graph.inputs
-    graph = method_graph.graph
+    inputs, graph = method_graph.inputs, method_graph.graph
     if not method_graph.has_open_sizes:  # JAX knows no composites of open sizes
-        graph = for_readers(graph, [_known(source, written) for _, source in method_graph.leaves])
+        graph = for_readers(graph, lambda number: _known(inputs.buffers[number], written))
     emit = program(graph, Constants(tuple(inputs.fixed_floats), tuple(inputs.fixed_ints)), source_scope)
     numbers = arrays_of(inputs.floats, inputs.ints, [])
 

@@ -20,7 +20,7 @@ from xla_core.features.export.torch_export.bundle import StableHLOGraphModule
 from xla_core.features.export.torch_export.constants import by_number
 from xla_core.features.export.torch_export.device_interpreter import becomes_custom_call
 from xla_core.features.export.torch_export.lowerings import is_served
-from xla_core.features.export.torch_export.state import memory_of, shown_memory, tensor_named
+from xla_core.features.export.torch_export.state import ModuleState, shown_memory, tensor_named
 from xla_core.features.export.torch_export.symbolic_dims import open_symbols
 
 _CONSTANTS = "constants of branches and loops"  # holds them, beside the graph
@@ -61,13 +61,15 @@ def _depends_on_data(node: fx.Node) -> bool:
     return torch.Tag.dynamic_output_shape in tags and bool(free_unbacked_symbols(node.meta.get("val")))
 
 
-def functional(program: ExportedProgram, arguments: Sequence[Any], custom_calls: frozenset[str] | set[str]) -> ExportedProgram:
+def functional(
+    program: ExportedProgram, arguments: Sequence[Any], custom_calls: frozenset[str] | set[str], state: ModuleState
+) -> ExportedProgram:
     """The program as functional operations, whose signature says what it writes.
 
     A tensor with several names is one input, and constants are buffers, since a program may write to them. arguments: flat; those of other
     shapes than the program was exported with change its shapes. Raises UnsupportedOperationError for programs that torch cannot write so.
     """
-    _check_writes(program)
+    _check_writes(program, state)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of how it copies its pytrees
@@ -129,12 +131,11 @@ def _take_shape(node: fx.Node, argument: Any) -> None:
             node.meta["val"] = torch.empty(argument.shape, dtype=argument.dtype, device=noted.device)
 
 
-def _check_writes(program: ExportedProgram) -> None:
+def _check_writes(program: ExportedProgram, state: ModuleState) -> None:
     """Raise UnsupportedOperationError for inputs that get another shape, and for writes to state that shares memory with other state."""
     placeholders = program.graph.find_nodes(op="placeholder")
     specs = dict(zip(placeholders, program.graph_signature.input_specs, strict=True))
     position = {node: place for place, node in enumerate(node for node, spec in specs.items() if spec.kind is InputKind.USER_INPUT)}
-    state = {node: tensor_named(program, str(spec.target)) for node, spec in specs.items() if spec.target is not None}
     for node, written in _writes(program.graph):
         if written not in specs:
             continue
@@ -144,11 +145,9 @@ def _check_writes(program: ExportedProgram) -> None:
             raise UnsupportedOperationError(
                 f"the program gives {what} another shape, {list(after.shape)}: give that as a result of its own"
             )
-        for other, tensor in state.items():
-            if written in state and memory_of(tensor) == memory_of(state[written]) and shown_memory(tensor) != shown_memory(state[written]):
-                raise UnsupportedOperationError(
-                    f"the program changes {specs[written].target}, which shares memory with {specs[other].target}: let it be a copy"
-                )
+        if specs[written].target is not None:
+            target = str(specs[written].target)
+            state.refuse_partial(state.name_of(target, tensor_named(program, target)))
 
 
 def _writes(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:

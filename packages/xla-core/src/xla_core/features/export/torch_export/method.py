@@ -64,7 +64,7 @@ def method_of(
     wanted = sum(spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs)
     if wanted != len(arguments):
         raise ValueError(f"the exported program takes {wanted} arguments, flat, and {len(arguments)} are given to trace it with")
-    method = Method(functional(program, arguments, custom_calls), input_spec, output_spec, custom_calls)
+    method = Method(functional(program, arguments, custom_calls, state), input_spec, output_spec, custom_calls)
     flat = enumerate(arguments)
     placeholders = method.program.graph.find_nodes(op="placeholder")
     for node, spec in zip(placeholders, method.program.graph_signature.input_specs, strict=True):

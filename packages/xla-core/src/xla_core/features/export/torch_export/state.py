@@ -58,11 +58,12 @@ class ModuleState:
     def arrays(self, kept: Iterable[str], written: set[str]) -> dict[str, StateArray]:
         """Their values; of those that are written to, copies."""
         for name in written:
-            self._refuse_partial(name)
+            self.refuse_partial(name)
         arrays = {name: to_numpy(self.tensors[name].cpu()) for name in dict.fromkeys(kept)}
         return {name: array.copy() if name in written else array for name, array in arrays.items()}
 
-    def _refuse_partial(self, name: str) -> None:
+    def refuse_partial(self, name: str) -> None:
+        """Raise UnsupportedOperationError for a tensor that shares memory with another one, and is written to."""
         memory = memory_of(self.tensors[name])
         for other, tensor in self.tensors.items():
             if other != name and memory_of(tensor) == memory:
