@@ -23,7 +23,7 @@ import torch_xla
 from torch_xla.amp import syncfree
 from xla_core.base.errors import CaptureError, StepFileError
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "export.md"
+PAGE = Path(__file__).resolve().parents[5] / "docs" / "export.md"
 Step = Callable[..., Any]
 
 
