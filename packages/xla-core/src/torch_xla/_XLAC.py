@@ -11,12 +11,11 @@ from xla_core.features.export.custom_call import _xla_custom_call as _xla_custom
 from xla_core.features.export.custom_call import _xla_register_custom_call_target as _xla_register_custom_call_target
 from xla_core.features.export.custom_call import _xla_tpu_custom_call as _xla_tpu_custom_call
 from xla_core.features.export.markers import _xla_mark_tensor as _xla_mark_tensor
-from xla_core.features.export.torch_export import dynamic_reshape
-from xla_core.features.export.torch_export.dynamic_reshape import _xla_mark_dynamic as _xla_mark_dynamic
 from xla_core.features.kernels.quantized import _xla_cast_int4 as _xla_cast_int4
 from xla_core.features.kernels.quantized import _xla_dequantize_tensor as _xla_dequantize_tensor
 from xla_core.features.kernels.quantized import _xla_dot_general as _xla_dot_general
 from xla_core.features.kernels.quantized import _xla_quantize_tensor as _xla_quantize_tensor
+from xla_core.legacy import dynamic_reshape
 from xla_core.legacy.builder.nodes import XlaBuilder as XlaBuilder
 from xla_core.legacy.builder.nodes import XlaComputation as XlaComputation
 from xla_core.legacy.builder.nodes import XlaOp as XlaOp
@@ -32,6 +31,7 @@ from xla_core.legacy.builder.running import _xla_op_param as _xla_op_param
 from xla_core.legacy.builder.running import _xla_op_shape as _xla_op_shape
 from xla_core.legacy.builder.running import _xla_op_tensor_shape as _xla_op_tensor_shape
 from xla_core.legacy.builder.running import _xla_user_computation as _xla_user_computation
+from xla_core.legacy.dynamic_reshape import _xla_mark_dynamic as _xla_mark_dynamic
 from xla_core.legacy.xlac.cached_graphs import _get_base_seed_as_tensor as _get_base_seed_as_tensor
 from xla_core.legacy.xlac.cached_graphs import _get_seed_info_id as _get_seed_info_id
 from xla_core.legacy.xlac.cached_graphs import _get_tensors_xla_device_data_node as _get_tensors_xla_device_data_node

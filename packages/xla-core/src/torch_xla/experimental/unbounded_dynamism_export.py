@@ -1,25 +1,25 @@
 """Passes over graphs of exported programs with open sizes."""
 
-from xla_core.features.export.torch_export.graph_passes import call_function as call_function
-from xla_core.features.export.torch_export.graph_passes import decompose_dynamic_native_group_norm as decompose_dynamic_native_group_norm
-from xla_core.features.export.torch_export.graph_passes import decompose_dynamic_native_layer_norm as decompose_dynamic_native_layer_norm
-from xla_core.features.export.torch_export.graph_passes import decompose_dynamic_shape_select as decompose_dynamic_shape_select
-from xla_core.features.export.torch_export.graph_passes import decompose_split_with_sizes as decompose_split_with_sizes
-from xla_core.features.export.torch_export.graph_passes import dynamic_unsqueeze_to_view as dynamic_unsqueeze_to_view
-from xla_core.features.export.torch_export.graph_passes import (
+from xla_core.legacy.open_size_passes import call_function as call_function
+from xla_core.legacy.open_size_passes import decompose_dynamic_native_group_norm as decompose_dynamic_native_group_norm
+from xla_core.legacy.open_size_passes import decompose_dynamic_native_layer_norm as decompose_dynamic_native_layer_norm
+from xla_core.legacy.open_size_passes import decompose_dynamic_shape_select as decompose_dynamic_shape_select
+from xla_core.legacy.open_size_passes import decompose_split_with_sizes as decompose_split_with_sizes
+from xla_core.legacy.open_size_passes import dynamic_unsqueeze_to_view as dynamic_unsqueeze_to_view
+from xla_core.legacy.open_size_passes import (
     exported_program_has_symbolic_input_shape as exported_program_has_symbolic_input_shape,
 )
-from xla_core.features.export.torch_export.graph_passes import flatten_embedding_indices_tensor as flatten_embedding_indices_tensor
-from xla_core.features.export.torch_export.graph_passes import native_group_norm_impl as native_group_norm_impl
-from xla_core.features.export.torch_export.graph_passes import native_group_norm_pattern as native_group_norm_pattern
-from xla_core.features.export.torch_export.graph_passes import native_layer_norm_impl as native_layer_norm_impl
-from xla_core.features.export.torch_export.graph_passes import native_layer_norm_pattern as native_layer_norm_pattern
-from xla_core.features.export.torch_export.graph_passes import (
+from xla_core.legacy.open_size_passes import flatten_embedding_indices_tensor as flatten_embedding_indices_tensor
+from xla_core.legacy.open_size_passes import native_group_norm_impl as native_group_norm_impl
+from xla_core.legacy.open_size_passes import native_group_norm_pattern as native_group_norm_pattern
+from xla_core.legacy.open_size_passes import native_layer_norm_impl as native_layer_norm_impl
+from xla_core.legacy.open_size_passes import native_layer_norm_pattern as native_layer_norm_pattern
+from xla_core.legacy.open_size_passes import (
     process_exported_program_with_symbolic_input as process_exported_program_with_symbolic_input,
 )
-from xla_core.features.export.torch_export.graph_passes import remove_no_op_slice as remove_no_op_slice
-from xla_core.features.export.torch_export.graph_passes import replace_dynamic_expand_with_xla_op as replace_dynamic_expand_with_xla_op
-from xla_core.features.export.torch_export.graph_passes import replace_dynamic_view_with_xla_op as replace_dynamic_view_with_xla_op
-from xla_core.features.export.torch_export.graph_passes import wrap_func_as_nn_module as wrap_func_as_nn_module
+from xla_core.legacy.open_size_passes import remove_no_op_slice as remove_no_op_slice
+from xla_core.legacy.open_size_passes import replace_dynamic_expand_with_xla_op as replace_dynamic_expand_with_xla_op
+from xla_core.legacy.open_size_passes import replace_dynamic_view_with_xla_op as replace_dynamic_view_with_xla_op
+from xla_core.legacy.open_size_passes import wrap_func_as_nn_module as wrap_func_as_nn_module
 
 __all__ = [name for name in dir() if not name.startswith("__")]

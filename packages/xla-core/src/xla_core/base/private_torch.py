@@ -641,6 +641,14 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
     operator.py_impl(keys.AutogradPrivateUse1)(run)
 
 
+def higher_order_function(operator: Any) -> Callable[..., Any]:
+    """What runs a higher-order operator on the device: the rule that serves it there, else that of the CPU."""
+    keys = torch._C.DispatchKey
+    served = keys.PrivateUse1 in operator.py_kernels
+    function: Callable[..., Any] = operator if served else operator.py_kernels.get(keys.CompositeExplicitAutograd, operator)
+    return function
+
+
 def run_higher_order_on(operator: Any, kind: type) -> None:
     """Let a higher-order operator run on tensors of class `kind` as on those of the CPU, unless it has a rule for them."""
     dense = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
@@ -686,3 +694,8 @@ def is_transformed(tensor: Any) -> bool:
 def reads_data(function: Any) -> bool:
     """Whether what a function mode sees is the `.data` of a tensor. Looked up late: xla tensors bring their own property."""
     return bool(function == torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
+def changed_program(program: torch.export.ExportedProgram, module: torch.fx.GraphModule, signature: Any) -> torch.export.ExportedProgram:
+    """An exported program with another graph and signature, over the same tensors."""
+    return program._update(module, signature)

@@ -30,6 +30,11 @@ def exceeds(size: int, limit: int) -> bool:
     return not is_open(size) and size > limit
 
 
+def larger(size: int, other: int) -> int:
+    """The larger of two sizes, which an exported program may leave open."""
+    return max(size, other) if not is_open(size) and not is_open(other) else jax.core.max_dim(size, other)
+
+
 def at_run_time(x: jax.Array) -> jax.Array:
     """`x`, hidden from XLA's constant folding if large: that takes seconds to sort or add up what a compiled program does in
     milliseconds. For operands that are in memory anyway, since nothing is fused through this.

@@ -162,6 +162,26 @@ def test_tied_tensors_are_kept_once(tmp_path: Path) -> None:
     assert len(loaded.bundle.state_dict) == 2
 
 
+class TiedResults(nn.Module):
+    """Gives what it writes to by both of its names, and reads another by the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("again", self.total)
+        self.weight = nn.Parameter(torch.ones(3))
+        self.other = self.weight
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.again.add_(x)
+        return self.total, self.again, self.other
+
+
+def test_tied_tensors_are_given_by_any_name(tmp_path: Path) -> None:
+    loaded = check(TiedResults(), [call(numbers(3, seed=seed)) for seed in range(2)], tmp_path, functional=False)
+    assert set(loaded.bundle.state_dict) == {"total", "weight"}
+
+
 class Arguments(nn.Module):
     """Writes to arguments, wherever they are nested, and gives one of them."""
 
@@ -252,6 +272,36 @@ def test_plain_tensors_of_a_module_carry_over(tmp_path: Path) -> None:
     loaded = saved(torch.export.export(copy.deepcopy(module), (torch.ones(2),)), tmp_path)
     for _ in range(3):
         same(loaded(torch.ones(2)), module(torch.ones(2)))
+
+
+@torch.library.custom_op("export_test::count", mutates_args={"calls"})
+def count(calls: torch.Tensor, by: torch.Tensor) -> None:
+    """A user's operation that writes to what it is given."""
+    calls.add_(by.sum())
+
+
+class WritesThroughViews(nn.Module):
+    """Writes to views of an argument and of a buffer, by an operation of its own, and between gradients inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        view = x[1:].t()
+        view[0] += y
+        x.unsqueeze(0).mul_(2)
+        x.view(-1)[::2] = 0
+        torch.ops.export_test.count(self.calls, y)
+        with torch.enable_grad():
+            leaf = y.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad((leaf**3).sum() * self.calls[0], leaf)
+        return x * 1, view.sum(), gradient, self.calls
+
+
+def test_writes_through_views(tmp_path: Path) -> None:
+    calls = [call(numbers(4, 3, seed=seed), numbers(3, seed=seed)) for seed in range(2)]
+    check(WritesThroughViews(), calls, tmp_path, functional=False)  # torch's own cannot decompose the gradient
 
 
 class Regions(nn.Module):

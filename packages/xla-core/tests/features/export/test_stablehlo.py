@@ -268,6 +268,34 @@ class ClientOperations(nn.Module):
         return x.erf(), x.acos(), x.topk(2).values, nn.functional.gelu(x), x.tan(), x.asinh(), x.lgamma()
 
 
+def test_tracing_arguments_may_have_other_shapes() -> None:
+    model, inputs = small_model()
+    options = stablehlo.StableHLOExportOptions(override_tracing_arguments=(torch.ones(5, 4),))
+    exported = stablehlo.exported_program_to_stablehlo(torch.export.export(model, (inputs,)), options)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(exported(x).cpu(), model(x).detach())
+
+
+def test_each_part_is_loaded_when_it_is_used(interpreter: Any) -> None:
+    code = """
+    import sys
+    import torch_xla
+    from torch_xla import stablehlo
+
+    def loaded(part):
+        return [name for name in sys.modules if name.startswith(f"xla_core.features.export.{part}.")]
+
+    print(loaded("steps"), loaded("torch_export"), "export_step" in dir(stablehlo))
+    torch_xla.export_step, torch_xla.load_step
+    print(bool(loaded("steps")), loaded("torch_export"))
+    stablehlo.StableHLOGraphModule
+    print("xla_core.features.export.torch_export.interpreter" in sys.modules, bool(loaded("torch_export")))
+    torch_xla.save_as_stablehlo
+    print("xla_core.features.export.torch_export.interpreter" in sys.modules)
+    """
+    assert interpreter(code).splitlines() == ["[] [] True", "True []", "False True", "True"]
+
+
 def test_operations_of_chlo_serialize_and_run_when_loaded(tmp_path: Path) -> None:
     x = torch.linspace(-0.9, 0.9, 8).reshape(2, 4)
     stablehlo.save_as_stablehlo(torch.export.export(ClientOperations(), (x,)), str(tmp_path))

@@ -169,7 +169,18 @@ def _in_half_precision(x: torch.Tensor) -> Any:
 
 
 def _pooled(x: torch.Tensor) -> Any:
-    return functional.max_pool2d(x, 3, 2, 1, return_indices=True), functional.avg_pool2d(x, 2, 1, 1, count_include_pad=False)
+    return (
+        functional.max_pool2d(x, 3, 2, 1, return_indices=True),
+        functional.max_pool2d(torch.where(x > 1, -torch.inf, x), 2, 1, 0, 2, return_indices=True),
+        functional.avg_pool2d(x, 2, 1, 1, count_include_pad=False),
+        functional.avg_pool2d(x, 3, 2, 1, divisor_override=5),
+        functional.avg_pool1d(x[:, 0], 3, 2, 1),
+    )
+
+
+def _pooled_to_the_end(x: torch.Tensor) -> Any:
+    """By maps of fixed size, so that torch knows whether a window begins in the padding."""
+    return functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True), functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True)
 
 
 FUNCTIONS: list[tuple[Callable[..., Any], tuple[Callable[[int], torch.Tensor], ...]]] = [
@@ -185,6 +196,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[Callable[[int], torch.Tensor], .
     (_decomposed, (_rows(4, 4),)),
     (_in_half_precision, (_rows(3),)),
     (_pooled, (lambda rows: torch.randn(2, 1, rows + 2, rows + 3),)),
+    (_pooled_to_the_end, (lambda rows: torch.randn(rows, 1, 4, 2),)),
 ]
 
 
@@ -286,6 +298,28 @@ def test_methods_of_open_and_of_fixed_sizes_share_weights() -> None:
     x = torch.randn(6, 3)
     torch.testing.assert_close(module.any(x).cpu(), model(x).detach())
     torch.testing.assert_close(module.one(x[:1]).cpu(), model(x[:1]).detach())
+
+
+def test_what_has_fixed_sizes_may_draw_and_branch() -> None:
+    """In a program that leaves other sizes open."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x + torch.cond(y.sum() > 0, lambda y: y * torch.tensor([1.0, 2.0]), lambda y: -y, (y,)), torch.rand(2)
+
+    program = exported(function, (torch.ones(3, 2), torch.ones(2)), (({0: Dim("rows")}, None),))
+    for x, y in ((torch.ones(5, 2), torch.ones(2)), (torch.ones(1, 2), -torch.ones(2))):
+        result, drawn = program(x, y)
+        torch.testing.assert_close(result.cpu(), function(x, y)[0])
+        assert drawn.shape == (2,) and not torch.equal(drawn.cpu(), program(x, y)[1].cpu())
+
+
+@pytest.mark.parametrize("where", [torch.zeros(0, dtype=torch.int64), torch.tensor([2, 5, 6, 13])], ids=["none", "some"])
+def test_nan_wins_a_window_as_in_torch(where: torch.Tensor) -> None:
+    x = torch.randn(1, 1, 5, 6)
+    x.view(-1)[where] = torch.nan
+    program = exported(lambda x: functional.max_pool2d(x, 3, 2, 1, return_indices=True), (x,), (({2: Dim("height", min=4)},),))
+    found = [each.cpu() for each in program(x)]
+    torch.testing.assert_close(found, list(functional.max_pool2d(x, 3, 2, 1, return_indices=True)), equal_nan=True)
 
 
 def test_an_open_number_is_refused() -> None:

@@ -79,6 +79,17 @@ def test_functions_of_the_device_in_an_exported_program() -> None:
     assert torch.equal(compiled(X.to("xla")).cpu(), expected)
 
 
+class ByArgument(torch.nn.Module):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+        return OPS.quantize_per_channel(x, scale, zero, 1, *EIGHT)  # type: ignore[no-any-return]
+
+
+def test_a_scale_that_is_an_argument_stays_one() -> None:
+    made = exported_program_to_stablehlo(torch.export.export(ByArgument(), (X, SCALE, ZERO)))
+    for scale in (SCALE, SCALE * 2):
+        assert torch.equal(made(X, scale, ZERO).cpu(), ByArgument()(X, scale, ZERO))
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

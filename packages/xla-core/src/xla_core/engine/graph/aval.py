@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from xla_core.base.dtypes import device_dtype
+from xla_core.ops.axes import is_open
 
 _SMALL = 1 << 14  # bytes
 
@@ -36,7 +37,7 @@ class Aval:
 
     manual: each of the devices behind `xla:0` has a value like this (engine/placement/manual.py). small: its memory is not worth
     taking over.
-    Make them with `aval_of` only: two equal avals are the same object.
+    Make them with `aval_of` only: two equal avals are the same object. Those of open sizes, which exported programs have, are never equal.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> None:
@@ -46,7 +47,7 @@ class Aval:
         self.physical: np.dtype = device_dtype(dtype)
         name = _SHORT.get(dtype, str(dtype).removeprefix("torch."))
         self.text = f"{name}[{','.join(map(str, shape))}]{' on each device' if manual else ''}"  # `f32[8,4]`
-        self.small = self.nbytes < _SMALL
+        self.small = not any(map(is_open, shape)) and self.nbytes < _SMALL
         self.integral = not (dtype.is_floating_point or dtype.is_complex)
         # Made at first use and kept here, where finding them costs nothing.
         self.root: Any = None  # the view that is the whole of such a base

@@ -41,7 +41,7 @@ def stablehlo_custom_call(
         jax.ShapeDtypeStruct(tuple(shape), device_dtype(dtype)) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
     )
     attributes = dict(frontend_attributes or {})
-    function = _caller(call_target, structs, has_side_effect, backend_config, api_version or 1, attributes)
+    function = caller(call_target, structs, has_side_effect, backend_config, api_version or 1, attributes)
     # Of operations that JAX writes alike, the name tells apart those with other attributes.
     name = call_target + "".join(f",{key}={attributes[key]}" for key in sorted(attributes))
     identity = (call_target, structs, has_side_effect, backend_config, api_version, name)
@@ -49,9 +49,15 @@ def stablehlo_custom_call(
     return results[0] if len(results) == 1 else list(results)
 
 
-def _caller(
-    target: str, structs: tuple[Any, ...], has_side_effect: bool, config: str, version: int, attributes: dict[str, str]
-) -> Callable[..., Any]:
+def caller(
+    target: str,
+    structs: tuple[Any, ...],
+    has_side_effect: bool = False,
+    config: str = "",
+    version: int = 1,
+    attributes: Mapping[str, str] | None = None,
+) -> Callable[..., list[Any]]:
+    """A function of arrays that is a custom call; the arguments are those of `stablehlo_custom_call`. structs: of the results."""
     legacy = version < 4  # typed calls have attributes instead of a text
     called = jax.ffi.ffi_call(
         target,
@@ -62,7 +68,7 @@ def _caller(
     )
 
     def call(*arrays: Any) -> list[Any]:
-        with set_xla_metadata(**attributes):
+        with set_xla_metadata(**(attributes or {})):
             return list(called(*arrays))
 
     return call

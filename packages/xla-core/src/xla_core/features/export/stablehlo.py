@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PendingProgram:
     """A graph cut out of a pending graph, and what would feed it now."""
 
     recorder: Recorder
@@ -53,7 +53,7 @@ class Program:
         return arrays_of(self.inputs.floats, self.inputs.ints, self.inputs.seeds)
 
 
-def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
+def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> PendingProgram:
     """The graph that computes `tensors` (computed ones pass through), or all that is live on the default device. Nothing pending changes.
 
     Raises DeviceMismatchError for tensors of several devices.
@@ -64,37 +64,34 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> Program:
         raise DeviceMismatchError("the results of one program are on one device, these are on several: ask for each device's apart")
     with recorder.lock:
         pending_graph = recorder.pending_graph
-        return Program(recorder, *cut(pending_graph, values or live_values(pending_graph)))
+        return PendingProgram(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
-def lower(found: Program, inline_numbers: bool = False, inline_buffers: Collection[int] = ()) -> Any:
-    """`jax.stages.Lowered` of a program over its buffers and its packed numbers, but for those that are inlined.
-
-    inline_numbers: of numbers, only seeds stay arguments, the last one.
-    """
-    graph = with_composites(with_uniform_types(found.graph, found.inputs.buffers))
-    emit = program(graph, found.constants, placement_of(found.recorder).context, source_scope)
-    everything = [*_values(found), *found.packed]
-    first, last = len(found.inputs.buffers), len(everything) - bool(found.inputs.seeds)
-    inlined = {*inline_buffers, *range(first, last if inline_numbers else first)}
+def lower(found: PendingProgram) -> Any:
+    """`jax.stages.Lowered` of a program over its buffers and its packed numbers."""
+    emit = program(
+        for_readers(found.graph, found.inputs.buffers.__getitem__), found.constants, placement_of(found.recorder).context, source_scope
+    )
 
     def main(*arguments: Any) -> tuple[Any, ...]:
-        given = iter(arguments)
-        filled = [
-            jax.numpy.asarray(np.asarray(argument)) if number in inlined else next(given) for number, argument in enumerate(everything)
-        ]
-        return emit(*filled)[:-1]  # without the token
+        return emit(*arguments)[:-1]  # without the token
 
-    arguments = [argument for number, argument in enumerate(everything) if number not in inlined]
-    platform = jax_device(found.recorder).platform
+    structs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in (*_values(found), *found.packed)]
+    return lowered(placement_of(found.recorder).spread(main), structs, jax_device(found.recorder))
+
+
+def for_readers(graph: Graph, value: Callable[[int], Any]) -> Graph:
+    """`graph` with quantized types and composites, for those who read StableHLO. value: as for `with_uniform_types`."""
+    return with_composites(with_uniform_types(graph, value))
+
+
+def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct], device: jax.Device) -> Any:
+    """`jax.stages.Lowered` of a function for arrays like `structs`, for such a device."""
     with jax.enable_x64(True):
-        struct: Any = jax.ShapeDtypeStruct
-        structs = [struct(argument.shape, argument.dtype) for argument in arguments]
-        function = placement_of(found.recorder).spread(main)
-        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(platform,))
+        return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(device.platform,))
 
 
-def _values(found: Program) -> list[Any]:
+def _values(found: PendingProgram) -> list[Any]:
     """The values of a program's leaves, as they are without padding."""
     leaves = found.graph.parts.leaves
     default = placement_of(found.recorder).sharding
@@ -148,7 +145,7 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     return str(lower_as_run(found).as_text(dialect="hlo", debug_info=bool(found.graph.lines) or config.HLO_DEBUG.get()))
 
 
-def lower_as_run(found: Program) -> Any:
+def lower_as_run(found: PendingProgram) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
     placement = placement_of(found.recorder)
     given = [buffer.sharding for buffer in found.inputs.buffers]

@@ -7,7 +7,7 @@ look for `uniform_quantize`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -74,12 +74,14 @@ class Uniform:
         return scales and zeros and bool(limits.min <= self.low < self.high <= limits.max)
 
 
-def with_uniform_types(graph: Graph, buffers: Sequence[Any]) -> Graph:
-    """`graph` with quantization whose scales are known as operations of StableHLO. buffers: of its leaves, in order.
+def with_uniform_types(graph: Graph, value: Callable[[int], Any]) -> Graph:
+    """`graph` with quantization whose scales are known as operations of StableHLO.
+
+    value: an array, of the leaf of this number; None for one that may be another when the program runs.
 
     What depends on scales that the program computes, or that no quantized type can say, stays arithmetic.
     """
-    known = dict(zip(graph.parts.leaf_slots, buffers, strict=True))
+    known = {slot: partial(value, number) for number, slot in enumerate(graph.parts.leaf_slots)}
     entries: list[Any] = list(graph.entries)
     integers: dict[int, tuple[Uniform, tuple[int, ...]]] = {}  # by slot: of which type, and of what they were made
     for operation in graph.operations():
@@ -95,7 +97,7 @@ def with_uniform_types(graph: Graph, buffers: Sequence[Any]) -> Graph:
     return needed(entries, graph.outs) if integers else replace(graph, entries=tuple(entries))
 
 
-def _kind(graph: Graph, operation: Operation, known: Mapping[int, Any]) -> Uniform | None:
+def _kind(graph: Graph, operation: Operation, known: Mapping[int, Callable[[], Any]]) -> Uniform | None:
     names = [argument.name for argument in overload_named(operation.target)._schema.arguments]
     args, kwargs = graph.arguments(operation)
     given: dict[str, Any] = {"axis": -1, **dict(zip(names, args, strict=False)), **kwargs}
@@ -107,12 +109,12 @@ def _kind(graph: Graph, operation: Operation, known: Mapping[int, Any]) -> Unifo
     return kind if kind.valid else None
 
 
-def _numbers(given: Any, known: Mapping[int, Any]) -> tuple[float, ...] | None:
-    """Listed numbers, or those of a leaf's buffer."""
+def _numbers(given: Any, known: Mapping[int, Callable[[], Any]]) -> tuple[float, ...] | None:
+    """Listed numbers, or those of a leaf."""
     if isinstance(given, (list, tuple)):
         return tuple(float(number) for number in given)
-    buffer = known.get(given.slot)
-    return tuple(np.asarray(buffer, np.float64).ravel().tolist()) if isinstance(buffer, jax.Array) else None
+    value = known[given.slot]() if given.slot in known else None
+    return tuple(np.asarray(value, np.float64).ravel().tolist()) if isinstance(value, (jax.Array, np.ndarray)) else None
 
 
 def _signature(signature: Signature, kind: Uniform, operands: int) -> Signature:

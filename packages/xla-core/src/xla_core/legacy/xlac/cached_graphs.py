@@ -27,7 +27,7 @@ from xla_core.engine.tensor.interop import storage_key
 from xla_core.engine.tensor.plain import unwrapped
 from xla_core.engine.tensor.tensor import wrap
 from xla_core.engine.tensor.values import value_of
-from xla_core.features.export.stablehlo import Program, pending_program
+from xla_core.features.export.stablehlo import PendingProgram, pending_program
 from xla_core.legacy.xlac.common import Tensors, holders, plain_tensors
 from xla_core.legacy.xlac.donation import _xla_get_enable_alias_with_buffer_donor_config
 
@@ -147,7 +147,7 @@ def _result(recorder: Recorder, graph: Graph, slot: int, buffer: jax.Array) -> V
     return buffer_value(recorder, aval, buffer)
 
 
-def _cut(tensors: Tensors) -> Program | None:
+def _cut(tensors: Tensors) -> PendingProgram | None:
     """The program of those of `tensors` that are pending; None if none is."""
     pending = [tensor for tensor in plain_tensors(tensors) if value_of(tensor).buffer is None]
     return pending_program(pending) if pending else None

@@ -22,7 +22,7 @@ from xla_core.engine.tensor.plain import unwrapped
 from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.engine.tensor.values import value_of
 from xla_core.features.export import stablehlo
-from xla_core.features.export.stablehlo import Program, pending_program
+from xla_core.features.export.stablehlo import PendingProgram, pending_program
 from xla_core.legacy.builder.running import is_placeholder
 from xla_core.legacy.xlac.common import Tensors, holders, plain_tensors
 
@@ -32,12 +32,12 @@ def _get_xla_tensors_text(tensors: Tensors) -> str:
     return _text(pending_program(plain_tensors(tensors)))
 
 
-def _text(found: Program) -> str:
+def _text(found: PendingProgram) -> str:
     device = devices.xla_real_device(found.recorder.device)
     return node_text(found.graph, device, numbers_of(found.graph, found.inputs), _shardings(found) if any_sharded() else None)
 
 
-def _shardings(found: Program) -> dict[int, str]:
+def _shardings(found: PendingProgram) -> dict[int, str]:
     """The shardings of inputs, by slot."""
     tensors = holders()
     slots = found.graph.parts.leaf_slots

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
+from xla_core.ops.axes import is_open
 from xla_core.ops.nn.max_pool import bins, take
-from xla_core.ops.nn.windows import Slide, at_offset, channels_first, channels_last, of_rank, over_input, padded, slides
+from xla_core.ops.nn.windows import Slide, at_offset, channels_first, channels_last, of_rank, over_input, padded, slides, starts
 from xla_core.ops.promote import cast, compute_dtype, full
 from xla_core.ops.table import Context, op
 
-# From so many summands on, a window is summed by XLA's own loop instead of slice by slice.
+# From so many summands on, a window is summed by XLA's own loop instead of slice by slice; slices of open sizes are long programs, too.
 _SLICES = 16
 
 
@@ -23,7 +25,7 @@ def _sum_along(x: jax.Array, slide: Slide) -> jax.Array:
     if slide.out == 1 and slide.dilation == 1:
         whole = lax.slice_in_dim(x, 0, slide.kernel, axis=slide.axis)
         return lax.expand_dims(lax.reduce_sum(whole, (slide.axis,)), (slide.axis,))
-    if slide.kernel > _SLICES:
+    if slide.kernel > _SLICES or is_open(slide.out):
         sizes, steps = ([n if i == slide.axis else 1 for i in range(x.ndim)] for n in (slide.kernel, slide.stride))
         part = lax.slice_in_dim(x, 0, (slide.out - 1) * slide.stride + slide.reach, axis=slide.axis)
         summed: jax.Array = lax.reduce_window(part, np.zeros((), x.dtype), lax.add, sizes, steps, "VALID")
@@ -51,16 +53,23 @@ def _divided(total: jax.Array, windows: list[Slide], include_pad: bool, override
     """`total` divided by how many positions each window counts."""
     if override is not None:
         return lax.div(total, full(override, total.shape, total.dtype))
-    counts = np.ones((1,) * total.ndim, np.int64)
-    for slide in windows:
-        start = np.arange(slide.out) * slide.stride - slide.padding
-        past = np.minimum(start + slide.kernel, slide.size + slide.padding)
-        if not include_pad:
-            start, past = np.maximum(start, 0), np.minimum(past, slide.size)
-        counts = counts * (past - start).reshape([-1 if i == slide.axis else 1 for i in range(total.ndim)])
-    if (counts == counts.flat[0]).all():
+    counts = _counts(windows, include_pad, total.ndim)
+    if isinstance(counts, np.ndarray) and (counts == counts.flat[0]).all():
         return lax.div(total, full(int(counts.flat[0]), total.shape, total.dtype))
     return lax.div(total, jax.numpy.broadcast_to(counts.astype(total.dtype), total.shape))
+
+
+def _counts(windows: list[Slide], include_pad: bool, ndim: int) -> np.ndarray | jax.Array:
+    """The number of positions of each window, broadcastable to arrays of `ndim` dimensions."""
+    counts: np.ndarray | jax.Array = np.ones((1,) * ndim, np.int64)
+    for slide in windows:
+        start = starts(slide)
+        numbers: Any = jax.numpy if isinstance(start, jax.Array) else np
+        past = numbers.minimum(start + slide.kernel, numbers.asarray(slide.size + slide.padding))
+        if not include_pad:
+            start, past = numbers.maximum(start, 0), numbers.minimum(past, numbers.asarray(slide.size))
+        counts = counts * (past - start).reshape([-1 if i == slide.axis else 1 for i in range(ndim)])
+    return counts
 
 
 def avg_pool(

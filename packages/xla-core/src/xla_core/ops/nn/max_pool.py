@@ -27,6 +27,7 @@ from xla_core.ops.nn.windows import (
     padded,
     position,
     slides,
+    starts,
 )
 from xla_core.ops.promote import cast, compute_dtype, is_float, lowest
 from xla_core.ops.table import Context, Lowering, op, without_lowering
@@ -42,10 +43,13 @@ def _better(value: jax.Array, best: jax.Array) -> jax.Array:
     return lax.bitwise_or(larger, lax.ne(value, value)) if is_float(value.dtype) else larger
 
 
-def _first_inside(slide: Slide, offset: int) -> np.ndarray:
-    """For which windows `offset` is the first kernel position inside the input, having padding before it."""
-    starts = np.arange(slide.out) * slide.stride - slide.padding + offset * slide.dilation
-    return (starts >= 0) & (starts < slide.dilation) & (offset > 0)
+def _first_inside(slide: Slide, offset: int) -> np.ndarray | jax.Array | None:
+    """For which windows `offset` is the first kernel position inside the input, having padding before it; None for none."""
+    if offset == 0 or slide.padding == 0:
+        return None
+    where = starts(slide) + offset * slide.dilation
+    first = (where >= 0) & (where < slide.dilation)
+    return first if isinstance(first, jax.Array) or first.any() else None
 
 
 def _max_along(value: jax.Array, index: jax.Array | None, slide: Slide, inner: int) -> Pair:
@@ -57,14 +61,14 @@ def _max_along(value: jax.Array, index: jax.Array | None, slide: Slide, inner: i
     for offset in range(slide.kernel):
         here = at_offset(value, slide, offset)
         start = offset * slide.dilation - slide.padding
-        where = (position(here.shape, slide.axis, narrow) * slide.stride + start) * inner
+        where = (position(here.shape, slide.axis, narrow) * slide.stride + start) * jax.numpy.asarray(inner, narrow)
         if index is not None:
             where = where + at_offset(index, slide, offset)
         if best is None or best_index is None:
             best, best_index = here, where
             continue
         moved, forced = _better(here, best), _first_inside(slide, offset)
-        if forced.any():
+        if forced is not None:
             moved = lax.bitwise_or(moved, lax.broadcast_in_dim(forced, moved.shape, (slide.axis,)))
         best, best_index = lax.max(best, here), lax.select(moved, where, best_index)
     if best is None or best_index is None:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from xla_core.ops.axes import moved
+from xla_core.ops.axes import is_open, larger, moved
 from xla_core.ops.nn.conv.shape import spatial_arguments
 from xla_core.ops.promote import Number
 from xla_core.ops.table import Context, Lowering
@@ -83,7 +83,7 @@ def channels_first(x: jax.Array, rank: int) -> jax.Array:
 def padded(x: jax.Array, slide: Slide, value: Number) -> jax.Array:
     """`x` with `value` around it wherever a window reaches past the ends."""
     past = (slide.out - 1) * slide.stride + slide.reach - slide.size - slide.padding
-    gaps = [(slide.padding, max(past, 0), 0) if i == slide.axis else (0, 0, 0) for i in range(x.ndim)]
+    gaps = [(slide.padding, larger(past, 0), 0) if i == slide.axis else (0, 0, 0) for i in range(x.ndim)]
     return lax.pad(x, np.asarray(value, x.dtype), gaps)
 
 
@@ -111,6 +111,13 @@ def position(shape: tuple[int, ...], axis: int, dtype: np.dtype) -> jax.Array:
     return lax.broadcasted_iota(dtype, shape, axis)
 
 
+def starts(slide: Slide) -> np.ndarray | jax.Array:
+    """Where each window begins in the input: known numbers, or those of the program where an exported one leaves their number open."""
+    windows = lax.iota(np.int64, slide.out) if is_open(slide.out) else np.arange(slide.out)
+    return windows * slide.stride - slide.padding
+
+
 def index_dtype(shape: Sequence[int]) -> np.dtype:
     """The narrow integer dtype that counts the positions of `shape`: 32-bit arithmetic is twice as fast."""
-    return np.dtype(np.int32 if np.prod(shape, dtype=np.int64) < 2**31 else np.int64)
+    narrow = not any(map(is_open, shape)) and np.prod(shape, dtype=np.int64) < 2**31
+    return np.dtype(np.int32 if narrow else np.int64)

@@ -58,7 +58,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class Leaf:
     """A leaf of the arguments. A tensor: `same_as` is the number of the first tensor with the same data, its own if there is none.
 
     A constant: `value`, as `nesting.encode` gives it.
@@ -91,7 +91,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountedNumbers:
     """Numbers that are equal, and what a call adds to them."""
 
     names: tuple[str, ...]
@@ -122,14 +122,14 @@ class Program:
     code: Part
     platforms: tuple[str, ...]
     arguments: Any
-    leaves: tuple[Argument, ...]
+    leaves: tuple[Leaf, ...]
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     donated: tuple[int, ...]
     returned: Any
     results: tuple[Returned, ...]
     formulas: Formulas
-    counts: tuple[Count, ...]
+    counts: tuple[CountedNumbers, ...]
     draws: int
     steps: int
 

@@ -36,8 +36,19 @@ from xla_core.features.captured.returned import Existing
 from xla_core.features.export.callbacks import check_code
 from xla_core.features.export.stablehlo import bytes_of, stablehlo_version
 from xla_core.features.export.steps import formulas, nesting, step_file
-from xla_core.features.export.steps.step_description import VERSION, Count, Description, Kind, Part, Program, Returned, Slot, State, Tensor
-from xla_core.features.export.steps.step_description import Argument as Leaf
+from xla_core.features.export.steps.step_description import (
+    VERSION,
+    CountedNumbers,
+    Description,
+    Kind,
+    Leaf,
+    Part,
+    Program,
+    Returned,
+    Slot,
+    State,
+    Tensor,
+)
 from xla_core.features.export.steps.step_names import Names, ProgramNames
 from xla_core.features.export.steps.step_program import CapturedProgram, Flat
 
@@ -121,7 +132,8 @@ class _Export:
             results=tuple(returned),
             formulas=numbers,
             counts=tuple(
-                Count(tuple([names.count(tensor, count.now) for tensor in count.tensors]), count.advance) for count in captured.counts
+                CountedNumbers(tuple([names.count(tensor, count.now) for tensor in count.tensors]), count.advance)
+                for count in captured.counts
             ),
             draws=flat.draws,
             steps=recorded.steps,

@@ -85,6 +85,8 @@ def open_symbols(exported: ExportedProgram) -> list[str]:
 def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> SymbolicDims:
     """JAX's dimensions for the open sizes of a program, with the ranges that torch gives them. equalities: further constraints."""
     symbols = open_symbols(exported)
+    if not symbols:
+        return SymbolicDims({})
     constraints = [text for symbol, bounds in exported.range_constraints.items() for text in _bounds(str(symbol), bounds, symbols)]
     constraints.extend(equalities)
     dims = export.symbolic_shape(", ".join(symbols), constraints=constraints)

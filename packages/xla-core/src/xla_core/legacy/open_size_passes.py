@@ -16,8 +16,8 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.fx.proxy import GraphAppendingTracer
 
-from xla_core.features.export.torch_export.dynamic_reshape import EXPAND, VIEW
 from xla_core.features.export.torch_export.symbolic_dims import open_symbols
+from xla_core.legacy.dynamic_reshape import EXPAND, VIEW
 
 aten = torch.ops.aten
 _LAST = (1 << 63) - 1  # where `x[i:]` ends

@@ -1,0 +1,143 @@
+"""How operations of a functional graph of `torch.export` are lowered: by their rows in the op table, and as views and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+
+from xla_core.base.errors import UnsupportedOperationError, XlaError
+from xla_core.base.private_torch import OpOverload, tree_leaves, tree_map
+from xla_core.engine.tensor.dispatch import custom_handler
+from xla_core.engine.tensor.schema import full_name, short_name
+from xla_core.features.export.torch_export.symbolic_dims import Dim
+from xla_core.ops.axes import is_open
+from xla_core.ops.nn.avg_pool import avg_pool
+from xla_core.ops.nn.windows import of_rank
+from xla_core.ops.shape.views import VIEWS
+from xla_core.ops.table import TABLE, Context, Lowering
+
+
+class EqualSizes(UnsupportedOperationError):
+    """Two symbolic dimensions are one size, which JAX does not see. constraint: says so to it."""
+
+    def __init__(self, one: Dim, other: Dim) -> None:
+        self.constraint = f"{one} == {other}"
+        super().__init__(f"JAX cannot be told that {self.constraint}: fix one of these sizes")
+
+
+def is_served(target: Any) -> bool:
+    """Whether an operation runs on the device as it is, without torch taking it apart."""
+    if not isinstance(target, OpOverload):
+        return False
+    return lowering_of(target) is not None or custom_handler(target) is not None or target._overloadname in _BY_OTHERS
+
+
+def lowering_of(target: OpOverload) -> Lowering | None:
+    """The lowering of an operation over any sizes; None if it has none of its own."""
+    name = short_name(target)
+    if name in _OWN:
+        return _OWN[name]
+    if name in VIEWS:
+        return partial(_view, VIEWS[name].read)
+    row = TABLE.get(full_name(target))
+    return None if row is None else row.lower
+
+
+def over_open_sizes(target: OpOverload, lower: Lowering) -> Lowering:
+    """A lowering over arrays of symbolic sizes: those that are operands (`x / x.shape[0]`) become arrays, others stay symbolic."""
+    kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
+
+    def run(context: Context, *args: Any, **kwargs: Any) -> Any:
+        placed = [_operand(kind, value) for kind, value in zip(kinds.values(), args, strict=False)]
+        try:
+            result = lower(context, *placed, **{name: _operand(kinds[name], value) for name, value in kwargs.items()})
+            several = isinstance(result, (list, tuple))
+            return [_checked(target, each, struct) for each, struct in zip(result if several else [result], context.out, strict=True)]
+        except XlaError:
+            raise
+        except Exception as error:
+            shapes = [getattr(item, "shape", item) for item in tree_leaves((args, kwargs))]
+            raise UnsupportedOperationError(
+                f"{target} over {shapes} cannot be exported with open sizes ({type(error).__name__}: {str(error).partition(chr(10))[0]}): "
+                "fix the sizes that it depends on, or export the program once for each size"
+            ) from error
+
+    return run
+
+
+def _operand(kind: str, value: Any) -> Any:
+    if "int" in kind.lower():  # int, int[], SymInt[]
+        return value
+    return tree_map(lambda item: jax.numpy.asarray(item) if is_open(item) else item, value)
+
+
+def _checked(target: OpOverload, result: Any, struct: jax.ShapeDtypeStruct | None) -> Any:
+    if struct is None:
+        return result
+    if len(result.shape) == len(struct.shape):
+        for wanted, size in zip(struct.shape, result.shape, strict=True):
+            if wanted != size and is_open(wanted) and is_open(size):
+                raise EqualSizes(wanted, size)
+    if tuple(result.shape) != tuple(struct.shape):
+        raise UnsupportedOperationError(f"the lowering of {target} gave {list(result.shape)}, torch has {list(struct.shape)}")
+    return lax.convert_element_type(result, struct.dtype)
+
+
+def number_of_sizes(function: Callable[..., Any], context: Context, *args: Any) -> jax.Array:
+    """A function of Python, such as `torch.sym_float` or a division, over sizes and numbers that are computed from them."""
+    return jax.numpy.asarray(args[0] if function is torch.sym_float else function(*args), np.float64)
+
+
+def _view(read: Callable[..., jax.Array], context: Context, x: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
+    return read(x, context.shape, *args, **kwargs)
+
+
+def _slice(context: Context, x: jax.Array, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1) -> jax.Array:
+    """slice.Tensor: the result's own size says where it ends."""
+    dim %= x.ndim
+    size, count = x.shape[dim], context.shape[dim]
+    low = _within(0 if start is None else start, size)
+    return lax.slice_in_dim(x, low, low + (count - 1) * step + 1 if step != 1 else low + count, step, dim)
+
+
+def _within(place: Dim, size: Dim) -> Dim:
+    """A place counted from the front, not beyond the end."""
+    place = place + size if place < 0 else place
+    return jax.core.max_dim(jax.core.min_dim(place, size), 0)
+
+
+def _select(context: Context, x: jax.Array, dim: int, index: Dim) -> jax.Array:
+    dim %= x.ndim
+    place = index + x.shape[dim] if index < 0 else index
+    return lax.squeeze(lax.slice_in_dim(x, place, place + 1, 1, dim), (dim,))
+
+
+def _split(context: Context, x: jax.Array, sizes: Sequence[Dim], dim: int = 0) -> list[jax.Array]:
+    begin, parts = 0, []
+    for struct in context.out:
+        count = struct.shape[dim]  # type: ignore[union-attr]
+        parts.append(lax.slice_in_dim(x, begin, begin + count, 1, dim))
+        begin = begin + count
+    return parts
+
+
+def _sample_variance(context: Context, x: jax.Array, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
+    return TABLE["aten::var.correction"].lower(context, x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+_BY_OTHERS = frozenset({"vec"})  # overloads of resampling, whose kernels work out sizes and call one that has a row
+_OWN: Mapping[str, Lowering] = {
+    "slice.Tensor": _slice,
+    "select.int": _select,
+    "split_with_sizes": _split,
+    "split.Tensor": _split,
+    "unbind.int": lambda context, x, dim=0: [_select(context, x, dim, place) for place in range(x.shape[dim])],
+    "var.dim": _sample_variance,
+    "avg_pool1d": of_rank(1, avg_pool),
+}
