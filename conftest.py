@@ -20,6 +20,10 @@ if _COMPILED is not None:
     os.environ["PYTHONPYCACHEPREFIX"] = _COMPILED.name
 
 
+# Public functions compile and read no more than is declared beside them (xla_core/base/budgets.py): in all tests, and their processes.
+os.environ["XLA_ENFORCE_BUDGETS"] = "1"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores: tests of several processes wait for each other much of their time."""

@@ -13,7 +13,7 @@ from xla_core.api.plugins import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "packages/xla-core/src/xla_core"
-TOUR = ROOT / "docs/internals/tour.md"
+PAGES = [ROOT / "docs/internals" / f"{name}.md" for name in ("map", "glossary", "tour", "design")]
 PACKAGES = sorted(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))
 SOURCES = sorted(file for package in PACKAGES for file in package.glob("src/**/*.py"))
 
@@ -27,9 +27,9 @@ DEMO = "python -m pip install hatch && hatch run demo"
 TEST = "python -m pip install hatch && hatch run test"
 
 
-def named_in_tour() -> set[str]:
-    """The files that the tour names in backticks: by their path below src/xla_core, or below the src of any package."""
-    return set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", TOUR.read_text(encoding="utf-8")))
+def named_in(page: Path) -> set[str]:
+    """The files and folders that a page names in backticks: by their path below src/xla_core, or below the src of any package."""
+    return set(re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py|(?:[a-z_0-9]+/)*[a-z_0-9]+/)`", page.read_text(encoding="utf-8")))
 
 
 def too_large(path: Path, label: str) -> Iterator[str]:
@@ -158,10 +158,12 @@ def test_the_core_knows_whose_modules_are_missing() -> None:
     assert modules_of_siblings() == MODULES
 
 
-def test_the_tour_names_no_file_that_is_gone() -> None:
-    roots = [CORE, *(package / "src" for package in PACKAGES)]
-    gone = [name for name in named_in_tour() if not any((root / name).is_file() for root in roots)]
-    assert not gone, f"docs/internals/tour.md names {gone}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_about_the_code_name_nothing_that_is_gone(page: Path) -> None:
+    roots = [CORE, *CORE.glob("*"), *CORE.glob("*/*"), *(ROOT / "packages").glob("*/src"), *(ROOT / "packages").glob("*/src/*")]
+    roots += [ROOT, *PACKAGES]
+    gone = [name for name in named_in(page) if not any((root / name).exists() for root in roots)]
+    assert not gone, f"{page.name} names {gone}"
 
 
 def test_files_and_functions_stay_small() -> None:

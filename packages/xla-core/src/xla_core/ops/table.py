@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, Unpack, cast
 
 import jax
@@ -148,11 +149,20 @@ def absent_operations() -> list[str]:
     return sorted(_absent)
 
 
-def _find(name: str) -> Any:
-    """Look up `namespace::op[.overload]` in torch; None if there is none."""
+@cache
+def _find_in_aten(name: str) -> Any:
+    return _look_up(name)
+
+
+def _look_up(name: str) -> Any:
     qualified, _, overload = name.partition(".")
     namespace, _, op = qualified.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), op, None), overload or "default", None)
+
+
+def _find(name: str) -> Any:
+    """Look up `namespace::op[.overload]` in torch; None if there is none."""
+    return _find_in_aten(name) if name.startswith("aten::") else _look_up(name)  # others may be defined anew
 
 
 def overload_named(name: str) -> OpOverload:
@@ -187,10 +197,12 @@ def register_op(spec: OpSpec, replace: bool = False) -> OpSpec:
     Raises RegistrationError for a name that is taken or that torch does not know, and for facts that the operation cannot have.
     """
     func = overload_named(spec.name)
-    arguments = _argument_names(func)
-    unknown = spec.scalars - arguments
-    if unknown:
+    if unknown := spec.scalars - (arguments := _argument_names(func)):
         raise RegistrationError(f"{spec.name} has no arguments {sorted(unknown)}; it has {sorted(arguments)}")
+    return _add(spec, func, replace)
+
+
+def _add(spec: OpSpec, func: OpOverload, replace: bool = False) -> OpSpec:
     if facts := spec.facts():
         check_facts(func, facts)
     if spec.autocast is not None:
@@ -275,7 +287,9 @@ def op(
             if name.startswith("aten::") and _find(name) is None:
                 _absent.add(name)
                 continue
-            register_op(OpSpec(name, lower, frozenset(scalars) & _argument_names(overload_named(name)), random, accepts, notes, **facts))
+            func = overload_named(name)
+            named = frozenset(scalars) & _argument_names(func) if scalars else frozenset()
+            _add(OpSpec(name, lower, named, random, accepts, notes, **facts), func)
         return lower
 
     return add
