@@ -11,7 +11,7 @@ import torch
 
 from xla_core.testing import EventSinkContract, GraphPassContract
 from xla_debug.analysis.slowdown_warnings import SlowdownWarnings
-from xla_debug.core import events
+from xla_debug.core import events, texts
 from xla_debug.core import graph as graph_abi
 from xla_debug.graphs import graph_text
 
@@ -31,7 +31,7 @@ class TestReadingGraphs(GraphPassContract):
     """A pass that watches: each program is read back from its text, as the pages that draw it do."""
 
     def graph_pass(self, graph: graph_abi.Graph) -> None:
-        read = graph_text.parse(graph_abi.graph_text(graph))
+        read = graph_text.parse(texts.graph_text(graph))
         names = [node.name for node in read.nodes if node.kind is graph_text.NodeKind.OPERATION]
         assert names == [operation.name for operation in graph.operations()]
 

@@ -17,3 +17,4 @@ job = abi.job
 metrics = abi.metrics
 process = abi.process
 tensors = abi.tensors
+texts = abi.texts

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_xla.debug.graph_saver import save_tensors_graph
-from xla_core.abi import graph, job
+from xla_core.abi import graph, job, texts
 from xla_core.abi.tensors import is_pending, sync
 from xla_debug.graphs import drawing, graph_text
 
@@ -23,7 +23,7 @@ def pending() -> torch.Tensor:
 def test_the_text_is_that_of_the_pending_program(tmp_path: Path, pending: torch.Tensor) -> None:
     path = save_tensors_graph(tmp_path, "loss", [pending])
     assert path == tmp_path / "loss-0.txt"
-    assert path.read_text(encoding="utf-8") == graph.graph_text(graph.graph_of([pending])) + "\n"
+    assert path.read_text(encoding="utf-8") == texts.graph_text(graph.graph_of([pending])) + "\n"
     assert [node.name for node in graph_text.parse(path.read_text(encoding="utf-8")).nodes][-2:] == ["aten.mul.Tensor", "aten.sum"]
     assert is_pending(pending)
     assert pending.item() == 24.0
@@ -33,7 +33,7 @@ def test_dot_is_the_drawing_of_that_text(tmp_path: Path, pending: torch.Tensor, 
     monkeypatch.setenv("SAVE_GRAPH_FMT", "dot")
     path = save_tensors_graph(str(tmp_path), "loss", [pending])
     assert path.suffix == ".dot"
-    assert path.read_text(encoding="utf-8") == drawing.dot(graph_text.parse(graph.graph_text(graph.graph_of([pending]))))
+    assert path.read_text(encoding="utf-8") == drawing.dot(graph_text.parse(texts.graph_text(graph.graph_of([pending]))))
 
 
 def test_hlo_is_what_xla_gets(tmp_path: Path, pending: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

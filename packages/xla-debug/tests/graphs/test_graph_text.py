@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xla_core.abi.graph import graph_of, graph_text
+from xla_core.abi.graph import graph_of
+from xla_core.abi.texts import graph_text
 from xla_debug.graphs.graph_text import GraphTextError, Node, NodeKind, parse
 
 BY_HAND = """\

@@ -4,6 +4,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 
 * `operators`: bring an operation of one's own, with its lowering;
 * `graph`: see recorded programs, change them by passes, follow how they are built and run;
+* `texts`: recorded programs as text;
 * `tensors`: between tensors, device buffers and memory of the host;
 * `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
 * `collectives`: reductions, and the arguments of collectives;
@@ -43,6 +44,7 @@ from xla_core.abi import (
     settings,
     sharding,
     tensors,
+    texts,
     uploads,
     views,
 )
@@ -65,6 +67,7 @@ __all__ = [
     "settings",
     "sharding",
     "tensors",
+    "texts",
     "uploads",
     "views",
 ]

@@ -32,16 +32,15 @@ key on disk is that of what they made. After each pass a verifier asks that inpu
 and operations with side effects are what they were; PluginError names the pass and what is wrong, and nothing has run. Random operations
 keep their random inputs. Among processes every one must register the same passes.
 
-`graph_of` is the program that is pending, as `graph_text` prints it; it runs nothing. `capture_lines` keeps the line of each operation and
-not only of each signature, which costs. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a
-function around the executable.
+`graph_of` is the program that is pending, which it does not run; `texts` prints it. `capture_lines` keeps the line of each operation and not
+only of each signature, which costs. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a function
+around the executable.
 """
 
 from __future__ import annotations
 
 from xla_core.engine.compile.build import register_build_scope, register_wrapper
 from xla_core.engine.compile.passes import register_pass
-from xla_core.engine.graph.text import graph_text
 from xla_core.engine.graph.view import GraphView as Graph
 from xla_core.engine.graph.view import Operand, Operation
 from xla_core.engine.tensor.dispatch import capture_lines
@@ -54,7 +53,6 @@ __all__ = [
     "Operation",
     "capture_lines",
     "graph_of",
-    "graph_text",
     "insert_before",
     "register_build_scope",
     "register_pass",

@@ -31,7 +31,24 @@ the operation was recorded, and it returns exactly these.
 `record(operation, *arguments)` calls an overload, such as `torch.ops.operators_page.cube.default`, with tensors on the device that need no
 gradient. It takes half the time of the call itself where nobody watches torch's dispatcher, and is the same call elsewhere.
 
-A lowering may test data: `context.check(fault, wrong, value)` lets the program raise, at a later read or sync, as the CPU would have.
+A lowering may test data: `context.check(text, wrong, value)` lets the program raise RuntimeError, at a later read or sync, if any of the
+booleans `wrong` is true. The row names its texts in `faults`, so that a process which loads the program from disk knows them, too:
+
+    >>> SALES = "a price is negative: {value} cents"
+    >>> @torch.library.custom_op("operators_page::total", mutates_args=(), device_types="cpu")
+    ... def total(cents: torch.Tensor) -> torch.Tensor:
+    ...     return cents.sum()
+    >>> fake = total.register_fake(lambda cents: cents.new_empty(()))
+    >>> def checked(context, cents):
+    ...     context.check(SALES, cents < 0, -cents)
+    ...     return cents.sum()
+    >>> row = register_op(OpSpec("operators_page::total", checked, faults=(SALES,)))
+    >>> try:
+    ...     total(torch.tensor([250, -99], device="xla")).item()
+    ... except RuntimeError as error:
+    ...     print(str(error).partition(" (operators_page.total")[0])
+    a price is negative: 99 cents
+
 `context.platform` is what the program is compiled for, `cpu`, `gpu` or `tpu`, whatever devices the process has besides.
 Among replicas a lowering may use the collectives of jax over the axis `REPLICA_AXIS`.
 

@@ -23,12 +23,9 @@ tensors may show one value: views, aliases, parameters.
 * `to_cpu` gives a nesting of containers with CPU tensors in place of the tensors on the device, from one execution; tensors that show the
   same data share memory there, too. With `convert=False` they are computed only, as replicas need that write nothing.
 * `is_pending` asks, and runs nothing.
-* `hlo_text` is the pending operations behind some tensors as HLO text, before the compiler optimizes it; nothing runs. `node_text` is a
-  `Graph` in the notation of PyTorch/XLA's dumps.
 * `alias_key` is equal for tensors that show the same elements of the same data, as tied weights do.
 * `XLATensor` is the tensor of the device. What torch's own types hide, `nn.Parameter` and subclasses of the user's, `tensor_behind`
   gives: the tensor itself, the one behind it, or None where the device has no part in it.
-
 * A class derived from `XLATensor`, such as a wrapper that tells how its tensor is sharded, is made by `wrap_like`: it shows the data of an
   xla tensor. `shows_same` tells whether it still does after something was written in place.
 
@@ -40,20 +37,16 @@ their torch dtype in the tensor, and `tensor_from_buffer` checks that the two fi
 from __future__ import annotations
 
 from xla_core.api.conversion import maybe_convert_to_cpu as to_cpu
-from xla_core.engine.graph.node_text import node_text
 from xla_core.engine.tensor.interop import alias_key, buffer_of, is_pending, materialize, sync, tensor_from_buffer, tensor_from_host
 from xla_core.engine.tensor.plain import tensor_behind
 from xla_core.engine.tensor.tensor import XLATensor, shows_same, wrap_like
-from xla_core.features.export.stablehlo import get_hlo as hlo_text
 
 __all__ = [
     "XLATensor",
     "alias_key",
     "buffer_of",
-    "hlo_text",
     "is_pending",
     "materialize",
-    "node_text",
     "shows_same",
     "sync",
     "tensor_behind",

@@ -7,6 +7,7 @@ the runtime looks at when a value is read or at a later sync (engine/runtime/fau
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,8 +15,11 @@ import jax
 import numpy as np
 from jax import lax
 
+from xla_core.base.errors import RegistrationError
+
 _INT64 = np.dtype(np.int64)
 _NONE = np.iinfo(np.int64).min  # stands for: nothing is wrong
+_FIRST_OWN = 1 << 32  # numbers from here on stand for texts of rows
 
 
 class Fault(enum.IntEnum):
@@ -77,9 +81,40 @@ _ERRORS: dict[Fault, _Error] = {
 }
 
 
-def error_of(fault: Fault, value: int, numbers: tuple[int, int], where: str) -> Exception:
-    """The exception that torch raises for `fault`, with `where` behind its text."""
-    error = _ERRORS[fault](value, *numbers)
+_texts: dict[int, str] = {}  # of rows' own faults, by the number that stands for the text in an error word
+
+
+def name_fault(text: str) -> int:
+    """The number of a row's own fault, the same in every process.
+
+    Raises RegistrationError for a text with other fields than `{value}`, `{0}` and `{1}`, and where two texts have one number.
+    """
+    try:
+        text.format(0, 0, value=0)
+    except (LookupError, ValueError, AttributeError) as error:
+        raise RegistrationError(f"the fault {text!r} has other fields than {{value}}, {{0}} and {{1}}: {error}") from error
+    code = _FIRST_OWN + zlib.crc32(text.encode())
+    if _texts.setdefault(code, text) != text:
+        raise RegistrationError(f"the faults {text!r} and {_texts[code]!r} have one number: put one of them into other words")
+    return code
+
+
+def _code_of(fault: Fault | str) -> int:
+    if isinstance(fault, Fault):
+        return int(fault)
+    code = _FIRST_OWN + zlib.crc32(fault.encode())
+    if _texts.get(code) != fault:
+        text = f"no row has the fault {fault!r}: name it in OpSpec.faults"
+        raise RegistrationError(f"{text}, so that a process which loads the program from disk can raise it")
+    return code
+
+
+def error_of(code: int, value: int, numbers: tuple[int, int], where: str) -> Exception:
+    """The exception for the fault with this number, as torch raises it, with `where` behind its text."""
+    if code >= _FIRST_OWN:
+        text = _texts.get(code, "its data is wrong, in a way that its lowering does not name any more")
+        return RuntimeError(f"{text.format(*numbers, value=value)}{where}")
+    error = _ERRORS[Fault(code)](value, *numbers)
     return type(error)(f"{error}{where}")
 
 
@@ -87,17 +122,17 @@ def error_of(fault: Fault, value: int, numbers: tuple[int, int], where: str) -> 
 class Check:
     """A test that a lowering makes: `value`, an int64 scalar, is an example of what is wrong, or nothing is."""
 
-    fault: Fault
+    fault: int
     value: jax.Array
     numbers: tuple[int, int]
 
 
-def made(fault: Fault, wrong: jax.Array, value: jax.Array | None, numbers: tuple[int, ...]) -> Check:
+def made(fault: Fault | str, wrong: jax.Array, value: jax.Array | None, numbers: tuple[int, ...]) -> Check:
     """The check that nothing of `wrong` (booleans) is true. value: integers of the same shape to show, the largest of them."""
     shown = lax.full_like(wrong, 1, _INT64) if value is None else lax.convert_element_type(value, _INT64)
     found = lax.reduce_max(lax.select(wrong, shown, lax.full_like(shown, _NONE)), tuple(range(wrong.ndim)))
     first, second = (*numbers, 0, 0)[:2]
-    return Check(fault, found, (first, second))
+    return Check(_code_of(fault), found, (first, second))
 
 
 def nothing_found() -> jax.Array:

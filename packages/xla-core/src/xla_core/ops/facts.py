@@ -45,6 +45,7 @@ class Facts(TypedDict, total=False):
     on_lists: bool
     only_casts: bool
     shown_as: str
+    faults: tuple[str, ...]
 
 
 _FLAGS = ("overlapping_writes", "keeps_sharding", "adds_gradients", "on_lists", "only_casts")

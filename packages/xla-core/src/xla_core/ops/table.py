@@ -19,7 +19,7 @@ import torch
 
 from xla_core.base.errors import RegistrationError
 from xla_core.base.private_torch import OpOverload
-from xla_core.ops.checks import Check, Fault, made
+from xla_core.ops.checks import Check, Fault, made, name_fault
 from xla_core.ops.facts import Autocast, Facts, TorchKernel, check_autocast, check_facts
 
 Lowering = Callable[..., Any]
@@ -59,8 +59,11 @@ class Context:
         """The context of an operation inside of this one that gives one result: of the same program, without seed and checks."""
         return Context((inferred,), platform=self.platform, mesh=self.mesh)
 
-    def check(self, fault: Fault, wrong: jax.Array, value: jax.Array | None = None, *numbers: int) -> None:
-        """Let the program raise `fault` if any of `wrong` (booleans) is true, with the largest `value` there and `numbers` in its text."""
+    def check(self, fault: Fault | str, wrong: jax.Array, value: jax.Array | None = None, *numbers: int) -> None:
+        """Let the program raise `fault` if any of `wrong` (booleans) is true, with the largest `value` there and `numbers` in its text.
+
+        fault: one of torch's own, or a text of the row's `faults`, for a RuntimeError. Raises RegistrationError for a text that no row has.
+        """
         if self.checks is not None and wrong.size:
             self.checks.append(made(fault, wrong, value, numbers))
 
@@ -100,6 +103,8 @@ class OpSpec:
         the in-place form counts its writes for autograd, which torch leaves to kernels of such operators.
     only_casts: it changes nothing but the dtype, so that backward passes compute it again rather than keep it.
     shown_as: its name in graphs as text, `namespace::op`; empty for its own.
+    faults: texts of the RuntimeErrors that the lowering makes by `context.check`; `{value}` in a text stands for the largest wrong value,
+        `{0}` and `{1}` for the numbers of the check.
     """
 
     name: str
@@ -119,6 +124,7 @@ class OpSpec:
     on_lists: bool = False
     only_casts: bool = False
     shown_as: str = ""
+    faults: tuple[str, ...] = ()
 
     def facts(self) -> Facts:
         """The facts that `op` may say, without those that are left at their defaults."""
@@ -214,6 +220,8 @@ def _add(spec: OpSpec, func: OpOverload, replace: bool = False) -> OpSpec:
         )
     if spec.autocast is not None:
         _choose_autocast(operator_of(spec.name), spec.autocast)
+    for text in spec.faults:
+        name_fault(text)
     TABLE[spec.name] = spec
     for listener in _listeners:
         listener(spec, known is not None)

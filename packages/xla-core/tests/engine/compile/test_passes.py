@@ -12,8 +12,9 @@ import torch
 
 import torch_xla
 from torch_xla.core import xla_model as xm
-from xla_core.abi.graph import Graph, graph_text, insert_before, register_pass, remove, replace
+from xla_core.abi.graph import Graph, insert_before, register_pass, remove, replace
 from xla_core.abi.metrics import counter
+from xla_core.abi.texts import graph_text
 from xla_core.base import errors
 from xla_core.engine.compile import disk
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 import torch_xla
 from xla_core.api.eager import eager_mode_context
+from xla_core.base.errors import RegistrationError
 from xla_core.engine.runtime.executor import wait_all
+from xla_core.ops.checks import made, name_fault
 
 Tensor = torch.Tensor
 Case = Callable[[str], Tensor]
@@ -213,3 +216,43 @@ def test_checks_can_be_switched_off(run: Run, tmp_path: Path) -> None:
     path = str(tmp_path)
     assert run(PROGRAM, XLA_CHECKS="0", XLA_PERSISTENT_CACHE_PATH=path).startswith("[3.0, 1.0]"), "the nearest element"
     assert "index 5 is out of bounds" in run(PROGRAM, XLA_PERSISTENT_CACHE_PATH=path), "which is another program on disk"
+
+
+OWN = """
+    import torch, torch_xla
+    from xla_core.abi.operators import OpSpec, register_op
+
+    TEXT = "a price is negative: {value} cents, of at most {0}"
+
+    @torch.library.custom_op("test_faults::total", mutates_args=(), device_types="cpu")
+    def total(cents: torch.Tensor) -> torch.Tensor:
+        return cents.sum()
+
+    total.register_fake(lambda cents: cents.new_empty(()))
+
+    def lower(context, cents):
+        context.check(TEXT, cents < 0, -cents, 500)
+        return cents.sum()
+
+    register_op(OpSpec("test_faults::total", lower, faults=(TEXT,)))
+    print(total(torch.tensor([250, 99], device="xla")).item())
+    try:
+        print(total(torch.tensor([250, -99], device="xla")).item())
+    except RuntimeError as error:
+        print(error)
+    import torch_xla.debug.metrics as met
+    print(met.counter_value("UncachedCompile"))
+"""
+
+
+def test_a_row_has_faults_of_its_own(run: Run, tmp_path: Path) -> None:
+    first, second = (run(OWN, XLA_PERSISTENT_CACHE_PATH=str(tmp_path)).splitlines() for _ in range(2))
+    assert first[0] == "349" and first[1].startswith("a price is negative: 99 cents, of at most 500 (test_faults.total")
+    assert first[:2] == second[:2] and second[2] == "None", "a program from the disk knows the text, too"
+
+
+def test_texts_of_faults_are_named_by_a_row() -> None:
+    with pytest.raises(RegistrationError, match=r"OpSpec\.faults"):
+        made("nobody says this", jax.numpy.ones(1, bool), None, ())
+    with pytest.raises(RegistrationError, match="other fields"):
+        name_fault("too much: {amount}")

@@ -12,14 +12,13 @@ from pathlib import Path
 import torch
 
 from xla_debug import settings
-from xla_debug.core import graph, job
-from xla_debug.core import tensors as tensors_abi
+from xla_debug.core import graph, job, texts
 from xla_debug.graphs import drawing, graph_text
 from xla_debug.settings import GraphFormat
 
 
 def _text(tensors: Sequence[torch.Tensor]) -> str:
-    return graph.graph_text(graph.graph_of([getattr(tensor, "global_tensor", tensor) for tensor in tensors]))  # of an XLAShardedTensor
+    return texts.graph_text(graph.graph_of([getattr(tensor, "global_tensor", tensor) for tensor in tensors]))  # of an XLAShardedTensor
 
 
 def _dot(tensors: Sequence[torch.Tensor]) -> str:
@@ -30,7 +29,7 @@ def _dot(tensors: Sequence[torch.Tensor]) -> str:
 _WRITERS: dict[GraphFormat, tuple[str, Callable[[Sequence[torch.Tensor]], str]]] = {
     GraphFormat.TEXT: (".txt", _text),
     GraphFormat.DOT: (".dot", _dot),
-    GraphFormat.HLO: (".hlo", tensors_abi.hlo_text),
+    GraphFormat.HLO: (".hlo", texts.hlo_text),
 }
 _lock = threading.Lock()
 _counts: defaultdict[Path, Iterator[int]] = defaultdict(itertools.count)

@@ -1,4 +1,4 @@
-"""Read back the text of a program (`abi.graph.graph_text`): what it computes, from what, and which of the user's lines asked for it."""
+"""Read back the text of a program (`abi.texts.graph_text`): what it computes, from what, and which of the user's lines asked for it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch_xla
 from xla_debug import replica_output
-from xla_debug.core import events, tensors
+from xla_debug.core import events, texts
 from xla_debug.core import graph as graph_abi
 from xla_debug.graphs import drawing, graph_text
 from xla_debug.settings import SAVE_TENSORS_FILE, SAVE_TENSORS_FMT, GraphFormat
@@ -26,7 +26,7 @@ def install() -> None:
 def _saving(target: str, graph: graph_abi.Graph, executable: Callable[..., Any]) -> Callable[..., Any]:
     text: str | None = None
     # Of the program without lines: the same in every process, as long as the program is.
-    known_as = hashlib.sha256(graph_abi.graph_text(graph, lines=False).encode()).hexdigest()[:32]
+    known_as = hashlib.sha256(texts.graph_text(graph, lines=False).encode()).hexdigest()[:32]
 
     def run(*arguments: Any) -> Any:
         nonlocal text
@@ -47,5 +47,5 @@ def _text(graph: graph_abi.Graph, executable: Any, arguments: tuple[Any, ...]) -
         # One that was compiled here can be lowered again; one from the cache on disk shows what XLA made of it.
         return str(executable.lower(*arguments).as_text(dialect="hlo") if hasattr(executable, "lower") else executable.as_text())
     if form is GraphFormat.DOT:
-        return drawing.dot(graph_text.parse(graph_abi.graph_text(graph)))
-    return tensors.node_text(graph, torch_xla.real_devices()[0])
+        return drawing.dot(graph_text.parse(texts.graph_text(graph)))
+    return texts.node_text(graph, torch_xla.real_devices()[0])

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from xla_debug.core import collectives, events, graph, job, process
+from xla_debug.core import collectives, events, graph, job, process, texts
 from xla_debug.recording.listener import Listener
 from xla_debug.recording.memory import MemoryMonitor
 from xla_debug.recording.program_differences import KnownPrograms
@@ -109,7 +109,7 @@ class Collector(Listener):
     def _compiled(self, event: events.CompileEvent) -> None:
         difference = self._known.explain(event)
         # Before the lock, for which other threads' events would wait.
-        text = graph.graph_text(event.graph) if event.num_nodes < 2_000 else ""
+        text = texts.graph_text(event.graph) if event.num_nodes < 2_000 else ""
         with self._lock:
             if self._in_step_thread():
                 self._steps.notes.append(TimedEvent(Phase.COMPILE, event.start_s, event.duration_ns))

@@ -7,8 +7,7 @@ import functools
 import itertools
 
 from xla_debug import _compat
-from xla_debug.core import events
-from xla_debug.core import graph as graph_abi
+from xla_debug.core import events, texts
 from xla_debug.recording.program_differences import KnownPrograms
 
 
@@ -29,7 +28,7 @@ class _Writer:
     def write(self, event: events.CompileEvent) -> None:
         number = next(self._numbers)
         difference = dataclasses.asdict(self._known.explain(event))
-        _compat.write_to_trace_log(f"xla_program_{number}", graph_abi.graph_text(event.graph))
+        _compat.write_to_trace_log(f"xla_program_{number}", texts.graph_text(event.graph))
         _compat.write_to_trace_log(
             f"xla_compile_{number}",
             {

@@ -18,7 +18,7 @@ from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.signature import Signature
 from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement, Replicas
-from xla_core.ops.checks import Check, Fault
+from xla_core.ops.checks import Check
 from xla_core.ops.table import Context
 
 _OPERATORS = 4096
@@ -29,7 +29,7 @@ class _Operator:
     """One operation over arrays, compiled at its first call: results, and the values of the checks of data, whose kinds are `faults`."""
 
     call: Callable[..., tuple[list[Any], list[Any]]]
-    faults: list[tuple[Fault, tuple[int, int]]] = field(default_factory=list)
+    faults: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
 
 
 class Operators:

@@ -10,7 +10,7 @@ import numpy as np
 
 from xla_core.engine.graph.graph import Graph
 from xla_core.engine.graph.pending_graph import Recorder
-from xla_core.ops.checks import Fault, error_of
+from xla_core.ops.checks import error_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +56,4 @@ def _error(graph: Graph, word: list[int]) -> Exception:
     name = graph.entries[slot - 1][0].name  # type: ignore[index]
     line = graph.line(slot - 1)
     where = f" ({name}, recorded at {line})" if line else f" ({name})"
-    return error_of(Fault(fault), value, (numbers[0], numbers[1]), where)
+    return error_of(fault, value, (numbers[0], numbers[1]), where)

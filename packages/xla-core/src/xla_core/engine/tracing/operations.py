@@ -26,7 +26,7 @@ from xla_core.engine.tensor.record import define
 from xla_core.engine.tensor.tensor import wrap
 from xla_core.engine.tensor.values import value_of
 from xla_core.engine.tracing.bodies import Body, Feed, HostNumber
-from xla_core.ops.checks import Check, Fault
+from xla_core.ops.checks import Check
 from xla_core.ops.random.threefry import threefry2x32
 from xla_core.ops.table import Context
 
@@ -147,7 +147,7 @@ class Findings:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.made: list[tuple[Fault, tuple[int, int]]] = []
+        self.made: list[tuple[int, tuple[int, int]]] = []
 
     def collect(self) -> list[Check] | None:
         """A list for the checks of a body; None if nobody asks for them."""
