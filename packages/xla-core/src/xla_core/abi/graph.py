@@ -32,9 +32,9 @@ key on disk is that of what they made. After each pass a verifier asks that inpu
 and operations with side effects are what they were; PluginError names the pass and what is wrong, and nothing has run. Random operations
 keep their random inputs. Among processes every one must register the same passes.
 
-`graph_of` is the program that is pending, which it does not run; `texts` prints it. `capture_lines` keeps the line of each operation and not
-only of each signature, which costs. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a function
-around the executable.
+`graph_of` is the program that is pending, which it does not run; `texts` prints it. `capture_lines` keeps the line of each operation and
+not only of each signature, which costs. `register_build_scope` enters a context while a program is built, `register_wrapper` puts a
+function around the executable.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     >>> import torch_xla
     >>> from xla_core.abi.graph import graph_of
     >>> from xla_core.abi.texts import graph_text, hlo_text
-    >>> x = torch.ones(2, 3, device="xla") * 2
-    >>> "aten::mul" in graph_text(graph_of([x])), "multiply" in hlo_text([x])
+    >>> x = torch.rand(2, 3, device="xla").exp()
+    >>> "aten.exp" in graph_text(graph_of([x])), "exponential" in hlo_text([x])
     (True, True)
 
 * `graph_text` prints a `graph.Graph`, an operation a line; `lines=False` leaves the user's lines out, so that equal programs have equal
