@@ -78,7 +78,7 @@ _INTERNED: dict[tuple[tuple[int, ...], torch.dtype, bool], Aval] = {}
 def aval_of(shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> Aval:
     """The one Aval of `shape` and `dtype`; raises UnsupportedDtypeError for a dtype that XLA does not have."""
     key = (shape, dtype, manual)
-    found = _INTERNED.get(key)
-    if found is None:
-        found = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype, manual))
-    return found
+    aval = _INTERNED.get(key)
+    if aval is None:
+        aval = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype, manual))
+    return aval

@@ -87,7 +87,7 @@ def _parts(entries: Sequence[Entry], outs: Sequence[int], dead: Sequence[int]) -
             leaf_slots.append(slot)
             avals.append(aval)
         makers.append(maker)
-    given = tuple([avals[slot] for slot in outs])
+    out_avals = tuple([avals[slot] for slot in outs])
     return Parts(
         tuple(leaves),
         tuple(leaf_slots),
@@ -98,19 +98,19 @@ def _parts(entries: Sequence[Entry], outs: Sequence[int], dead: Sequence[int]) -
         tuple(signatures),
         tuple(avals),
         tuple(makers),
-        given,
-        _donated([leaves[number] for number in dead], dead, given),
+        out_avals,
+        _donated([leaves[index] for index in dead], dead, out_avals),
     )
 
 
-def _donated(avals: Sequence[Aval], numbers: Sequence[int], results: Sequence[Aval | None]) -> tuple[int, ...]:
-    wanted = Counter([(aval.shape, aval.physical) for aval in results if aval is not None])
+def _donated(avals: Sequence[Aval], indices: Sequence[int], results: Sequence[Aval | None]) -> tuple[int, ...]:
+    free = Counter([(aval.shape, aval.physical) for aval in results if aval is not None])
     donated = []
-    for number, aval in zip(numbers, avals, strict=True):
-        kind = (aval.shape, aval.physical)
-        if wanted[kind]:
-            wanted[kind] -= 1
-            donated.append(number)
+    for index, aval in zip(indices, avals, strict=True):
+        key = (aval.shape, aval.physical)
+        if free[key]:
+            free[key] -= 1
+            donated.append(index)
     return tuple(donated)
 
 
@@ -211,7 +211,7 @@ class Graph:
     def scheduled(self) -> set[int]:
         """Which of `numbers()` optimizers use: they may be others in the next step."""
         taken = {slot for _, (signature, *operands) in self.recorded() if signature.scheduled for slot in operands}
-        return {number for number, slot in enumerate(self.numbers()) if slot in taken}
+        return {index for index, slot in enumerate(self.numbers()) if slot in taken}
 
     def operation(self, slot: int) -> Operation:
         """The operation at a slot. Raises InternalError if none stands there."""

@@ -57,13 +57,13 @@ def no_value_error(value: Value) -> XlaError:
     """The error for using a value that has neither a buffer nor a place on the pending graph."""
     if isinstance(value.recorder.pending_graph, ForkedPendingGraph):
         return forked_error()
-    known: XlaError | None = getattr(value, "lost", None)
-    if isinstance(known, DonatedError):
-        return DonatedError(str(known))
+    reason: XlaError | None = getattr(value, "lost", None)
+    if isinstance(reason, DonatedError):
+        return DonatedError(str(reason))
     text = f"{value.aval} on {value.recorder.device} has no value"
-    if known is None:
+    if reason is None:
         return ExecutionError(f"{text}: the execution that should have computed it failed")
-    return type(known)(f"{text}: {known}")
+    return type(reason)(f"{text}: {reason}")
 
 
 def waits(value: Value) -> bool:
@@ -199,10 +199,10 @@ class PendingGraph:
         count = len(operation[0].outs)
         return last - first == (0 if count == 1 else count)
 
-    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
+    def add_scalar(self, scalar: ScalarInput, number: int | float) -> int:
         """The slot of a new host number."""
         slot = len(self.entries)
-        self.entries.append(kind)
+        self.entries.append(scalar)
         self.refs.append(NOBODY)
         self.input_data[slot] = number
         return slot
@@ -230,11 +230,11 @@ class PendingGraph:
         if not spec.steps:
             return slot
         key = (slot, spec)
-        found = self.reads.get(key)
-        if found is None:
+        view_slot = self.reads.get(key)
+        if view_slot is None:
             # Where slices begin are numbers of the program, not of the operation: one signature reads all of them.
-            found = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
-        return found
+            view_slot = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
+        return view_slot
 
     def write(self, slot: int, spec: Any, part: int) -> int:
         """The slot of the value at `slot` after the value at `part` was written through view `spec`."""
@@ -270,7 +270,7 @@ class ForkedPendingGraph(PendingGraph):
         """Raises ExecutionError, as all that records."""
         raise forked_error()
 
-    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
+    def add_scalar(self, scalar: ScalarInput, number: int | float) -> int:
         """Raises ExecutionError."""
         raise forked_error()
 

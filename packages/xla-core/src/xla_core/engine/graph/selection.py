@@ -88,17 +88,17 @@ def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
     """
     entries, refs = pending_graph.entries, pending_graph.refs
     leaves: list[Any] = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
-    return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
+    return tuple([index for index, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
 
 
 def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
     """The results, not computed yet, of those operations among `slots` that must not run twice, ascending."""
-    found = []
+    results = []
     for slot in slots:
         entry = pending_graph.entries[slot]
         if type(entry) is tuple and entry[0].has_side_effects:
-            found.extend([result for result in result_slots(pending_graph.entries, slot) if result not in pending_graph.input_data])
-    return found
+            results.extend([result for result in result_slots(pending_graph.entries, slot) if result not in pending_graph.input_data])
+    return results
 
 
 def wanted_outside(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:

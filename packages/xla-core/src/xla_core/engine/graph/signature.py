@@ -95,9 +95,9 @@ class Signature:
         """As `emit`, without a look at the results: those of the boundary of a manual region are not what is inferred for one device."""
         # Recording puts it last, behind all operands that arguments have.
         seed = operands.pop() if self.random else None
-        rest = iter(operands)
-        args = [fill(arg, rest) for arg in self.args]
-        kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
+        remaining = iter(operands)
+        args = [fill(arg, remaining) for arg in self.args]
+        kwargs = {name: fill(arg, remaining) for name, arg in self.kwargs.items()}
         out = tuple([None if aval is None else aval.struct for aval in self.inferred])
         context = Context(out, seed, checks, program.platform, program.mesh)
         result = self.lower(context, *args, **kwargs)
@@ -111,10 +111,10 @@ class Signature:
     def call_text(self, slots: Sequence[int]) -> str:
         """`aten.add.Tensor(%1, %2, alpha=2)` for a call with the operands at these slots."""
         names = iter([f"%{slot}" for slot in slots])
-        shown = [_argument_text(argument, names) for argument in self.args]
-        shown += [f"{name}={_argument_text(argument, names)}" for name, argument in self.kwargs.items()]
-        shown += [f"seed={name}" for name in names]
-        return f"{self.name}({', '.join(shown)})"
+        texts = [_argument_text(argument, names) for argument in self.args]
+        texts += [f"{name}={_argument_text(argument, names)}" for name, argument in self.kwargs.items()]
+        texts += [f"seed={name}" for name in names]
+        return f"{self.name}({', '.join(texts)})"
 
     def __repr__(self) -> str:
         return f"Signature({self.text()})"
@@ -157,11 +157,11 @@ def _check_and_cast(signature: Signature, results: list[Any]) -> list[Any]:
     if len(results) != len(signature.inferred):
         raise WrongResult(f"gave {len(results)} results where {len(signature.inferred)} were inferred")
     cast = []
-    for number, (result, aval, out) in enumerate(zip(results, signature.inferred, signature.outs, strict=True)):
+    for index, (result, aval, out) in enumerate(zip(results, signature.inferred, signature.outs, strict=True)):
         if (result is None) != (aval is None):
-            raise WrongResult(f"result {number} is {'missing' if result is None else 'unexpected'}")
+            raise WrongResult(f"result {index} is {'missing' if result is None else 'unexpected'}")
         if aval is not None and (result.shape != aval.shape or result.dtype != aval.physical):
-            raise WrongResult(f"result {number} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})")
+            raise WrongResult(f"result {index} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})")
         if result is not None and out is not None and result.dtype != out.physical:
             result = jax.lax.convert_element_type(result, out.physical)
         cast.append(result)

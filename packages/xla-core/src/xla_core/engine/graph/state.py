@@ -116,7 +116,7 @@ def _brought(entries: Sequence[Entry], operations: Sequence[int], may: Set[int])
     for slot in operations:
         for operand in _operands(entries[slot]):
             first_user.setdefault(operand, slot)
-    found: set[int] = set()
+    brought: set[int] = set()
     for slot in operations:
         first = slot
         while first - 1 in may and first <= first_user.get(first - 1, -1) <= slot:
@@ -125,8 +125,8 @@ def _brought(entries: Sequence[Entry], operations: Sequence[int], may: Set[int])
         begin = slot
         while begin > first and places.get(begin - 1, slot) < places.get(begin, slot):
             begin -= 1
-        found.update(range(begin, slot))
-    return found
+        brought.update(range(begin, slot))
+    return brought
 
 
 def _operands(entry: Entry) -> tuple[int, ...]:

@@ -11,14 +11,14 @@ from xla_core.engine.tensor.device_module import DeviceModule
 
 def _nested(stats: dict[str, int]) -> dict[str, Any]:
     """`{"a.b.c": 1}` as `{"a": {"b": {"c": 1}}}`, which torch makes flat again."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for name, value in stats.items():
         *path, last = name.split(".")
-        place = found
+        level = nested
         for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return found
+            level = level.setdefault(part, {})
+        level[last] = value
+    return nested
 
 
 def _exchange(index: int) -> int:

@@ -35,18 +35,18 @@ class _Casts:
 
     def get(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`weight` in `dtype`."""
-        shown = tensor_behind(weight)
-        if shown is None or shown._view is not None:
+        behind = tensor_behind(weight)
+        if behind is None or behind._view is not None:
             return weight.to(dtype)
-        now = shown._storage.value
+        value = behind._storage.value
         grad = torch.is_grad_enabled()
-        known: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
-        if known is not None and known[0] is now and known[1] is grad:
-            cast = known[2]()
+        entry: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
+        if entry is not None and entry[0] is value and entry[1] is grad:
+            cast = entry[2]()
             if cast is not None and cast.dtype is dtype:
                 return cast
         cast = weight.to(dtype)
-        self._known[weight] = (now, grad, weakref.ref(cast))
+        self._known[weight] = (value, grad, weakref.ref(cast))
         return cast
 
 
@@ -62,7 +62,7 @@ def _eligible(item: Any) -> bool:
 
 def _cast(item: Any, dtype: torch.dtype) -> Any:
     if isinstance(item, (list, tuple)):
-        return type(item)([_cast(one, dtype) for one in item])
+        return type(item)([_cast(element, dtype) for element in item])
     if not _eligible(item) or item.dtype is dtype:
         return item
     if item.is_leaf and item.requires_grad and item.dtype is torch.float32 and torch.is_autocast_cache_enabled():
@@ -86,8 +86,8 @@ def float32(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
 
 def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments in the widest of their floating dtypes."""
-    flat = [one for arg in (*args, *kwargs.values()) for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-    dtypes = [one.dtype for one in flat if _eligible(one)]
+    flat = [item for arg in (*args, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+    dtypes = [item.dtype for item in flat if _eligible(item)]
     if len(set(dtypes)) < 2:
         return args, kwargs
     common = dtypes[0]

@@ -23,16 +23,16 @@ aten = torch.ops.aten
 
 
 def _read(tensors: Sequence[Tensor], beside: Sequence[Tensor] = ()) -> list[Tensor]:
-    return read_many([value_of(one) for one in tensors], [value_of(one) for one in beside])  # type: ignore[arg-type]
+    return read_many([value_of(tensor) for tensor in tensors], [value_of(tensor) for tensor in beside])  # type: ignore[arg-type]
 
 
-def _cut(padded: Sequence[Tensor], number: Tensor, dim: int = 0) -> list[Tensor]:
+def _cut(padded: Sequence[Tensor], count: Tensor, dim: int = 0) -> list[Tensor]:
     """The first `number` slices of each tensor along `dim`, after one execution that computes all of them."""
-    length = int(_read([number], padded)[0])
-    cut = [aten.slice.Tensor(whole, dim, 0, length) for whole in padded]
+    length = int(_read([count], padded)[0])
+    cut = [aten.slice.Tensor(tensor, dim, 0, length) for tensor in padded]
     # A small part is a view, which is read without another program; a large one must not keep the whole alive.
     return [
-        part if whole.nbytes <= CUT_BYTES or part.shape == whole.shape else part.clone() for part, whole in zip(cut, padded, strict=True)
+        part if tensor.nbytes <= CUT_BYTES or part.shape == tensor.shape else part.clone() for part, tensor in zip(cut, padded, strict=True)
     ]
 
 
@@ -69,18 +69,18 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """Advanced indexing with masks among the indices."""
-    if any(one is not None and one.dtype is torch.uint8 for one in indices):
+    if any(tensor is not None and tensor.dtype is torch.uint8 for tensor in indices):
         warnings.warn("indexing with dtype torch.uint8 is deprecated: use dtype torch.bool", UserWarning, stacklevel=2)
-    given = [place for place, one in enumerate(indices) if one is not None]
-    if len(given) == 1:
-        return _by_mask(x, given[0], indices[given[0]])  # type: ignore[arg-type]
+    present = [dim for dim, tensor in enumerate(indices) if tensor is not None]
+    if len(present) == 1:
+        return _by_mask(x, present[0], indices[present[0]])  # type: ignore[arg-type]
     positions: list[Tensor | None] = []
-    for one in indices:
-        if one is None or one.dtype not in (torch.bool, torch.uint8):
-            positions.append(one)
+    for tensor in indices:
+        if tensor is None or tensor.dtype not in (torch.bool, torch.uint8):
+            positions.append(tensor)
         else:
-            _check_mask(x, one, len(positions))
-            positions.extend(aten.unbind.int(nonzero(one), 1))
+            _check_mask(x, tensor, len(positions))
+            positions.extend(aten.unbind.int(nonzero(tensor), 1))
     result: Tensor = aten.index.Tensor(x, positions)
     return result
 
@@ -135,7 +135,7 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     if output_size is None:
         # Their sum stands first, so that it and the smallest are results of one read.
         counts = aten.cat([aten.view(aten.sum(repeats), [1]), repeats.new_zeros(1), repeats])
-        output_size, low = (int(number) for number in _read([aten.select.int(counts, 0, 0), aten.amin(counts)]))
+        output_size, low = (int(scalar) for scalar in _read([aten.select.int(counts, 0, 0), aten.amin(counts)]))
         if low < 0:
             raise RuntimeError(f"repeats can not be negative, found {low}")
     result: Tensor = aten.repeat_interleave.Tensor(repeats, output_size=output_size)
@@ -147,8 +147,8 @@ def _groups(rows: Tensor, places: Tensor | None, inverse: bool, counts: bool) ->
 
     places: where row i stood before it was sorted, to which inverse numbers go back.
     """
-    number = rows.shape[0]
-    changes = aten.any.dim(aten.ne.Tensor(aten.slice.Tensor(rows, 0, 1), aten.slice.Tensor(rows, 0, 0, number - 1)), 1)
+    length = rows.shape[0]
+    changes = aten.any.dim(aten.ne.Tensor(aten.slice.Tensor(rows, 0, 1), aten.slice.Tensor(rows, 0, 0, length - 1)), 1)
     first = aten.cat([rows.new_ones(1, dtype=torch.bool), changes])
     run = aten.sub.Scalar(aten.cumsum(first, 0), 1)
     padded = [aten.index_select(rows, 0, _places(first))]
@@ -166,8 +166,8 @@ def _unique_elements(x: Tensor, ordered: bool, inverse: bool, counts: bool) -> t
     flat, places = _flat(x), None
     if ordered:
         flat, places = aten.sort.stable(flat, stable=True)
-    found, back, lengths = _groups(aten.unsqueeze(flat, 1), places, inverse, counts)
-    return aten.view(found, [-1]), aten.view(back, x.shape) if inverse else back, lengths
+    elements, back, lengths = _groups(aten.unsqueeze(flat, 1), places, inverse, counts)
+    return aten.view(elements, [-1]), aten.view(back, x.shape) if inverse else back, lengths
 
 
 def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,9 +186,9 @@ def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bo
     if ordered:
         places = torch.ops.xla_core.lexsort(rows)
         rows = aten.index_select(rows, 0, places)
-    found, back, lengths = _groups(rows, places, inverse, counts)
+    unique_rows, back, lengths = _groups(rows, places, inverse, counts)
     back_again = [*range(1, dim + 1), 0, *range(dim + 1, x.dim())]
-    return aten.permute(aten.view(found, [-1, *shape[1:]]), back_again).clone(), back, lengths
+    return aten.permute(aten.view(unique_rows, [-1, *shape[1:]]), back_again).clone(), back, lengths
 
 
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:

@@ -127,8 +127,8 @@ class DeviceModule(types.ModuleType):
         if not client.started():
             return {}
         use = memory_use(client.recorder_of(device))
-        kinds = ("allocated_bytes", "active_bytes", "reserved_bytes")
-        return {f"{kind}.all.{name}": value for kind in kinds for name, value in (("current", use.used), ("peak", use.peak))}
+        counters = ("allocated_bytes", "active_bytes", "reserved_bytes")
+        return {f"{counter}.all.{name}": value for counter in counters for name, value in (("current", use.used), ("peak", use.peak))}
 
     def memory_allocated(self, device: Any = None) -> int:
         """Bytes in use."""

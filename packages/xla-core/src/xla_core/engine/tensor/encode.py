@@ -67,16 +67,16 @@ class Call:
         self.count = 0
         self.packed = 0  # calls whose results were made by `wrap`
         arguments = func._schema.arguments
-        places = {number for number, argument in enumerate(arguments) if argument.name in spec.scalars}
+        places = {index for index, argument in enumerate(arguments) if argument.name in spec.scalars}
         self.scalars: frozenset[int | str] = frozenset(places | spec.scalars)
-        found = calling(func)
-        self.mutated = found.mutated
+        convention = calling(func)
+        self.mutated = convention.mutated
         # Random fills check their numbers at each call; dropout does so in Python before it comes here.
-        self.checked = spec.random and bool(spec.scalars) and bool(found.mutated)
-        self.fresh = found.fresh
+        self.checked = spec.random and bool(spec.scalars) and bool(convention.mutated)
+        self.fresh = convention.fresh
         # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
         self.exponent = "exponent" in spec.scalars
-        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(found.mutated) or spec.on_lists))
+        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(convention.mutated) or spec.on_lists))
         self.float_scalar = FLOAT_INPUT if self.eager_inputs else FLOAT_FIXED
 
     def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -95,14 +95,14 @@ _REMEMBERED = 8192
 _Found = TypeVar("_Found")
 
 
-def remember(known: dict[Any, Any], key: Any, found: _Found) -> _Found:
+def remember(cache: dict[Any, Any], key: Any, result: _Found) -> _Found:
     """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes).
 
     Gives what is kept: if two threads work it out at once, one object for both, since programs compare by identity.
     """
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    kept: _Found = known.setdefault(key, found)
+    if len(cache) >= _REMEMBERED:
+        cache.clear()
+    kept: _Found = cache.setdefault(key, result)
     return kept
 
 
@@ -117,15 +117,15 @@ def two_devices(first: Recorder, second: Recorder) -> DeviceMismatchError:
 def recorder_among(args: Any) -> Recorder | None:
     """The recorder of the first xla tensor in `args`, looking into lists."""
     for arg in args:
-        kind = type(arg)
-        if kind is list or kind is tuple:
+        cls = type(arg)
+        if cls is list or cls is tuple:
             recorder = recorder_among(arg)
             if recorder is not None:
                 return recorder
         else:
-            found = tensor_behind(arg)
-            if found is not None:
-                return found._storage.value.recorder
+            behind = tensor_behind(arg)
+            if behind is not None:
+                return behind._storage.value.recorder
     return None
 
 
@@ -201,9 +201,9 @@ class _Encoder:
 
     def other_tensor(self, tensor: torch.Tensor) -> None:
         """One of a type of torch's users; or on the CPU: of no dimensions it is a number with a dtype, a larger one is an error."""
-        found = tensor_behind(tensor)
-        if found is not None:
-            self.items((found,), False)
+        behind = tensor_behind(tensor)
+        if behind is not None:
+            self.items((behind,), False)
             return
         aval = aval_of((), tensor.dtype)
         kind = ScalarKind.FLOAT if tensor.dtype.is_floating_point else ScalarKind.INT

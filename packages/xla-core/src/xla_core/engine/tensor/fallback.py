@@ -47,7 +47,7 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
                 raise mixed(item)
     recorders = {tensor._storage.value.recorder for tensor in tensors}
     if len(recorders) > 1:
-        names = " and ".join(sorted(str(one.device) for one in recorders))
+        names = " and ".join(sorted(str(owner.device) for owner in recorders))
         raise DeviceMismatchError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
     target = next(iter(recorders), None) or recorder or current_recorder()
     # By identity: an argument that is given twice is one tensor on the CPU, too.
@@ -83,9 +83,9 @@ def _back(
     names = [argument.name for argument in func._schema.arguments]
     same: dict[int, Any] = {}
     for name in calling(func).mutated:
-        place = names.index(name)
-        mine: Any = args[place] if place < len(args) else kwargs.get(name)
-        theirs: Any = host_args[place] if place < len(host_args) else host_kwargs.get(name)
+        index = names.index(name)
+        mine: Any = args[index] if index < len(args) else kwargs.get(name)
+        theirs: Any = host_args[index] if index < len(host_args) else host_kwargs.get(name)
         pairs = zip(mine, theirs, strict=True) if isinstance(mine, (list, tuple)) else [(mine, theirs)]
         for tensor, host in pairs:
             if type(tensor) is XLATensor:

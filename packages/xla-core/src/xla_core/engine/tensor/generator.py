@@ -28,11 +28,11 @@ class XLAGenerator(private_torch.CppGenerator):  # type: ignore[misc]
 
     def __new__(cls, device: Any) -> XLAGenerator:
         """A generator for `device`, seeded as torch seeds new ones."""
-        made: XLAGenerator = super().__new__(cls)
-        made._device = torch.device(device)
-        _alive[made._cdata] = made
-        made.manual_seed(_DEFAULT_SEED)
-        return made
+        generator: XLAGenerator = super().__new__(cls)
+        generator._device = torch.device(device)
+        _alive[generator._cdata] = generator
+        generator.manual_seed(_DEFAULT_SEED)
+        return generator
 
     def __init__(self, device: Any) -> None:
         """`__new__` has done it."""
@@ -97,16 +97,16 @@ def _restored(device: str, initial: int, state: torch.Tensor) -> XLAGenerator:
     return XLAGenerator(device).manual_seed(initial).set_state(state)
 
 
-def generator_for(given: Any, recorder: Recorder) -> XLAGenerator:
+def generator_for(argument: Any, recorder: Recorder) -> XLAGenerator:
     """The generator that a kernel was given. Raises RuntimeError for one of another device."""
-    found = _alive.get(given._cdata)
-    if found is None:
+    generator = _alive.get(argument._cdata)
+    if generator is None:
         raise RuntimeError(
-            f"Expected a 'xla' device type for generator but found '{given.device.type}': make one with torch.Generator(device='xla')"
+            f"Expected a 'xla' device type for generator but found '{argument.device.type}': make one with torch.Generator(device='xla')"
         )
-    if found.device != recorder.device:
-        raise RuntimeError(f"Expected a '{recorder.device}' generator device but found '{found.device}': make one for that device")
-    return found
+    if generator.device != recorder.device:
+        raise RuntimeError(f"Expected a '{recorder.device}' generator device but found '{generator.device}': make one for that device")
+    return generator
 
 
 def register() -> None:

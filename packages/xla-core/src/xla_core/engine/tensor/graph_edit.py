@@ -66,8 +66,8 @@ def insert_before(graph: GraphView, operation: Operation, target: str, *args: An
         raise GraphEditError(f"{target} draws random numbers: a program has no more random inputs than were recorded")
     count = len(signature.outs)
     new: list[Entry] = [(signature, *slots), *[None] * (0 if count == 1 else count)]
-    made = _renumbered(graph, operation.slot, 0, new)
-    return made, made.operation(operation.slot)
+    edited = _renumbered(graph, operation.slot, 0, new)
+    return edited, edited.operation(operation.slot)
 
 
 def remove(graph: GraphView, operation: Operation, instead: Operand | None = None) -> Graph:
@@ -111,7 +111,7 @@ def _shown(avals: Sequence[Aval | None]) -> str:
     return ", ".join(map(str, avals))
 
 
-def _call(graph: Graph, place: Operation, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[int]]:
+def _call(graph: Graph, operation: Operation, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[int]]:
     """The signature of an operation that stands at `place`, and the slots that it takes, without the random input."""
     func = overload_named(target)
     spec = TABLE.get(target)
@@ -125,26 +125,33 @@ def _call(graph: Graph, place: Operation, target: str, args: tuple[Any, ...], kw
     slots = []
     for name, value in named:
         for operand in (leaf for leaf in tree_leaves(value) if isinstance(leaf, Operand)):
-            _check_operand(graph, place, spec, name, operand)
+            _check_operand(graph, operation, spec, name, operand)
             slots.append(operand.slot)
     avals = [graph.parts.avals[slot] for slot in slots]
-    given, named_stand_ins = tree_map(lambda leaf: _stand_in(graph, leaf), (args, kwargs))
-    result = abstract_result(func, spec, given, named_stand_ins)
+    stand_ins, named_stand_ins = tree_map(lambda leaf: _stand_in(graph, leaf), (args, kwargs))
+    result = abstract_result(func, spec, stand_ins, named_stand_ins)
     if result is NotImplemented:
         raise GraphEditError(f"the shape of what {target} gives depends on data")
     manual = any(aval is not None and aval.manual for aval in avals)
     inferred = tuple(result_aval(item, manual) for item in tree_flatten(result)[0])
     placeholders = tuple(_placeholder(value) for value in args)
     placeholders_by_name = {name: _placeholder(value) for name, value in kwargs.items()}
-    made = Signature(
-        dotted_name(func), spec.lower, placeholders, placeholders_by_name, inferred, random=spec.random, line=place.line, target=spec.name
+    signature = Signature(
+        dotted_name(func),
+        spec.lower,
+        placeholders,
+        placeholders_by_name,
+        inferred,
+        random=spec.random,
+        line=operation.line,
+        target=spec.name,
     )
-    return made, slots
+    return signature, slots
 
 
-def _check_operand(graph: Graph, place: Operation, spec: OpSpec, name: str, operand: Operand) -> None:
-    if not 0 <= operand.slot < place.slot:
-        raise GraphEditError(f"%{operand.slot} is not computed before %{place.slot}, where {spec.name} is to take it")
+def _check_operand(graph: Graph, operation: Operation, spec: OpSpec, name: str, operand: Operand) -> None:
+    if not 0 <= operand.slot < operation.slot:
+        raise GraphEditError(f"%{operand.slot} is not computed before %{operation.slot}, where {spec.name} is to take it")
     if graph.operand(operand.slot) != operand:
         raise GraphEditError(f"%{operand.slot} is no {operand.text} in this graph: look it up again")
     if operand.shape is None and (operand.text == "none" or name not in spec.scalars):
@@ -181,6 +188,6 @@ def _renumbered(graph: Graph, at: int, dropped: int, new: list[Entry], instead: 
             return slot
         return slot + shift if slot >= at + dropped or instead is None else instead
 
-    rest = [(entry[0], *map(moved, entry[1:])) if type(entry) is tuple else entry for entry in graph.entries[at + dropped :]]
+    tail = [(entry[0], *map(moved, entry[1:])) if type(entry) is tuple else entry for entry in graph.entries[at + dropped :]]
     lines = {moved(slot): line for slot, line in graph.lines.items() if not at <= slot < at + dropped}
-    return Graph((*graph.entries[:at], *new, *rest), tuple(map(moved, graph.outs)), graph.dead, lines)
+    return Graph((*graph.entries[:at], *new, *tail), tuple(map(moved, graph.outs)), graph.dead, lines)

@@ -47,15 +47,15 @@ def other_arguments(
     """The arguments with the indices and masks that are on the CPU taken to the device; None if that is not what `error` was about."""
     if not isinstance(error, DeviceMismatchError):
         return None
-    on_device = next((found for found in map(tensor_behind, (*args, *kwargs.values())) if found is not None), None)
+    on_device = next((tensor for tensor in map(tensor_behind, (*args, *kwargs.values())) if tensor is not None), None)
     if on_device is None:
         return None
     recorder = on_device._storage.value.recorder
     names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    moved = {name: wrap(upload(arg, recorder)) for name, arg in given.items() if name in _PLACES and _on_the_host(arg)}
-    given |= moved
-    return (tuple(given[name] for name in names[: len(args)]), {name: given[name] for name in kwargs}) if moved else None
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    moved = {name: wrap(upload(arg, recorder)) for name, arg in arguments.items() if name in _PLACES and _on_the_host(arg)}
+    arguments |= moved
+    return (tuple(arguments[name] for name in names[: len(args)]), {name: arguments[name] for name in kwargs}) if moved else None
 
 
 def _on_the_host(arg: Any) -> bool:

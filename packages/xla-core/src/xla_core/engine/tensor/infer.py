@@ -61,16 +61,16 @@ def _signature(
     flat, tree = tree_flatten(result)
     manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
     inferred = tuple(result_aval(item, manual) for item in flat)
-    held, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
+    stored, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
     if targets is not None:
-        held = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
+        stored = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
     return Signature(
         call.name,
         call.spec.lower,
-        tuple(_placeholder(arg, place in call.scalars, call.exponent) for place, arg in enumerate(args)),
+        tuple(_placeholder(arg, index in call.scalars, call.exponent) for index, arg in enumerate(args)),
         {name: _placeholder(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
         inferred,
-        held,
+        stored,
         call.spec.random,
         user_line(),
         pack,
@@ -99,15 +99,15 @@ def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
     if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in result):
         return wrap_all  # a list will do for a tuple: torch unpacks either
     if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in _flat(result)):
-        places: list[int | slice] = []
+        parts: list[int | slice] = []
         end = 0
         for item in result:
             start, end = end, end + (1 if isinstance(item, torch.Tensor) else len(item))
-            places.append(start if isinstance(item, torch.Tensor) else slice(start, end))
+            parts.append(start if isinstance(item, torch.Tensor) else slice(start, end))
 
         def pack_lists(values: list[Any]) -> Any:
             tensors = wrap_all(values)
-            return [tensors[place] for place in places]
+            return [tensors[part] for part in parts]
 
         return pack_lists
 

@@ -39,9 +39,9 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
 
 def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
     """What `tensor` shows, computed if it is pending, and its buffer as it is on the devices, with padding, from now on kept."""
-    found = ours(tensor)
-    resharding.reshard_one(found._storage)
-    value = value_of(found)
+    behind = ours(tensor)
+    resharding.reshard_one(behind._storage)
+    value = value_of(behind)
     # In one go: a sync of another thread in between could donate the buffer that is given away.
     with value.recorder.lock:
         compute([value])
@@ -90,12 +90,12 @@ def _recorder_holding(buffer: jax.Array) -> Recorder:
     if buffer.sharding.device_set == running.placements[0].sharding.device_set:
         return running.recorders[0]
     devices = running.devices
-    found = list(buffer.devices())
-    if len(found) != 1 or found[0] not in devices:
+    holding = list(buffer.devices())
+    if len(holding) != 1 or holding[0] not in devices:
         raise DeviceMismatchError(
-            f"the array lives on {found}, not on one of this process's xla devices {list(devices)}: device_put it there first"
+            f"the array lives on {holding}, not on one of this process's xla devices {list(devices)}: device_put it there first"
         )
-    return running.recorders[0 if running.placements[0].is_mesh else devices.index(found[0])]
+    return running.recorders[0 if running.placements[0].is_mesh else devices.index(holding[0])]
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
@@ -118,8 +118,8 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
     with recorder.lock:
         # Slots are those of now: another thread may sync, or drop what is dead.
         pending_graph = recorder.pending_graph
-        wanted = live_values(pending_graph) if values is None else [value for value in values if value.buffer is None]
-        return cut(pending_graph, wanted)[0]
+        results = live_values(pending_graph) if values is None else [value for value in values if value.buffer is None]
+        return cut(pending_graph, results)[0]
 
 
 def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:
@@ -137,8 +137,8 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def alias_key(tensor: torch.Tensor) -> Hashable:
     """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
-    found = ours(tensor)
-    return id(found._storage), found._view
+    behind = ours(tensor)
+    return id(behind._storage), behind._view
 
 
 def view_function(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -146,8 +146,8 @@ def view_function(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor
 
     That function raises ValueError unless the other data has the same shape and dtype as a whole. Views that it gives have no history.
     """
-    found = ours(tensor)
-    spec, aval = found._view, found._storage.value.aval
+    behind = ours(tensor)
+    spec, aval = behind._view, behind._storage.value.aval
 
     def view(other: torch.Tensor) -> torch.Tensor:
         storage = ours(other)._storage

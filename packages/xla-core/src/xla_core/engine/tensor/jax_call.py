@@ -49,8 +49,8 @@ class _Call:
     tree: Any
 
     def __call__(self, *arrays: Any) -> Any:
-        rest = iter(arrays)
-        args, kwargs = jax.tree.unflatten(self.tree, [next(rest) if leaf is _OPERAND else leaf for leaf in self.leaves])
+        operands = iter(arrays)
+        args, kwargs = jax.tree.unflatten(self.tree, [next(operands) if leaf is _OPERAND else leaf for leaf in self.leaves])
         return self.function(*args, **kwargs)
 
     @property
@@ -135,30 +135,30 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
 
 def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, _is_manual(tensor)) for tensor in tensors)
-    users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
-    key = (call.key, avals, users, *[getattr(jax.config, name) for name in _SETTINGS])
-    found = _traced.get(key)
-    if found is None:
-        wide = users or any(aval.physical.itemsize >= (16 if aval.dtype.is_complex else 8) for aval in avals)
+    x64 = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
+    key = (call.key, avals, x64, *[getattr(jax.config, name) for name in _SETTINGS])
+    traced = _traced.get(key)
+    if traced is None:
+        wide = x64 or any(aval.physical.itemsize >= (16 if aval.dtype.is_complex else 8) for aval in avals)
         with jax.enable_x64(wide):
             closed, shapes = jax.make_jaxpr(call, return_shape=True)(*[aval.struct for aval in avals])
         results, tree = jax.tree.flatten(shapes)
-        inferred = tuple(_result(one, avals) for one in results)
-        found = _Traced(_signature(call.name, closed, avals, inferred), tree)
-        found = remember(_traced, key, found)
-    return found
+        inferred = tuple(_result(struct, avals) for struct in results)
+        traced = _Traced(_signature(call.name, closed, avals, inferred), tree)
+        traced = remember(_traced, key, traced)
+    return traced
 
 
 def _is_manual(tensor: Any) -> bool:
-    found = holder_of(tensor)
-    return found is not None and found._storage.value.aval.manual
+    behind = holder_of(tensor)
+    return behind is not None and behind._storage.value.aval.manual
 
 
 def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
     """The torch aval of a result: where the device computes in another dtype, that of an operand which is held in it."""
     natural = torch_dtype(np.dtype(struct.dtype))
-    held = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
-    return aval_of(tuple(struct.shape), natural if held is None else held, any(aval.manual for aval in avals))
+    dtype = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
+    return aval_of(tuple(struct.shape), natural if dtype is None else dtype, any(aval.manual for aval in avals))
 
 
 def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[Aval, ...]) -> Signature:
@@ -170,16 +170,16 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[
     if _ADDRESS.search(written):
         digest.update(str(next(_nameless)).encode())
     text = f"jax.{name}.{digest.hexdigest()[:32]}"
-    found = _signatures.get(text)
-    if found is None:
+    signature = _signatures.get(text)
+    if signature is None:
         run = jaxpr_as_fun(closed)
 
         def lower(context: Context, *arrays: Any) -> list[Any]:
-            return [jax.numpy.asarray(one, out.dtype) for one, out in zip(run(*arrays), context.out, strict=True) if out is not None]
+            return [jax.numpy.asarray(array, out.dtype) for array, out in zip(run(*arrays), context.out, strict=True) if out is not None]
 
-        found = Signature(text, lower, (PLACEHOLDER,) * len(avals), {}, inferred, line=user_line(), pack=_listed)
-        found = remember(_signatures, text, found)
-    return found
+        signature = Signature(text, lower, (PLACEHOLDER,) * len(avals), {}, inferred, line=user_line(), pack=_listed)
+        signature = remember(_signatures, text, signature)
+    return signature
 
 
 def _unwritten(part: Any) -> Iterator[bytes]:
@@ -195,9 +195,9 @@ def _unwritten(part: Any) -> Iterator[bytes]:
     elif isinstance(part, Exported):
         yield bytes(part.mlir_module_serialized)
     elif dataclasses.is_dataclass(part) and not isinstance(part, type):  # such as the blocks of a Pallas kernel
-        held = [getattr(part, field.name) for field in dataclasses.fields(part)]
-        yield _ADDRESS.sub(" at ", repr(held)).encode()
-        yield from _unwritten(held)
+        values = [getattr(part, field.name) for field in dataclasses.fields(part)]
+        yield _ADDRESS.sub(" at ", repr(values)).encode()
+        yield from _unwritten(values)
     elif isinstance(part, (np.ndarray, jax.Array)):
         random = isinstance(part, jax.Array) and jax.numpy.issubdtype(part.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(part) if random else part)
@@ -221,14 +221,14 @@ def _recorded(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor
             if value.recorder is not recorder:
                 raise two_devices(recorder, value.recorder)
         pending_graph = recorder.pending_graph
-        made = [
+        results = [
             value
             for value in define(recorder, pending_graph, signature, [None, *[pending_graph.adopt(value) for value in values]])
             if value is not None
         ]
     if len(pending_graph.entries) > pending_graph.limit:
-        relieve(recorder, made)
-    return _listed(made)
+        relieve(recorder, results)
+    return _listed(results)
 
 
 def _is_inexact(dtype: Any) -> bool:
@@ -243,7 +243,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _record(traced.signature, tensors)
-        ctx.mark_non_differentiable(*[one for one in results if not _may_have_gradient(one)])
+        ctx.mark_non_differentiable(*[result for result in results if not _may_have_gradient(result)])
         return tuple(results)
 
     @staticmethod
@@ -263,7 +263,7 @@ class _Transformed(torch.autograd.Function):
         ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
-        ctx.mark_non_differentiable(*[one for one in output if not _may_have_gradient(one)])
+        ctx.mark_non_differentiable(*[result for result in output if not _may_have_gradient(result)])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
@@ -272,11 +272,11 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
-        moved = tuple(place for place, tangent in enumerate(tangents) if tangent is not None)
+        moved = tuple(index for index, tangent in enumerate(tangents) if tangent is not None)
         push = _Changed("jvp", ctx.call, moved, _jvp)
-        found = iter(_flat_call(push, (*tensors, *[tangent for tangent in tangents if tangent is not None])))
+        pushed = iter(_flat_call(push, (*tensors, *[tangent for tangent in tangents if tangent is not None])))
         shapes = jax.tree.leaves(_called(ctx.call, list(tensors)))
-        return tuple(next(found) if _may_have_gradient(one) else None for one in shapes)
+        return tuple(next(pushed) if _may_have_gradient(result) else None for result in shapes)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: _Call, *tensors: torch.Tensor) -> Any:
@@ -290,11 +290,11 @@ def _may_have_gradient(tensor: torch.Tensor) -> bool:
 
 def _gradients(call: _Call, tensors: Sequence[Any], needed: Sequence[bool], cotangents: Sequence[torch.Tensor]) -> list[Any]:
     """The gradient of a call for each of its tensors; None where none is needed."""
-    wanted = tuple(place for place, one in enumerate(needed) if one)
-    inexact = [one for one in cotangents if _may_have_gradient(one)]
-    operands = (*tensors, *[one.conj().resolve_conj() if one.dtype.is_complex else one for one in inexact])
-    found = iter(_flat_call(_Changed("backward", call, wanted, _pull), operands))
-    grads = [next(found) if place in wanted else None for place in range(len(tensors))]
+    indices = tuple(index for index, needs in enumerate(needed) if needs)
+    inexact = [cotangent for cotangent in cotangents if _may_have_gradient(cotangent)]
+    operands = (*tensors, *[cotangent.conj().resolve_conj() if cotangent.dtype.is_complex else cotangent for cotangent in inexact])
+    gradients = iter(_flat_call(_Changed("backward", call, indices, _pull), operands))
+    grads = [next(gradients) if index in indices else None for index in range(len(tensors))]
     return [grad.conj().resolve_conj() if grad is not None and grad.dtype.is_complex else grad for grad in grads]
 
 
@@ -331,9 +331,9 @@ class _Changed:
 
         def run(*chosen: Any) -> list[Any]:
             arrays = list(inputs)
-            for place, array in zip(self.places, chosen, strict=True):
-                arrays[cast(int, place)] = array
-            return [one for one in self.leaves(*arrays) if _is_inexact(one.dtype)]
+            for index, array in zip(self.places, chosen, strict=True):
+                arrays[cast(int, index)] = array
+            return [result for result in self.leaves(*arrays) if _is_inexact(result.dtype)]
 
         return run
 
@@ -342,7 +342,7 @@ def _pull(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
     """The gradients of the call's operands at `places`. arrays: all its operands, then cotangents of its inexact results."""
     operands = sum(leaf is _OPERAND for leaf in changed.call.leaves)
     inputs, cotangents = arrays[:operands], arrays[operands:]
-    _, pull = jax.vjp(changed.part(inputs), *[inputs[cast(int, place)] for place in changed.places])
+    _, pull = jax.vjp(changed.part(inputs), *[inputs[cast(int, index)] for index in changed.places])
     return list(pull(list(cotangents)))
 
 
@@ -350,7 +350,7 @@ def _jvp(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
     """The tangents of inexact results. arrays: all operands, then tangents of those at `places`."""
     operands = sum(leaf is _OPERAND for leaf in changed.call.leaves)
     inputs, tangents = arrays[:operands], arrays[operands:]
-    return list(jax.jvp(changed.part(inputs), [inputs[cast(int, place)] for place in changed.places], list(tangents))[1])
+    return list(jax.jvp(changed.part(inputs), [inputs[cast(int, index)] for index in changed.places], list(tangents))[1])
 
 
 def _vmap(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:

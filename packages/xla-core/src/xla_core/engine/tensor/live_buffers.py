@@ -28,7 +28,7 @@ def live_tensors() -> list[XLATensor]:
 
     Asks the garbage collector: milliseconds in a large program.
     """
-    return [found for found in gc.get_objects() if type(found) is XLATensor]
+    return [tensor for tensor in gc.get_objects() if type(tensor) is XLATensor]
 
 
 def live_buffers() -> list[LiveBuffer]:
@@ -39,25 +39,25 @@ def live_buffers() -> list[LiveBuffer]:
     hidden: set[int] = set()  # behind parameters, which are named in their place
     for thing in things:
         if isinstance(thing, torch.Tensor):
-            shown = tensor_behind(thing)
-            if shown is not None:
-                holders.setdefault(id(shown._storage.value), []).append(thing)
-                if shown is not thing:
-                    hidden.add(id(shown))
-    found: dict[int, LiveBuffer] = {}
+            behind = tensor_behind(thing)
+            if behind is not None:
+                holders.setdefault(id(behind._storage.value), []).append(thing)
+                if behind is not thing:
+                    hidden.add(id(behind))
+    buffers: dict[int, LiveBuffer] = {}
     for value in things:
         buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
         if isinstance(buffer, jax.Array) and not buffer.is_deleted():  # no placeholder
             tensors = tuple(tensor for tensor in holders.get(id(value), ()) if id(tensor) not in hidden)
-            before = found.get(id(buffer))
-            held = tensors if before is None else before.tensors + tensors
-            found[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, held)
-    return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)
+            before = buffers.get(id(buffer))
+            showing = tensors if before is None else before.tensors + tensors
+            buffers[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, showing)
+    return sorted(buffers.values(), key=lambda buffer: -buffer.array.nbytes)
 
 
-def _kinds_of(kind: type) -> Iterator[type]:
+def _kinds_of(cls: type) -> Iterator[type]:
     """A class and all below it."""
-    yield kind
-    subclasses: list[type] = type.__subclasses__(kind)
+    yield cls
+    subclasses: list[type] = type.__subclasses__(cls)
     for below in subclasses:
         yield from _kinds_of(below)

@@ -43,9 +43,9 @@ def _restore(storage: Any, location: str) -> Any:
 def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.set_(storage, offset, size, stride)`, for the storages of xla tensors and those that torch.load restores."""
     tensor, storage, *window = args
-    shown = storage.behind() if isinstance(storage, SharedStorage) else None
-    if shown is not None:
-        set_data(tensor, _over(shown, tensor.dtype, window))
+    source = storage.behind() if isinstance(storage, SharedStorage) else None
+    if source is not None:
+        set_data(tensor, _over(source, tensor.dtype, window))
         return tensor
     if not isinstance(storage, HostStorage):
         raise UnsupportedOperationError("set_ over a storage needs host memory, which xla tensors do not have: copy the values with copy_")

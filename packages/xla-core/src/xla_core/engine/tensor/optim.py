@@ -104,16 +104,16 @@ def _alike(written: list[list[Tensor]], grads: list[Tensor]) -> bool:
         if behind is None:
             return False
         if tensors is grads:
-            held = [each._storage.value.aval if each._view is None else each._view.aval for each in behind]
+            listed = [tensor._storage.value.aval if tensor._view is None else tensor._view.aval for tensor in behind]
         else:
-            if any([each._view for each in behind]):
+            if any([tensor._view for tensor in behind]):
                 return False
-            found = [each._storage for each in behind]
-            storages += found
-            held = [storage.value.aval for storage in found]
+            own_storages = [tensor._storage for tensor in behind]
+            storages += own_storages
+            listed = [storage.value.aval for storage in own_storages]
         if avals is None:
-            avals = held
-        elif held != avals:  # interned: a comparison of identities
+            avals = listed
+        elif listed != avals:  # interned: a comparison of identities
             return False
     kinds = set(avals or ())
     return bool(kinds) and len(set(storages)) == len(storages) and all(aval.dtype.is_floating_point for aval in kinds)
@@ -126,8 +126,8 @@ def _behind(tensors: Sequence[Any]) -> list[XLATensor] | None:
         return tensors  # type: ignore[return-value]
     if not _OURS.issuperset(kinds):
         return None
-    found: list[Any] = [each if type(each) is XLATensor else getattr(storage_of(each), "_behind", None) for each in tensors]
-    return found if set(map(type, found)) == {XLATensor} else None
+    behind: list[Any] = [tensor if type(tensor) is XLATensor else getattr(storage_of(tensor), "_behind", None) for tensor in tensors]
+    return behind if set(map(type, behind)) == {XLATensor} else None
 
 
 def _momenta_before_the_first(
@@ -137,11 +137,11 @@ def _momenta_before_the_first(
 
     They become negative zeros: what is added to those stays what it is, zeros of either sign included. They are sharded as parameters are.
     """
-    new = [place for place, momentum in enumerate(momenta) if momentum is None]
-    possible = all(gradients[place].device.type == "xla" and gradients[place].is_floating_point() for place in new)
+    new = [index for index, momentum in enumerate(momenta) if momentum is None]
+    possible = all(gradients[index].device.type == "xla" and gradients[index].is_floating_point() for index in new)
     # Beside older ones, which are dampened, new ones are not: no list operation does both.
     if not new or not possible or (dampened and len(new) < len(momenta)) or torch.is_grad_enabled():
         return False
-    for place in new:
-        momenta[place] = with_sharding_of(holder(parameters[place]), holder(torch.full_like(gradients[place], -0.0)))
+    for index in new:
+        momenta[index] = with_sharding_of(holder(parameters[index]), holder(torch.full_like(gradients[index], -0.0)))
     return len(new) == len(momenta)

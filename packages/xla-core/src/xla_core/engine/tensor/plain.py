@@ -45,16 +45,16 @@ def tensor_behind(tensor: Any) -> XLATensor | None:
 
 def as_xla(item: Any) -> Any:
     """The xla tensor behind a tensor on an xla device; anything else as it is."""
-    found = tensor_behind(item)
-    return item if found is None else found
+    behind = tensor_behind(item)
+    return item if behind is None else behind
 
 
 def ours(tensor: Any) -> XLATensor:
     """The xla tensor whose data `tensor` shows. Raises DeviceMismatchError for a tensor elsewhere."""
-    found = tensor_behind(tensor)
-    if found is None:
+    behind = tensor_behind(tensor)
+    if behind is None:
         raise mixed(tensor)
-    return found
+    return behind
 
 
 def holder_of(tensor: Any) -> XLATensor | None:
@@ -64,10 +64,10 @@ def holder_of(tensor: Any) -> XLATensor | None:
 
 def holder(tensor: Any) -> XLATensor:
     """As `holder_of`. Raises DeviceMismatchError for a tensor elsewhere."""
-    found = holder_of(tensor)
-    if found is None:
+    behind = holder_of(tensor)
+    if behind is None:
         raise mixed(tensor)
-    return found
+    return behind
 
 
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
@@ -96,11 +96,11 @@ def plainly(handler: Handler) -> Handler:
 def _holds_plain(items: Iterable[Any]) -> bool:
     """Whether there is a tensor of torch's own types on an xla device among arguments, or in lists there."""
     for item in items:
-        kind = type(item)
-        if kind is list or kind is tuple:
+        cls = type(item)
+        if cls is list or cls is tuple:
             if _holds_plain(item):
                 return True
-        elif kind is not XLATensor and isinstance(item, torch.Tensor) and tensor_behind(item) is not None:
+        elif cls is not XLATensor and isinstance(item, torch.Tensor) and tensor_behind(item) is not None:
             return True
     return False
 
@@ -109,11 +109,11 @@ def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     stand_ins: dict[int, tuple[XLATensor, torch.Tensor, XLATensor]] = {}
 
     def stand_in(item: Any) -> Any:
-        found = None if type(item) is XLATensor else tensor_behind(item)
-        if found is None:
+        behind = None if type(item) is XLATensor else tensor_behind(item)
+        if behind is None:
             return item
-        alias = view_of(found._storage, found._view)  # not `found`: its shape may be changed in place, and others share it
-        stand_ins[id(alias)] = alias, item, found
+        alias = view_of(behind._storage, behind._view)  # not `found`: its shape may be changed in place, and others share it
+        stand_ins[id(alias)] = alias, item, behind
         return alias
 
     result = handler(*tree_map(stand_in, (args, kwargs)))
@@ -127,13 +127,13 @@ def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _bridge(source: Any) -> torch.Tensor:
     """A tensor like `source`, whose C++ side any dense tensor can take over."""
-    made: Any = private_torch.make_bridge(
+    bridge: Any = private_torch.make_bridge(
         XLATensor, source.shape, torch.Tensor.stride(source), source.storage_offset(), source.dtype, source.device
     )
-    private_torch.set_conj(made, source.is_conj())
-    private_torch.set_neg(made, source.is_neg())
-    storage_of(made)._behind = view_of(source._storage, source._view)
-    return made  # type: ignore[no-any-return]
+    private_torch.set_conj(bridge, source.is_conj())
+    private_torch.set_neg(bridge, source.is_neg())
+    storage_of(bridge)._behind = view_of(source._storage, source._view)
+    return bridge  # type: ignore[no-any-return]
 
 
 def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
@@ -161,20 +161,20 @@ def _may_get_data(*tensors: torch.Tensor) -> bool:
     return private_torch.may_get_data(tensor, _bridge(source) if _needs_bridge(tensor, source) else source)
 
 
-def _instance(kind: type, source: XLATensor, requires_grad: bool = False) -> Any:
+def _instance(cls: type, source: XLATensor, requires_grad: bool = False) -> Any:
     """An instance of a subclass of torch.Tensor over the data of `source`, without its history."""
-    made = private_torch.make_subclass(kind, torch.empty(0, dtype=source.dtype, device="cpu"), requires_grad)
-    give_data(made, source)
-    return made
+    tensor = private_torch.make_subclass(cls, torch.empty(0, dtype=source.dtype, device="cpu"), requires_grad)
+    give_data(tensor, source)
+    return tensor
 
 
 class _AsSubclass(torch.autograd.Function):
     """A tensor of another class over the same data, with the history of the first."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, kind: type) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, cls: type) -> torch.Tensor:
         """An instance of `kind`."""
-        return _instance(kind, ours(tensor))  # type: ignore[no-any-return]
+        return _instance(cls, ours(tensor))  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -182,12 +182,12 @@ class _AsSubclass(torch.autograd.Function):
         return grad, None
 
 
-def _as_subclass(tensor: torch.Tensor, kind: type) -> Any:
+def _as_subclass(tensor: torch.Tensor, cls: type) -> Any:
     """`tensor.as_subclass(kind)`."""
-    found = tensor_behind(tensor)
-    if found is None:
-        return private_torch.as_subclass(tensor, kind)
-    return _AsSubclass.apply(tensor, kind) if tensor.requires_grad else _instance(kind, found)  # type: ignore[no-untyped-call]
+    behind = tensor_behind(tensor)
+    if behind is None:
+        return private_torch.as_subclass(tensor, cls)
+    return _AsSubclass.apply(tensor, cls) if tensor.requires_grad else _instance(cls, behind)  # type: ignore[no-untyped-call]
 
 
 def _untyped_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -202,30 +202,30 @@ def _data_ptr(data_ptr: Callable[[torch.Tensor], int]) -> Any:
         try:
             return data_ptr(tensor)
         except RuntimeError:  # C++ has none of what is on the device
-            found = tensor_behind(tensor)
-            if found is None:
+            behind = tensor_behind(tensor)
+            if behind is None:
                 raise
-            return found.data_ptr()
+            return behind.data_ptr()
 
     return address
 
 
 def _new_parameter(new: Callable[..., Any]) -> Any:
     def __new__(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
-        found = tensor_behind(data)
-        return new(cls, data, requires_grad) if found is None else _instance(cls, found, requires_grad)
+        behind = tensor_behind(data)
+        return new(cls, data, requires_grad) if behind is None else _instance(cls, behind, requires_grad)
 
     return __new__
 
 
 def _new_uninitialized(new: Callable[..., Any], requires_grad: bool) -> Any:
     def __new__(cls: type, requires_grad: bool = requires_grad, device: Any = None, dtype: torch.dtype | None = None, **others: Any) -> Any:
-        wanted = torch.get_default_device() if device is None else torch.device(device)
-        if wanted.type != "xla":
+        target = torch.get_default_device() if device is None else torch.device(device)
+        if target.type != "xla":
             return new(cls, requires_grad, device, dtype, **others)
-        made = new(cls, requires_grad, "cpu", dtype, **others)
-        made.data = torch.empty(0, dtype=made.dtype, device=wanted)
-        return made
+        parameter = new(cls, requires_grad, "cpu", dtype, **others)
+        parameter.data = torch.empty(0, dtype=parameter.dtype, device=target)
+        return parameter
 
     return __new__
 
@@ -234,10 +234,10 @@ def _deep_copy(copy: Callable[..., Any]) -> Any:
     def __deepcopy__(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         if id(tensor) in memo or not tensor.is_leaf or isinstance(tensor, XLATensor):
             return copy(tensor, memo)
-        found = tensor_behind(tensor)
-        if found is None:
+        behind = tensor_behind(tensor)
+        if behind is None:
             return copy(tensor, memo)
-        return copy_into(_instance(type(tensor), clone_tensor(found), tensor.requires_grad), tensor, memo)
+        return copy_into(_instance(type(tensor), clone_tensor(behind), tensor.requires_grad), tensor, memo)
 
     return __deepcopy__
 
@@ -295,10 +295,10 @@ def unwrapped(tensor: torch.Tensor) -> XLATensor:
 
     Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for what is no tensor.
     """
-    shown = getattr(tensor, "global_tensor", tensor)
-    inner = tensor_behind(shown)
+    outer = getattr(tensor, "global_tensor", tensor)
+    inner = tensor_behind(outer)
     if inner is not None:
         return inner
-    if isinstance(shown, torch.Tensor) and not is_xla(shown):
-        raise mixed(shown)
+    if isinstance(outer, torch.Tensor) and not is_xla(outer):
+        raise mixed(outer)
     raise TypeError(f"expected an xla tensor or a wrapper with `global_tensor`, got {type(tensor).__name__}")

@@ -68,13 +68,13 @@ def record(func: OpOverload, *args: Any) -> Any:
 
 def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
     """The `Call` of `func`, which may have been called before, perhaps by another row."""
-    found = _COUNTS.get(full_name(func))
-    if found is None or found.spec is not spec:
-        made = Call(func, functional_form, spec, _otherwise(func))
-        if found is not None:
-            made.count, made.packed = found.count, found.packed
-        found = _COUNTS[full_name(func)] = made
-    return found
+    call = _COUNTS.get(full_name(func))
+    if call is None or call.spec is not spec:
+        fresh = Call(func, functional_form, spec, _otherwise(func))
+        if call is not None:
+            fresh.count, fresh.packed = call.count, call.packed
+        call = _COUNTS[full_name(func)] = fresh
+    return call
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:

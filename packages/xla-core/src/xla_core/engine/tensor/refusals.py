@@ -91,7 +91,7 @@ def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[An
 
 def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     large = {size for item in tree_leaves((args, kwargs)) if type(item) is XLATensor for size in item.shape if size > _FEW}
-    sizes = {size: _FEW + 1 + place for place, size in enumerate(sorted(large))}  # what is equal or larger remains so
+    sizes = {size: _FEW + 1 + index for index, size in enumerate(sorted(large))}  # what is equal or larger remains so
     try:
         on_meta(func, args, kwargs, partial(_shrunk_meta, sizes))
     except Exception:

@@ -44,14 +44,14 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     note: the caller's own, which `sharding_of` gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
     """
-    found = ours(tensor)
-    recorder = found._storage.value.recorder
-    wanted = None if sharding is None else _checked(sharding, placement_of(recorder), note)
-    if found._view is None:
-        resharding.set_sharding(found._storage, wanted)
+    behind = ours(tensor)
+    recorder = behind._storage.value.recorder
+    requested = None if sharding is None else _checked(sharding, placement_of(recorder), note)
+    if behind._view is None:
+        resharding.set_sharding(behind._storage, requested)
     else:
-        resharding.set_sharding_of_view(found._storage, found._view, wanted)
-        found._seen = None  # the value without the constraint
+        resharding.set_sharding_of_view(behind._storage, behind._view, requested)
+        behind._seen = None  # the value without the constraint
 
 
 def _checked(sharding: NamedSharding, placement: Placement, note: Any) -> Sharding:
@@ -63,16 +63,16 @@ def _checked(sharding: NamedSharding, placement: Placement, note: Any) -> Shardi
 def _check_devices(sharding: NamedSharding, placement: Placement, in_order: bool = False) -> None:
     if not placement.is_mesh:
         raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
-    wanted = [device.id for device in sharding.mesh.devices.flat]
+    ids = [device.id for device in sharding.mesh.devices.flat]
     present = [device.id for device in placement.devices]
-    if wanted != present and (in_order or sorted(wanted) != sorted(present)):
-        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}{', in this order' * in_order}")
+    if ids != present and (in_order or sorted(ids) != sorted(present)):
+        raise ExecutionError(f"the sharding is over devices {ids}, programs run over {present}{', in this order' * in_order}")
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     """The sharding that `set_sharding` gave the data of `tensor`; None if it gave none."""
-    found = ours(tensor)
-    return resharding.requested_sharding(found._storage, found._view)
+    behind = ours(tensor)
+    return resharding.requested_sharding(behind._storage, behind._view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class DeviceShard:
 def device_shards(tensor: torch.Tensor) -> list[DeviceShard]:
     """The shards of `tensor` on the devices of this process, in their order; computes it if it is pending. Raises as `buffer_of`."""
     shards = {shard.device: shard for shard in stored_buffer(tensor)[1].addressable_shards}
-    found = []
+    local = []
     with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):
         for device in client().devices:
             shard = shards[device]
             index = inside(shard.index, tensor.shape)
-            found.append(DeviceShard(device, index, _without_padding(to_torch(fetched(shard.data)[0], tensor.dtype), index)))
-    return found
+            local.append(DeviceShard(device, index, _without_padding(to_torch(fetched(shard.data)[0], tensor.dtype), index)))
+    return local
 
 
 def _without_padding(shard: torch.Tensor, index: Sequence[slice]) -> torch.Tensor:
-    sizes = tuple(one.stop - one.start for one in index)
+    sizes = tuple(span.stop - span.start for span in index)
     return shard if tuple(shard.shape) == sizes else shard[tuple(slice(size) for size in sizes)].clone()
 
 
@@ -115,10 +115,10 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     Computes it if it is pending; copies nothing until a shard is read, which must be before the tensor is written to.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
     """
-    found = ours(tensor)
+    behind = ours(tensor)
     # Before it is computed: the shards that exist are those that were asked for.
-    resharding.reshard_one(found._storage)
-    value = value_of(found)
+    resharding.reshard_one(behind._storage)
+    value = value_of(behind)
     compute([value])
     if value.buffer is None or not placement_of(value.recorder).is_mesh:
         return [OwnedShard(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
@@ -126,7 +126,7 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     return [
         OwnedShard(index, partial(_read_shard, shard.data, value, index))
         for index, shard in owned
-        if all(one.stop > one.start for one in index) or not tensor.numel()  # not one of nothing but padding
+        if all(span.stop > span.start for span in index) or not tensor.numel()  # not one of nothing but padding
     ]
 
 
@@ -149,9 +149,9 @@ def tensor_from_shards(shards: Sequence[torch.Tensor], sharding: NamedSharding, 
     nbytes = sum(shard.nbytes for shard in shards)
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
         stored = stored_shape(aval.shape, sharding)
-        wanted = sharding.shard_shape(stored)
+        shard_shape = sharding.shard_shape(stored)
         pairs = zip(shards, client().devices, strict=True)
-        arrays = [jax.device_put(copied(_with_padding(shard, wanted), aval.physical), device) for shard, device in pairs]
+        arrays = [jax.device_put(copied(_with_padding(shard, shard_shape), aval.physical), device) for shard, device in pairs]
         array = transfer.buffer = jax.make_array_from_single_device_arrays(stored, sharding, arrays)
     return wrap(buffer_value(recorder, aval, array))
 
@@ -198,23 +198,23 @@ def set_upload_policy(policy: UploadPolicy) -> None:
 
 def uploaded(host: torch.Tensor, recorder: Recorder, source: torch.Tensor) -> XLATensor:
     """A CPU tensor on a device, in SPMD mode sharded as the policy says. source: what is moved, of which `host` has the values."""
-    wanted = _sharding_by_policy(host, source)
-    if wanted is None:
+    sharding = _sharding_by_policy(host, source)
+    if sharding is None:
         return wrap(upload(host, recorder))
-    found = wrap(upload(host, recorder, wanted.named))
-    resharding.set_sharding(found._storage, wanted)
-    return found
+    tensor = wrap(upload(host, recorder, sharding.named))
+    resharding.set_sharding(tensor._storage, sharding)
+    return tensor
 
 
 def upload_to(target: XLATensor, host: torch.Tensor, source: torch.Tensor) -> Value:
     """A CPU tensor's value on the device of `target`, which takes it over, sharded by the policy if it had no data."""
     storage = target._storage
     fresh = storage.value.slot == BLANK and target._view is None and host.shape == target.shape
-    wanted = _sharding_by_policy(host, source) if fresh and resharding.requested_sharding(storage) is None else None
-    if wanted is None:
+    sharding = _sharding_by_policy(host, source) if fresh and resharding.requested_sharding(storage) is None else None
+    if sharding is None:
         return upload(host, storage.value.recorder)
-    resharding.set_sharding(storage, wanted)
-    return upload(host, storage.value.recorder, wanted.named)
+    resharding.set_sharding(storage, sharding)
+    return upload(host, storage.value.recorder, sharding.named)
 
 
 def _sharding_by_policy(host: torch.Tensor, source: torch.Tensor) -> Sharding | None:

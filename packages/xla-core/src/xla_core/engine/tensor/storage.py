@@ -75,11 +75,11 @@ _storages: weakref.WeakKeyDictionary[Storage, SharedStorage] = weakref.WeakKeyDi
 
 def shared_storage(storage: Storage) -> SharedStorage:
     """The stand-in for a storage; made at first use."""
-    found = _storages.get(storage)
-    if found is None:
+    shared = _storages.get(storage)
+    if shared is None:
         size = storage.value.aval.nbytes
-        made = SharedStorage(size, device="meta")  # type: ignore[no-untyped-call]
-        made.behind = weakref.ref(storage)
-        made.number = _numbers.take(size)
-        found = _storages.setdefault(storage, made)  # another thread may have been first
-    return found
+        fresh = SharedStorage(size, device="meta")  # type: ignore[no-untyped-call]
+        fresh.behind = weakref.ref(storage)
+        fresh.number = _numbers.take(size)
+        shared = _storages.setdefault(storage, fresh)  # another thread may have been first
+    return shared

@@ -33,10 +33,10 @@ class XLAEvent(CppEvent):  # type: ignore[misc]
         """
         if interprocess:
             raise UnsupportedOperationError("events of xla devices cannot be shared between processes: leave interprocess off")
-        made: XLAEvent = super().__new__(cls, "xla")
-        made._device = recorder_of(device).device
-        made._token, made._timed, made._watch = None, enable_timing, None
-        return made
+        event: XLAEvent = super().__new__(cls, "xla")
+        event._device = recorder_of(device).device
+        event._token, event._timed, event._watch = None, enable_timing, None
+        return event
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """`__new__` has done it."""
@@ -109,8 +109,8 @@ class XLAStream(CppStream):  # type: ignore[misc]
     def __new__(cls, device: Any = None, **_: Any) -> XLAStream:
         """The stream of `device` (None: the current one); priorities are accepted and mean nothing."""
         index = recorder_of(device).index
-        made: XLAStream = super().__new__(cls, stream_id=0, device_index=index, device_type=CppStream("xla").device_type)
-        return made
+        stream: XLAStream = super().__new__(cls, stream_id=0, device_index=index, device_type=CppStream("xla").device_type)
+        return stream
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """`__new__` has done it."""

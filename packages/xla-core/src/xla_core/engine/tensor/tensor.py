@@ -331,5 +331,5 @@ def render(tensor: XLATensor) -> str:
 def _split_dtype(body: str) -> tuple[str, str]:
     """Text without its closing parenthesis, cut before `, dtype=…`, where torch puts the device."""
     inner = body[:-1]
-    place = inner.rfind(", dtype=")
-    return (inner, "") if place < 0 else (inner[:place], inner[place:])
+    index = inner.rfind(", dtype=")
+    return (inner, "") if index < 0 else (inner[:index], inner[index:])

@@ -45,8 +45,8 @@ def value_of(tensor: XLATensor) -> Value:
 def cpu_copies(tensors: Sequence[XLATensor]) -> list[torch.Tensor]:
     """CPU copies of what the tensors show, from one execution for each device."""
     copies = [_cut_on_host(tensor) for tensor in tensors]
-    rest = iter(read_many([value_of(tensor) for tensor, copy in zip(tensors, copies, strict=True) if copy is None]))
-    return [next(rest) if copy is None else copy for copy in copies]
+    downloaded = iter(read_many([value_of(tensor) for tensor, copy in zip(tensors, copies, strict=True) if copy is None]))
+    return [next(downloaded) if copy is None else copy for copy in copies]
 
 
 def number_of(tensor: XLATensor) -> Any:
@@ -70,8 +70,8 @@ def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
     if base.aval.physical != natural_dtype(base.aval.dtype):
         return None
     meta = spec.meta
-    whole = download(base).untyped_storage()
-    part = torch.empty(0, dtype=meta.dtype, device="cpu").set_(whole, meta.storage_offset(), tuple(meta.shape), meta.stride())
+    host_storage = download(base).untyped_storage()
+    part = torch.empty(0, dtype=meta.dtype, device="cpu").set_(host_storage, meta.storage_offset(), tuple(meta.shape), meta.stride())
     part = part.clone(memory_format=torch.contiguous_format)
     part = part.conj_physical() if meta.is_conj() else part
     return part.neg() if meta.is_neg() else part

@@ -54,9 +54,9 @@ def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(size < 0 for size in shape):
         raise RuntimeError(f"resize_: sizes cannot be negative, found {list(shape)}")
     flat = tensor.detach().clone().view(-1)  # below autograd only what is no composite can be called
-    wanted = math.prod(shape)
-    flat = torch.cat([flat, flat.new_zeros(max(wanted - flat.numel(), 0))])
-    set_data(tensor, flat[:wanted].view(shape).clone())
+    count = math.prod(shape)
+    flat = torch.cat([flat, flat.new_zeros(max(count - flat.numel(), 0))])
+    set_data(tensor, flat[:count].view(shape).clone())
     return tensor
 
 

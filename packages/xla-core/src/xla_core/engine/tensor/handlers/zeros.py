@@ -24,11 +24,11 @@ def zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def foreach_zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._foreach_zero_`."""
-    whole = [tensor for tensor in args[0] if _emptied(tensor)]
-    if len(whole) < len(args[0]):
+    emptied = [tensor for tensor in args[0] if _emptied(tensor)]
+    if len(emptied) < len(args[0]):
         _recorded(aten._foreach_zero_.default)((list(args[0]),), kwargs)
-    elif whole:
-        count_writes(whole)
+    elif emptied:
+        count_writes(emptied)
 
 
 def _emptied(tensor: Any) -> bool:
