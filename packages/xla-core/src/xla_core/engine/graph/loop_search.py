@@ -1,4 +1,4 @@
-"""Find the turns of a loop in what was recorded: the same operations again and again, up to the end of the pending graph."""
+"""Find a loop in the recorded operations: the same ones again and again, up to the end of the pending graph."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def find_loop(pending_graph: PendingGraph, layers: bool = False) -> Loop | None:
 
 
 def repeating_end(items: Sequence[Hashable]) -> tuple[int, int] | None:
-    """Find the longest end of `items` that is something two or more times: where it begins, and how long that is; None if there is none.
+    """The longest end of `items` that repeats one sequence, at least twice: where it begins, and the sequence's length; None without one.
 
-    Source: the failure function of Knuth, Morris and Pratt, of the reversed items. What has one of length k as its first n items
-    repeats after n - k.
+    Source: the failure function of Knuth, Morris and Pratt, over the reversed items. If it is k for the first n of them, these repeat
+    every n - k.
     """
     failure = [0] * len(items)
     ending = None
@@ -56,7 +56,7 @@ def repeating_end(items: Sequence[Hashable]) -> tuple[int, int] | None:
 
 
 def _carries_state(pending_graph: PendingGraph, slots: list[int], period: int) -> bool:
-    """Whether the last turn goes on from what the one before left, more than from what it alone takes: layers do not."""
+    """Whether the last turn takes at least as many results of the turn before as values of its own. Layers of a model do not."""
     last, before = slots[-period], slots[-2 * period]
     taken, taken_before = (
         {operand for slot in turn for operand in pending_graph.entries[slot][1:]}  # type: ignore[index]
@@ -70,9 +70,9 @@ def _carries_state(pending_graph: PendingGraph, slots: list[int], period: int) -
 
 
 def _cheapest_cut(pending_graph: PendingGraph, slots: list[int], begin: int, period: int) -> int:
-    """The number of the operation, among `period` from `begin` on, before which the fewest bytes of results are still needed.
+    """The index of the operation, among `period` from `begin` on, before which the fewest bytes of results are still needed.
 
-    Where there are several, rather one that makes it more, and the first one of a line of the user's.
+    Of several, it prefers one after which more are needed, then the first operation of a line of the user's code.
     """
     indices = {slot: index for index, slot in enumerate(slots)}
     until: dict[int, int] = {}  # slot of a result → the last operation that needs it

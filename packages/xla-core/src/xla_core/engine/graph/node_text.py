@@ -27,7 +27,7 @@ from xla_core.ops.table import TABLE, operator_of
 
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
 _OF_NUMBERS = {ScalarKind.FLOAT: "f64[]", ScalarKind.INT: "s64[]", ScalarKind.SEED: "u64[]"}
-# What the other dumps call operations that have no row in the op table, which says it of the others.
+# PyTorch/XLA's names of operations without a row in the op table; a row has its own in `shown_as`.
 _NAMES = {"xla::empty": "aten::empty", "xla::sharding_constraint": "xla::custom_sharding"}
 _SCATTERED = frozenset({"slice", "select", "diagonal", "as_strided"})
 _VIEW = re.compile(r"(\w+)(?:\.\w+)?\[")
@@ -51,7 +51,7 @@ def shape_text(aval: Aval) -> str:
 
 
 def node_text(graph: GraphView, device: str, numbers: Mapping[int, Any] | None = None, shardings: Mapping[int, str] | None = None) -> str:
-    """The program, a node a line. device: of its data, as `CPU:0`. numbers, shardings: of inputs, by slot, where known."""
+    """The program, one node a line. device: of its data, as `CPU:0`. numbers, shardings: of inputs, by slot, where known."""
     graph = own(graph)
     names: dict[int, str] = {}
     roots = {slot: index for index, slot in enumerate(graph.outs)}
@@ -104,7 +104,7 @@ def _input(entry: Any, device: str, number: Any, sharding: str | None) -> tuple[
 
 
 def _name(signature: Signature) -> str:
-    """The name of an operator, without its overload; a chain of views has that of the last one."""
+    """The name of an operator, without its overload; a chain of views has the name of its last step."""
     if signature.target:
         row = TABLE.get(signature.target)
         return (row and row.shown_as) or operator_of(signature.target)
@@ -118,7 +118,7 @@ def _name(signature: Signature) -> str:
 
 
 def _attributes(signature: Signature, count: int) -> list[str]:
-    """The arguments that are no operands, by their names in torch's schema."""
+    """The constant arguments, by their names in torch's schema."""
     constants = [(name, value) for name, value in zip(_parameters(signature), signature.args, strict=False) if not _has_operand(value)]
     constants += [(name, value) for name, value in signature.kwargs.items() if not _has_operand(value)]
     texts = [f"{name}={_shown(value)}" for name, value in constants if value is not None and name != "shardings"]

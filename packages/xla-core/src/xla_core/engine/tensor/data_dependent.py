@@ -1,7 +1,7 @@
 """Operations whose result's shape depends on data: nonzero, reads by a mask, unique, bincount.
 
-The device computes as many results as there can be, together with their number; the number is read, which costs one partial
-execution, and the results are cut to it.
+The device computes as many elements as there can be, and how many there are. Reading that count costs one partial execution; the
+results are then cut to it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def _read(tensors: Sequence[Tensor], beside: Sequence[Tensor] = ()) -> list[Tens
 
 
 def _cut(padded: Sequence[Tensor], count: Tensor, dim: int = 0) -> list[Tensor]:
-    """The first `number` slices of each tensor along `dim`, after one execution that computes all of them."""
+    """The first `count` slices of each tensor along `dim`, after one execution that computes all of them."""
     length = int(_read([count], padded)[0])
     cut = [aten.slice.Tensor(tensor, dim, 0, length) for tensor in padded]
-    # A small part is a view, which is read without another program; a large one must not keep the whole alive.
+    # A small part is a view, which is read without another program; a large one must not keep all of the tensor alive.
     return [
         part if tensor.nbytes <= CUT_BYTES or part.shape == tensor.shape else part.clone() for part, tensor in zip(cut, padded, strict=True)
     ]
 
 
 def _places(mask: Tensor) -> Tensor:
-    """Flat positions of what is set, then zeros: shape (elements of mask,)."""
+    """Flat positions of the set elements, then zeros: shape (elements of mask,)."""
     return _flat(aten.nonzero_static(_flat(mask), size=mask.numel(), fill_value=0))
 
 
@@ -47,7 +47,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def nonzero(x: Tensor) -> Tensor:
-    """Positions of the elements that are not zero: shape (number, dimensions), int64."""
+    """Positions of the elements that are not zero: shape (count, dimensions), int64."""
     if not x.numel():
         return x.new_zeros((0, x.dim()), dtype=torch.int64)
     return _cut([aten.nonzero_static(x, size=x.numel())], aten.count_nonzero(x))[0]
@@ -61,7 +61,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     if not math.prod(shape):
         return x.new_empty(0)
     wide = aten.expand(mask, shape).clone()
-    if mask.is_cpu:  # what it picks is known
+    if mask.is_cpu:  # its values are on the host
         picked: Tensor = aten.take(aten.expand(x, shape), wide.flatten().nonzero().flatten())
         return picked
     return _cut([aten.take(aten.expand(x, shape), _places(wide))], aten.count_nonzero(wide))[0]
@@ -99,7 +99,7 @@ def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
 def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
     """`x` read by one mask over its dimensions from `dim` on."""
     _check_mask(x, mask, dim)
-    # A clone can be viewed whatever `x` is a view of, and costs nothing where it is none: it shares the value.
+    # A clone can be viewed, also where `x` is a view. Where `x` is no view it costs nothing: it shares the value.
     rows: Tensor = aten.view(x.clone(), [*x.shape[:dim], mask.numel(), *x.shape[dim + mask.dim() :]])
     if not mask.numel():
         return rows
@@ -107,7 +107,7 @@ def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Count each number of a vector of natural numbers, or sum its weights."""
+    """Count each number in a vector of non-negative integers, or sum its weights."""
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise NotImplementedError(f"bincount counts integers, found {x.dtype}")
     if x.dim() != 1:
@@ -131,7 +131,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 
 def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
-    """Each position as often as `repeats` says; `output_size`, the sum of `repeats`, saves the read."""
+    """Each position, repeated as often as `repeats` says; `output_size`, the sum of `repeats`, saves the read."""
     if output_size is None:
         # Their sum stands first, so that it and the smallest are results of one read.
         counts = aten.cat([aten.view(aten.sum(repeats), [1]), repeats.new_zeros(1), repeats])
@@ -145,7 +145,7 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
 def _groups(rows: Tensor, places: Tensor | None, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Runs of equal rows of `rows` (n, m), n > 0: the first row of each, the run that each row is in, the lengths of the runs.
 
-    places: where row i stood before it was sorted, to which inverse numbers go back.
+    places: the position of row i before sorting, at which its run is given back.
     """
     length = rows.shape[0]
     changes = aten.any.dim(aten.ne.Tensor(aten.slice.Tensor(rows, 0, 1), aten.slice.Tensor(rows, 0, 0, length - 1)), 1)
@@ -192,19 +192,19 @@ def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bo
 
 
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
-    """The different elements in rising order; always sorted, as on the CPU."""
+    """The distinct elements in rising order; always sorted, as on the CPU."""
     return _unique_elements(x, True, return_inverse, False)[:2]
 
 
 def unique2(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """The different elements in rising order, which of them each element is, and how often each occurs."""
+    """The distinct elements in rising order, the index of each element of `x` among them, and how often each occurs."""
     return _unique_elements(x, True, return_inverse, return_counts)
 
 
 def unique_dim(
     x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The different slices along `dim` in lexicographic order."""
+    """The distinct slices along `dim` in lexicographic order."""
     return _unique_slices(x, dim, True, return_inverse, return_counts)
 
 
@@ -241,5 +241,5 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unique_dim_consecutive": unique_dim_consecutive,
 }
 HANDLERS: dict[str, Handler] = {name: _counted(name, function) for name, function in _FUNCTIONS.items()}
-# Calls of operations with a lowering whose shape is known for other arguments only.
+# Operations with a lowering: these serve the calls whose result has a shape that depends on data.
 REFUSED: dict[str, Callable[..., Any]] = {"index.Tensor": index, "repeat_interleave.Tensor": repeat_interleave}

@@ -32,11 +32,11 @@ _INT = frozenset({int})
 
 
 class Call:
-    """An overload as recording knows it: its row, where its changing numbers are, its signatures, how often it ran.
+    """An overload as recording sees it: its row, which arguments are changing numbers, its signatures, the count of its calls.
 
     scalars: positions and names of arguments whose value may change without another program.
     eager_inputs: such numbers are inputs from the start (optimizers' hyperparameters), not at their second value.
-    otherwise: what serves calls that the row refuses.
+    otherwise: the handler of calls that the row refuses.
     """
 
     __slots__ = (
@@ -96,9 +96,9 @@ _Found = TypeVar("_Found")
 
 
 def remember(cache: dict[Any, Any], key: Any, result: _Found) -> _Found:
-    """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes).
+    """Keep the result for one set of arguments in a cache, which is cleared when it is full (an index that always changes).
 
-    Gives what is kept: if two threads work it out at once, one object for both, since programs compare by identity.
+    Returns the result that is kept: if two threads make one at once, both get the same object, since programs compare by identity.
     """
     if len(cache) >= _REMEMBERED:
         cache.clear()
@@ -142,7 +142,7 @@ class _Encoder:
         self.slots = slots
 
     def add(self, arg: Any, dynamic: bool) -> None:
-        """One argument that is not an xla tensor, or a list."""
+        """Encode an argument that is no xla tensor: a number, a list, a constant, a tensor on the CPU."""
         kind = type(arg)
         key = self.key
         if kind is int:
@@ -157,7 +157,7 @@ class _Encoder:
                 # By its bits: 0.0 equals -0.0, and a NaN not even itself.
                 key.append((float, struct.pack("d", arg)))
         elif kind is list or kind is tuple:
-            # Or the items of one list could be those of the next.
+            # With its length: else the items of one list could be those of the next.
             key.append(("[", len(arg)))
             self.items(arg, dynamic)
         elif kind is complex:
@@ -169,7 +169,7 @@ class _Encoder:
             key.append((kind, arg))
 
     def items(self, items: Any, dynamic: bool) -> None:
-        """The items of a list, tensors inline."""
+        """Encode the items of a list, tensors inline."""
         pending_graph, recorder = self.pending_graph, self.recorder
         add_key, add_slot = self.key.append, self.slots.append
         for item in items:
@@ -194,13 +194,13 @@ class _Encoder:
                 add_slot(pending_graph.read(value.slot, spec))
 
     def number(self, number: int | float, as_input: ScalarInput, as_fixed: ScalarInput) -> None:
-        """A number that may change from step to step."""
+        """Encode a number that may change from step to step."""
         scalar = as_input if self.call.eager_inputs else as_fixed
         self.key.append(scalar.kind)
         self.slots.append(self.pending_graph.add_scalar(scalar, number))
 
     def other_tensor(self, tensor: torch.Tensor) -> None:
-        """One of a type of torch's users; or on the CPU: of no dimensions it is a number with a dtype, a larger one is an error."""
+        """Encode a tensor of a user's type, or one on the CPU: a 0-d one is a number with a dtype, a larger one an error."""
         behind = tensor_behind(tensor)
         if behind is not None:
             self.items((behind,), False)
@@ -250,7 +250,7 @@ def encode(
             else:
                 key.append(spec.aval)
                 slots.append(pending_graph.read(value.slot, spec))
-        # As the encoder does it, which an operation with a number would take twice as long by.
+        # As in `_Encoder.number`, by which encoding an operation with a number would take twice as long.
         elif kind is float and place in scalars:
             slot = len(pending_graph.entries)
             pending_graph.entries.append(call.float_scalar)
@@ -279,6 +279,6 @@ def encode(
         if call.checked:
             call.check_numbers(args, kwargs)
         given = kwargs.get("generator")
-        # Drawn when it is recorded: what is read first, or never, changes no other operation's numbers.
+        # Drawn while recording: the order of reads does not change any operation's random numbers.
         slots.append(pending_graph.add_scalar(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
     return key, slots

@@ -37,9 +37,9 @@ _OPERAND = object()  # stands for a tensor among the arguments
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function of arrays alone: the user's, with its other arguments and the nesting of all of them.
+    """The user's function as one of arrays alone: with its constant arguments, and the nesting of all arguments.
 
-    identity: what says that two calls are the same program; the function itself, or what the user put in its place.
+    identity: equal for calls of the same function; the function itself, or the user's `override_hash`.
     """
 
     identity: Hashable
@@ -68,7 +68,7 @@ class _Traced:
 
 
 _traced: dict[Any, _Traced] = {}
-# The settings of jax that decide what a function is traced to, beside the width of its numbers.
+# The settings of jax that change what a function is traced to, beside the width of its numbers.
 _SETTINGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -91,12 +91,12 @@ def call_jax(
 ) -> Any:
     """Record `jax_func(*args, **kwargs)` as one operation of the graph; the results are tensors in the function's own nesting.
 
-    jax_func: pure; called with jax arrays in the place of xla tensors, when such shapes, dtypes and other arguments are new to it.
-        Make it once and pass the same object: a new lambda is traced at every call. 64-bit arrays stay what they are; what the
-        function makes itself is 32-bit unless an operand has 64 bits or `jax_enable_x64` is set.
-    args, kwargs: nested tuples, lists and dicts. What is no tensor must be hashable and is a constant of the program.
+    jax_func: pure; called with jax arrays in the place of xla tensors, once for each set of shapes, dtypes and other arguments.
+        Make it once and pass the same object: a new lambda is traced at every call. 64-bit arrays stay what they are; arrays that
+        the function makes are 32-bit unless an operand has 64 bits or `jax_enable_x64` is set.
+    args, kwargs: nested tuples, lists and dicts. Other arguments than tensors must be hashable, and are constants of the program.
     name: how the operation is called in graphs and errors; the function's own name if left out.
-    override_hash: stands for the function where that is another object at each call.
+    override_hash: identifies the function where it is another object at each call.
 
     Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`; the transforms of `torch.func` are those of JAX.
     `torch.compile` breaks its graph here. Raises RuntimeError for a tensor on another device, TypeError for an argument that cannot be a
@@ -118,7 +118,7 @@ def call_jax(
 
 
 def traced_functions() -> int:
-    """How many functions `call_jax` keeps traced, those of different shapes, constants or settings counted apart."""
+    """The number of traces that `call_jax` keeps: one for each function, shapes, constants and settings."""
     return len(_traced)
 
 
@@ -155,7 +155,7 @@ def _is_manual(tensor: Any) -> bool:
 
 
 def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
-    """The torch aval of a result: where the device computes in another dtype, that of an operand which is held in it."""
+    """The torch aval of a result. A device dtype in which an operand of another torch dtype is stored stands for that dtype here, too."""
     natural = torch_dtype(np.dtype(struct.dtype))
     dtype = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
     return aval_of(tuple(struct.shape), natural if dtype is None else dtype, any(aval.manual for aval in avals))
@@ -183,7 +183,7 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[
 
 
 def _unwritten(part: Any) -> Iterator[bytes]:
-    """What the text of a jaxpr leaves out: the arrays that it and the functions inside hold, and exported modules."""
+    """The parts of a jaxpr that its text leaves out: arrays that it and the functions inside hold, and exported modules."""
     if isinstance(part, (ClosedJaxpr, Jaxpr)):  # from jax 0.12 on one class, whose arrays may be none
         yield from _unwritten(getattr(part, "consts", []))
         yield from _unwritten([value for equation in part.eqns for value in equation.params.values()])
@@ -236,7 +236,7 @@ def _is_inexact(dtype: Any) -> bool:
 
 
 class _Differentiable(torch.autograd.Function):
-    """The recorded call with the gradient that JAX gives it; what the backward pass computes again, XLA finds and shares."""
+    """The recorded call with JAX's gradient. XLA merges what the backward pass computes again with the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, traced: _Traced, *tensors: torch.Tensor) -> Any:
@@ -252,7 +252,7 @@ class _Differentiable(torch.autograd.Function):
 
 
 class _Transformed(torch.autograd.Function):
-    """The call over tensors that transforms of `torch.func` wrap: each is one of JAX's over the call inside."""
+    """The call over tensors that transforms of `torch.func` wrap: each becomes the transform of JAX over the call inside."""
 
     @staticmethod
     def forward(call: _Call, *tensors: torch.Tensor) -> Any:
@@ -306,7 +306,7 @@ def _flat_call(changed: _Changed, operands: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """A call under a transform of JAX. places: the operands it is for, or where each has its batch."""
+    """A call under a transform of JAX. places: the indices of the operands it is for; for vmap, the batch axis of each operand."""
 
     name: str
     call: _Call
@@ -323,7 +323,7 @@ class _Changed:
         return self.transform(self, arrays)
 
     def leaves(self, *arrays: Any) -> list[Any]:
-        """The results of the call itself, in a row."""
+        """The results of the call itself, flattened."""
         return jax.tree.leaves(self.call(*arrays))
 
     def part(self, inputs: Sequence[Any]) -> Callable[..., list[Any]]:

@@ -16,7 +16,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 @dataclass(frozen=True, slots=True)
 class LiveBuffer:
-    """A buffer of a device, and the tensors that show it or views of it; empty where something else keeps the value."""
+    """A buffer on a device, and the tensors that show it or a view of it; none where something else keeps the value."""
 
     device: str
     array: jax.Array
@@ -24,19 +24,19 @@ class LiveBuffer:
 
 
 def live_tensors() -> list[XLATensor]:
-    """All tensors on xla devices that something holds; of parameters, what is behind them.
+    """All live tensors on xla devices; for a parameter, the xla tensor behind it.
 
-    Asks the garbage collector: milliseconds in a large program.
+    Walks the objects of the garbage collector: milliseconds in a large program.
     """
     return [tensor for tensor in gc.get_objects() if type(tensor) is XLATensor]
 
 
 def live_buffers() -> list[LiveBuffer]:
-    """All computed values that something holds, the largest first. As slow as `live_tensors`."""
+    """The buffers of all live computed values, the largest first. As slow as `live_tensors`."""
     kinds = {Value, *_kinds_of(torch.Tensor)}
-    things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: nothing else for each
+    things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: no more work for each
     holders: dict[int, list[torch.Tensor]] = {}
-    hidden: set[int] = set()  # behind parameters, which are named in their place
+    hidden: set[int] = set()  # behind parameters, which are listed instead
     for thing in things:
         if isinstance(thing, torch.Tensor):
             behind = tensor_behind(thing)
@@ -56,7 +56,7 @@ def live_buffers() -> list[LiveBuffer]:
 
 
 def _kinds_of(cls: type) -> Iterator[type]:
-    """A class and all below it."""
+    """A class and all its subclasses."""
     yield cls
     subclasses: list[type] = type.__subclasses__(cls)
     for below in subclasses:

@@ -1,9 +1,9 @@
-"""Tensors of torch's own types on an xla device: parameters, which keep type, identity and hooks when they move, and what had its data set.
+"""Plain tensors, of torch's own types, on an xla device: parameters, which keep type, identity and hooks when they move, and others.
 
 `param.data = xla_tensor` gives the C++ side of `param` the shape, dtype and device of an xla tensor. Its class stays
 `nn.Parameter`, so that torch sends its operations to the kernels of the device, not to our subclass. The data is found through torch's
-storage object, which C++ shares among all that share data: the xla tensor behind it hangs there, and whatever C++ does with data takes
-it along.
+storage object, which tensors in C++ share if they share data: the xla tensor behind is an attribute of it, and follows the data wherever
+C++ moves it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def tensor_behind(tensor: Any) -> XLATensor | None:
     try:
         if type(tensor) in PLAIN and (behind := getattr(storage_of(tensor), "_behind", None)) is not None:
             return behind  # type: ignore[no-any-return]
-        # The class may forbid it, or mean something else; a function mode asks for the method by its name, and gets `_untyped_storage`.
+        # The class may forbid or redefine the method; a function mode looks the method up by its name, and gets `_untyped_storage`.
         with private_torch.without_torch_function():
             return getattr(storage_of(tensor), "_behind", None)
-    except NotImplementedError:  # a wrapper of somebody else's, of function transforms for one
+    except NotImplementedError:  # another wrapper, such as those of function transforms
         return None
 
 
@@ -58,12 +58,12 @@ def ours(tensor: Any) -> XLATensor:
 
 
 def holder_of(tensor: Any) -> XLATensor | None:
-    """As `tensor_behind`; also wrappers that are XLATensors, as sharded tensors are: these have storage and view of what is inside."""
+    """Like `tensor_behind`, and also gives wrappers that are XLATensors: sharded tensors have the storage and view of the tensor inside."""
     return tensor if isinstance(tensor, XLATensor) else tensor_behind(tensor)
 
 
 def holder(tensor: Any) -> XLATensor:
-    """As `holder_of`. Raises DeviceMismatchError for a tensor elsewhere."""
+    """Like `holder_of`. Raises DeviceMismatchError for a tensor elsewhere."""
     behind = holder_of(tensor)
     if behind is None:
         raise mixed(tensor)
@@ -83,7 +83,7 @@ def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
 
 
 def plainly(handler: Handler) -> Handler:
-    """`handler`, which is given xla tensors for the plain ones among its arguments; those that it writes to come back as themselves."""
+    """`handler`, called with the xla tensors behind plain arguments; it returns the plain ones that it writes to as themselves."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _holds_plain(args) or (kwargs and _holds_plain(kwargs.values())):
@@ -94,7 +94,7 @@ def plainly(handler: Handler) -> Handler:
 
 
 def _holds_plain(items: Iterable[Any]) -> bool:
-    """Whether there is a tensor of torch's own types on an xla device among arguments, or in lists there."""
+    """Whether there is a plain tensor among arguments, or in lists of them."""
     for item in items:
         cls = type(item)
         if cls is list or cls is tuple:
@@ -112,7 +112,7 @@ def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         behind = None if type(item) is XLATensor else tensor_behind(item)
         if behind is None:
             return item
-        alias = view_of(behind._storage, behind._view)  # not `found`: its shape may be changed in place, and others share it
+        alias = view_of(behind._storage, behind._view)  # not `behind`: its shape may be changed in place, and others share it
         stand_ins[id(alias)] = alias, item, behind
         return alias
 
@@ -126,7 +126,7 @@ def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _bridge(source: Any) -> torch.Tensor:
-    """A tensor like `source`, whose C++ side any dense tensor can take over."""
+    """A tensor like `source`, with a C++ side that any dense tensor can take over."""
     bridge: Any = private_torch.make_bridge(
         XLATensor, source.shape, torch.Tensor.stride(source), source.storage_offset(), source.dtype, source.device
     )
@@ -137,43 +137,43 @@ def _bridge(source: Any) -> torch.Tensor:
 
 
 def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """`tensor.data = source`: what torch does, also if `source` is on an xla device and `tensor` is not."""
+    """`tensor.data = source`, as in torch, also if `source` is on an xla device and `tensor` is not."""
     if any_sharded():
         before, after = tensor_behind(tensor), tensor_behind(source)
         if before is not None and after is not None:
             keep_sharding_of(before, after)
     if _needs_bridge(tensor, source):
         _before_first()
-        with private_torch.without_torch_function():  # modes shall not see the bridge
+        with private_torch.without_torch_function():  # modes must not see the bridge
             private_torch.set_cpp_data(tensor, _bridge(source))
     else:
         private_torch.set_cpp_data(tensor, source)
 
 
 def _needs_bridge(tensor: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether `source` is an xla tensor, and operations on `tensor` go to no Python class, ours or somebody else's."""
+    """Whether `source` is an xla tensor, and the class of `tensor` has no `__torch_dispatch__`, ours or another one."""
     return type(source) is XLATensor and type(tensor).__torch_dispatch__ is private_torch.NO_TORCH_DISPATCH
 
 
 def _may_get_data(*tensors: torch.Tensor) -> bool:
-    """Whether `tensor.data = source` works. (Any other signature would be one too many for dynamo, which has its own of this function.)"""
+    """Whether `tensor.data = source` works. (Named parameters would clash with dynamo's own signature of this function.)"""
     tensor, source = tensors
     return private_torch.may_get_data(tensor, _bridge(source) if _needs_bridge(tensor, source) else source)
 
 
 def _instance(cls: type, source: XLATensor, requires_grad: bool = False) -> Any:
-    """An instance of a subclass of torch.Tensor over the data of `source`, without its history."""
+    """An instance of a subclass of torch.Tensor over the data of `source`, without autograd history."""
     tensor = private_torch.make_subclass(cls, torch.empty(0, dtype=source.dtype, device="cpu"), requires_grad)
     give_data(tensor, source)
     return tensor
 
 
 class _AsSubclass(torch.autograd.Function):
-    """A tensor of another class over the same data, with the history of the first."""
+    """A tensor of another class over the same data, with autograd history."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, cls: type) -> torch.Tensor:
-        """An instance of `kind`."""
+        """An instance of `cls`."""
         return _instance(cls, ours(tensor))  # type: ignore[no-any-return]
 
     @staticmethod
@@ -183,7 +183,7 @@ class _AsSubclass(torch.autograd.Function):
 
 
 def _as_subclass(tensor: torch.Tensor, cls: type) -> Any:
-    """`tensor.as_subclass(kind)`."""
+    """`tensor.as_subclass(cls)`."""
     behind = tensor_behind(tensor)
     if behind is None:
         return private_torch.as_subclass(tensor, cls)
@@ -191,7 +191,7 @@ def _as_subclass(tensor: torch.Tensor, cls: type) -> Any:
 
 
 def _untyped_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """`tensor.untyped_storage()`: of the xla tensor behind, what all have that share its data."""
+    """`tensor.untyped_storage()`: that of the xla tensor behind, one object for all tensors that share its data."""
     storage: torch.UntypedStorage = storage_of(tensor)
     behind: XLATensor | None = getattr(storage, "_behind", None)
     return storage if behind is None else behind.untyped_storage()
@@ -201,7 +201,7 @@ def _data_ptr(data_ptr: Callable[[torch.Tensor], int]) -> Any:
     def address(tensor: torch.Tensor) -> int:
         try:
             return data_ptr(tensor)
-        except RuntimeError:  # C++ has none of what is on the device
+        except RuntimeError:  # C++ has no address of data on the device
             behind = tensor_behind(tensor)
             if behind is None:
                 raise
@@ -243,7 +243,7 @@ def _deep_copy(copy: Callable[..., Any]) -> Any:
 
 
 def _apply(apply: Callable[..., Any]) -> Any:
-    """`nn.Module._apply` that can swap parameters with gradients: torch would swap those, too, but ours are of another class."""
+    """`nn.Module._apply` that can swap parameters with gradients: torch would swap the gradients, too, but ours are of another class."""
 
     def _apply(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         if not private_torch.swaps_parameters():
@@ -265,7 +265,7 @@ def _apply(apply: Callable[..., Any]) -> Any:
 
 
 def register(before_first: Callable[[], None]) -> None:
-    """Let torch's own types be on xla devices. before_first: called whenever one is about to be, must do its work once."""
+    """Let torch's own types be on xla devices. before_first: called each time a tensor is about to move there; must do its work once."""
     global _before_first
     _before_first = before_first
     private_torch.replace_in_torch(
@@ -286,14 +286,14 @@ def register(before_first: Callable[[], None]) -> None:
 
 
 def is_xla(value: Any) -> bool:
-    """Whether `value` is a tensor on an xla device, a parameter or a wrapper of one included."""
+    """Whether `value` is a tensor on an xla device; parameters and wrappers are."""
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
 def unwrapped(tensor: torch.Tensor) -> XLATensor:
     """The tensor itself, or the one that a wrapper (XLAShardedTensor) stands for.
 
-    Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for what is no tensor.
+    Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for anything but a tensor.
     """
     outer = getattr(tensor, "global_tensor", tensor)
     inner = tensor_behind(outer)

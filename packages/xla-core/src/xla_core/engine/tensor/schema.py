@@ -54,7 +54,7 @@ def dotted_name(func: OpOverload) -> str:
 
 
 def calling(func: OpOverload) -> Calling:
-    """The calling convention that the alias annotations of `func` spell."""
+    """The calling convention of `func`, from the alias annotations of its schema."""
     schema = func._schema
     mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     if mutated:
@@ -92,7 +92,7 @@ def functional_of(func: OpOverload) -> OpOverload | None:
             form = getattr(packet, overload or "default", None)
             if not isinstance(form, OpOverload) or calling(form).convention is not Convention.FUNCTIONAL:
                 continue
-            # A factory also says where and of what dtype its result is; for out= the given tensor says so.
+            # A factory takes a device and a dtype; its out= form takes those of the tensor that it is given.
             if _types(form, ()) == types or (outs and _types(form, _OPTIONS) == types):
                 return form
     return None

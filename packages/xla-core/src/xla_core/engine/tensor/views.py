@@ -1,6 +1,6 @@
-"""Views: a base value and a chain of steps, known once for each kind of base.
+"""Views: a base value and a chain of steps, described once for all bases of one aval.
 
-A `ViewSpec` says all about one view of bases with one shape and dtype: what torch's own strides would be, how to read it,
+A `ViewSpec` describes one view of such bases: what torch's own strides would be, how to read it,
 how to write through it. Equal layouts share a spec.
 """
 
@@ -33,7 +33,7 @@ class ViewSpec:
     exactly that layout.
     read, write: recorded operations `(base, *offsets) -> view` and `(base, new view, *write_offsets) -> new base`, the same for all
     views that differ in where their slices begin; a write may take other steps (`writes`).
-    strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
+    strided: `meta` says where its elements are in the base; False for a view that torch can only make of a contiguous copy.
     lazy: torch's conjugate or negative bit is set on it.
     overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
     """
@@ -84,12 +84,12 @@ def _offsets(steps: tuple[ViewStep, ...]) -> tuple[int, ...]:
     return tuple(step.offset for step in steps if step.offset is not None)
 
 
-# Reads and writes by base, steps without their offsets, and which of the two.
+# Reads and writes by base, steps without their offsets, whether it writes, and the aval of the result.
 _OPERATIONS: weakref.WeakValueDictionary[tuple[Any, ...], Signature] = weakref.WeakValueDictionary()
 
 
 def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -> Signature:
-    """The one operation that reads, or writes, through such steps, wherever their slices begin."""
+    """The operation that reads, or writes, through these steps: the same one wherever their slices begin."""
     chain = _chain(steps)
     key = (base, chain, writes, result)
     existing = _OPERATIONS.get(key)
@@ -114,16 +114,16 @@ def _chain(steps: tuple[ViewStep, ...]) -> str:
 
 
 def _length(step: ViewStep) -> tuple[int, ...]:
-    """The number of elements of a slice: unlike in the arguments of other steps, it is not in its own."""
+    """The length of a slice, which is not among the arguments of its step."""
     return (step.shape[step.args[0]],) if step.name == "slice.Tensor" else ()
 
 
-# One spec for each layout: t().t() is the base again, whatever the way there. Who makes views keeps the specs that it needs often.
+# One spec for each layout, whatever the steps: t().t() is the base again. Handlers of views keep the specs that they use often alive.
 _LAYOUTS: weakref.WeakValueDictionary[tuple[Any, ...], ViewSpec] = weakref.WeakValueDictionary()
 
 
 def root(base: Aval) -> ViewSpec:
-    """The view of a base that is the base itself."""
+    """The view that shows all of a base."""
     if base.root is None:
         with hidden_from_modes(all_of_them=True):  # specs outlive the modes
             whole_base = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
@@ -142,7 +142,7 @@ def child(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     Raises what torch raises for arguments that make no view.
     """
     args, kwargs = _plain(args), {name: value for name, value in kwargs.items() if name != "implicit"}
-    with hidden_from_modes(all_of_them=True):  # those of torch's tracing take no tensors but their own
+    with hidden_from_modes(all_of_them=True):  # modes of torch's tracing take no other tensors than their own
         return _derive(parent, func, (*args, *_keywords(func, len(args), kwargs)))
 
 
@@ -208,13 +208,13 @@ def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -
         steps = _from_base(parent.base, meta)
     if not strided:
         return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))
-    # Put back step by step, old elements that overlap the new ones could win.
+    # Written step by step, old elements that overlap the new ones could win.
     writes = _from_base(parent.base, meta) if any(VIEWS[earlier.name].overlaps for earlier in parent.steps) else steps
     return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, True, writes))
 
 
 def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
-    """Steps of an as_strided: it counts from the storage, not from the view that it is called on."""
+    """The steps of an as_strided: its offsets count from the storage, not from the view that it is called on."""
     _check_bounds(base, meta)
     steps: list[ViewStep] = []
     if meta.dtype != base.dtype:
@@ -247,7 +247,7 @@ def _check_bounds(base: Aval, meta: torch.Tensor) -> None:
 
 
 def handler(func: OpOverload) -> Handler:
-    """The handler of a view: records nothing, only lengthens the chain of steps."""
+    """The handler of a view: it records nothing, and only adds a step to the chain."""
     specs: dict[Any, Any] = {}
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -32,7 +32,7 @@ def foreach_zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _emptied(tensor: Any) -> bool:
-    """Whether a tensor could be given zeros without an operation: it shows all of its storage."""
+    """Give a tensor that shows all of its storage zeros, without an operation. Returns False, and does nothing, for others."""
     if type(tensor) is not XLATensor or tensor._view is not None:
         return False
     storage = tensor._storage
