@@ -28,7 +28,7 @@ _ref = weakref.ref  # a global: recording looks it up for each value
 class Value:
     """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
 
-    shared: somebody outside holds the buffer, so that it is never donated. lost: the error for which it has neither; set on no other value.
+    shared: somebody outside holds the buffer, so that it is never donated. lost: the error that left it without either; set on no other value.
     zeroed: the storage and the step in which zeros were written to it; set only on a blank that stands for such zeros.
     """
 
@@ -54,7 +54,7 @@ def lose(value: Value, reason: XlaError) -> None:
 
 
 def no_value_error(value: Value) -> XlaError:
-    """The error for using a value that has neither a buffer nor a place on the pending graph."""
+    """The error for using a value that has neither a buffer nor a slot on the pending graph."""
     if isinstance(value.recorder.pending_graph, ForkedPendingGraph):
         return forked_error()
     reason: XlaError | None = getattr(value, "lost", None)

@@ -121,9 +121,9 @@ def _brought(entries: Sequence[Entry], operations: Sequence[int], may: Set[int])
         first = slot
         while first - 1 in may and first <= first_user.get(first - 1, -1) <= slot:
             first -= 1
-        places = _order(entries, slot, first)
+        positions = _order(entries, slot, first)
         begin = slot
-        while begin > first and places.get(begin - 1, slot) < places.get(begin, slot):
+        while begin > first and positions.get(begin - 1, slot) < positions.get(begin, slot):
             begin -= 1
         brought.update(range(begin, slot))
     return brought
@@ -135,13 +135,13 @@ def _operands(entry: Entry) -> tuple[int, ...]:
 
 def _order(entries: Sequence[Entry], slot: int, first: int) -> dict[int, int]:
     """The position of each slot from `first` on in the order in which recording would bring all of them for the operation at `slot`."""
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
 
     def bring(user: int) -> None:
         for operand in _operands(entries[user]):
-            if operand >= first and operand not in places:
+            if operand >= first and operand not in positions:
                 bring(operand)
-                places[operand] = len(places)
+                positions[operand] = len(positions)
 
     bring(slot)
-    return places
+    return positions

@@ -50,7 +50,7 @@ class GraphView(Protocol):
 
     @property
     def dead(self) -> tuple[int, ...]:
-        """The inputs, by number, whose buffers nobody else holds."""
+        """The indices of the inputs whose buffers nobody else holds."""
 
     def operations(self) -> Iterator[Operation]:
         """The recorded operations, in order."""

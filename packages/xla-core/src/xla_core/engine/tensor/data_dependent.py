@@ -36,7 +36,7 @@ def _cut(padded: Sequence[Tensor], count: Tensor, dim: int = 0) -> list[Tensor]:
     ]
 
 
-def _places(mask: Tensor) -> Tensor:
+def _positions(mask: Tensor) -> Tensor:
     """Flat positions of the set elements, then zeros: shape (elements of mask,)."""
     return _flat(aten.nonzero_static(_flat(mask), size=mask.numel(), fill_value=0))
 
@@ -64,7 +64,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     if mask.is_cpu:  # its values are on the host
         picked: Tensor = aten.take(aten.expand(x, shape), wide.flatten().nonzero().flatten())
         return picked
-    return _cut([aten.take(aten.expand(x, shape), _places(wide))], aten.count_nonzero(wide))[0]
+    return _cut([aten.take(aten.expand(x, shape), _positions(wide))], aten.count_nonzero(wide))[0]
 
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
@@ -103,7 +103,7 @@ def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
     rows: Tensor = aten.view(x.clone(), [*x.shape[:dim], mask.numel(), *x.shape[dim + mask.dim() :]])
     if not mask.numel():
         return rows
-    return _cut([aten.index_select(rows, dim, _places(mask))], aten.count_nonzero(mask), dim)[0]
+    return _cut([aten.index_select(rows, dim, _positions(mask))], aten.count_nonzero(mask), dim)[0]
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -142,20 +142,20 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     return result
 
 
-def _groups(rows: Tensor, places: Tensor | None, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _groups(rows: Tensor, positions: Tensor | None, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Runs of equal rows of `rows` (n, m), n > 0: the first row of each, the run that each row is in, the lengths of the runs.
 
-    places: the position of row i before sorting, at which its run is given back.
+    positions: the position of row i before sorting, at which its run is given back.
     """
     length = rows.shape[0]
     changes = aten.any.dim(aten.ne.Tensor(aten.slice.Tensor(rows, 0, 1), aten.slice.Tensor(rows, 0, 0, length - 1)), 1)
     first = aten.cat([rows.new_ones(1, dtype=torch.bool), changes])
     run = aten.sub.Scalar(aten.cumsum(first, 0), 1)
-    padded = [aten.index_select(rows, 0, _places(first))]
+    padded = [aten.index_select(rows, 0, _positions(first))]
     if counts:
         padded.append(aten.index_add(aten.zeros_like(run), 0, run, aten.ones_like(run)))
     cut = _cut(padded, aten.count_nonzero(first))
-    back = run.new_empty(0) if not inverse else run if places is None else aten.index_put(aten.zeros_like(run), [places], run)
+    back = run.new_empty(0) if not inverse else run if positions is None else aten.index_put(aten.zeros_like(run), [positions], run)
     return cut[0], back, cut[1] if counts else run.new_empty(0)
 
 
@@ -163,10 +163,10 @@ def _unique_elements(x: Tensor, ordered: bool, inverse: bool, counts: bool) -> t
     if not x.numel():
         none = x.new_empty(0, dtype=torch.int64)
         return x.new_empty(0), x.new_empty(x.shape if inverse else 0, dtype=torch.int64), none
-    flat, places = _flat(x), None
+    flat, positions = _flat(x), None
     if ordered:
-        flat, places = aten.sort.stable(flat, stable=True)
-    elements, back, lengths = _groups(aten.unsqueeze(flat, 1), places, inverse, counts)
+        flat, positions = aten.sort.stable(flat, stable=True)
+    elements, back, lengths = _groups(aten.unsqueeze(flat, 1), positions, inverse, counts)
     return aten.view(elements, [-1]), aten.view(back, x.shape) if inverse else back, lengths
 
 
@@ -180,13 +180,13 @@ def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bo
             )
         none = x.new_empty(0, dtype=torch.int64)
         return x.clone(), none, none
-    shape, places = (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]), None
+    shape, positions = (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]), None
     front = [dim, *range(dim), *range(dim + 1, x.dim())]
     rows = aten.view(aten.permute(x, front).clone(), [shape[0], -1])
     if ordered:
-        places = torch.ops.xla_core.lexsort(rows)
-        rows = aten.index_select(rows, 0, places)
-    unique_rows, back, lengths = _groups(rows, places, inverse, counts)
+        positions = torch.ops.xla_core.lexsort(rows)
+        rows = aten.index_select(rows, 0, positions)
+    unique_rows, back, lengths = _groups(rows, positions, inverse, counts)
     back_again = [*range(1, dim + 1), 0, *range(dim + 1, x.dim())]
     return aten.permute(aten.view(unique_rows, [-1, *shape[1:]]), back_again).clone(), back, lengths
 

@@ -21,7 +21,7 @@ def _exported(tensor: torch.Tensor) -> Any:
 
 
 def _on_buffers(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make torch's method of this name call that of the device buffer of an xla tensor."""
+    """Make torch's method of this name call the device buffer's method, for an xla tensor."""
 
     def make(own: Callable[..., Any]) -> Callable[..., Any]:
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -67,8 +67,8 @@ class Call:
         self.count = 0
         self.packed = 0  # calls whose results were made by `wrap`
         arguments = func._schema.arguments
-        places = {index for index, argument in enumerate(arguments) if argument.name in spec.scalars}
-        self.scalars: frozenset[int | str] = frozenset(places | spec.scalars)
+        positions = {index for index, argument in enumerate(arguments) if argument.name in spec.scalars}
+        self.scalars: frozenset[int | str] = frozenset(positions | spec.scalars)
         convention = calling(func)
         self.mutated = convention.mutated
         # Random fills check their numbers at each call; dropout does so in Python before it comes here.

@@ -1,4 +1,4 @@
-"""Indices and masks on the CPU: those of advanced indexing, which torch allows on every device, and those of other operations.
+"""Indices and masks on the CPU: for advanced indexing, where torch allows them on every device, and for other operations.
 
 `x[permutation]`, `x[mask]`, `x[index] = value`: the indices are known on the host, so that positions out of range raise as on the CPU, and
 the shape of `x[mask]` needs no read of the device. `gather`, `index_select`, `masked_fill` and so on refuse an index on the CPU and are
@@ -21,7 +21,7 @@ from xla_core.engine.tensor.tensor import XLATensor, wrap
 
 _MASKS = (torch.bool, torch.uint8)
 # Names of arguments that are indices or masks. (`offsets` is one of embedding_bag.)
-_PLACES = frozenset({"index", "indices", "mask", "offsets"})
+_INDEX_NAMES = frozenset({"index", "indices", "mask", "offsets"})
 _INDICES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
@@ -53,7 +53,7 @@ def other_arguments(
     recorder = on_device._storage.value.recorder
     names = [argument.name for argument in func._schema.arguments]
     arguments = dict(zip(names, args, strict=False)) | kwargs
-    moved = {name: wrap(upload(arg, recorder)) for name, arg in arguments.items() if name in _PLACES and _on_the_host(arg)}
+    moved = {name: wrap(upload(arg, recorder)) for name, arg in arguments.items() if name in _INDEX_NAMES and _on_the_host(arg)}
     arguments |= moved
     return (tuple(arguments[name] for name in names[: len(args)]), {name: arguments[name] for name in kwargs}) if moved else None
 

@@ -142,7 +142,7 @@ def alias_key(tensor: torch.Tensor) -> Hashable:
 
 
 def view_function(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that makes, of another tensor's data, the view that `tensor` is of its own data; it keeps no data alive.
+    """The view that `tensor` is, as a function: it makes the same view of another tensor's data. It keeps no data alive.
 
     The function raises ValueError unless all of the other data has the same shape and dtype. Its views have no autograd history.
     """

@@ -36,7 +36,7 @@ _OPERAND = object()  # stands for a tensor among the arguments
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _JaxCall:
     """The user's function as one of arrays alone: with its constant arguments, and the nesting of all arguments.
 
     identity: equal for calls of the same function; the function itself, or the user's `override_hash`.
@@ -112,7 +112,7 @@ def call_jax(
             raise TypeError(f"call_jax cannot take a {type(leaf).__name__} as a constant: pass it as an xla tensor, or close over it")
     constants = tuple(_OPERAND if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
     identity = jax_func if override_hash is None else override_hash
-    call = _Call(identity, name or str(getattr(jax_func, "__name__", "function")), jax_func, constants, tree)
+    call = _JaxCall(identity, name or str(getattr(jax_func, "__name__", "function")), jax_func, constants, tree)
     metrics.counter_add("xla::call_jax")
     return _called(call, tensors)
 
@@ -122,7 +122,7 @@ def traced_functions() -> int:
     return len(_traced)
 
 
-def _called(call: _Call, tensors: list[Any]) -> Any:
+def _called(call: _JaxCall, tensors: list[Any]) -> Any:
     traced = _trace(call, tensors)
     if any(map(is_transformed, tensors)):
         results = list(_Transformed.apply(call, *tensors))  # type: ignore[no-untyped-call]
@@ -133,7 +133,7 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
     return jax.tree.unflatten(traced.tree, results)
 
 
-def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
+def _trace(call: _JaxCall, tensors: Sequence[Any]) -> _Traced:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, _is_manual(tensor)) for tensor in tensors)
     x64 = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
     key = (call.key, avals, x64, *[getattr(jax.config, name) for name in _SETTINGS])
@@ -239,7 +239,7 @@ class _Differentiable(torch.autograd.Function):
     """The recorded call with JAX's gradient. XLA merges what the backward pass computes again with the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, traced: _Traced, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, call: _JaxCall, traced: _Traced, *tensors: torch.Tensor) -> Any:
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _record(traced.signature, tensors)
@@ -255,7 +255,7 @@ class _Transformed(torch.autograd.Function):
     """The call over tensors that transforms of `torch.func` wrap: each becomes the transform of JAX over the call inside."""
 
     @staticmethod
-    def forward(call: _Call, *tensors: torch.Tensor) -> Any:
+    def forward(call: _JaxCall, *tensors: torch.Tensor) -> Any:
         return tuple(jax.tree.leaves(_called(call, list(tensors))))
 
     @staticmethod
@@ -279,7 +279,7 @@ class _Transformed(torch.autograd.Function):
         return tuple(next(pushed) if _may_have_gradient(result) else None for result in shapes)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: _Call, *tensors: torch.Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, call: _JaxCall, *tensors: torch.Tensor) -> Any:
         results = tuple(_flat_call(_Changed("vmap", call, tuple(in_dims[1:]), _vmap), tensors))
         return results, (0,) * len(results)
 
@@ -288,7 +288,7 @@ def _may_have_gradient(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-def _gradients(call: _Call, tensors: Sequence[Any], needed: Sequence[bool], cotangents: Sequence[torch.Tensor]) -> list[Any]:
+def _gradients(call: _JaxCall, tensors: Sequence[Any], needed: Sequence[bool], cotangents: Sequence[torch.Tensor]) -> list[Any]:
     """The gradient of a call for each of its tensors; None where none is needed."""
     indices = tuple(index for index, needs in enumerate(needed) if needs)
     inexact = [cotangent for cotangent in cotangents if _may_have_gradient(cotangent)]
@@ -300,7 +300,7 @@ def _gradients(call: _Call, tensors: Sequence[Any], needed: Sequence[bool], cota
 
 def _flat_call(changed: _Changed, operands: Sequence[Any]) -> list[Any]:
     leaves, tree = jax.tree.flatten((tuple(operands), {}))
-    call = _Call(changed, f"{changed.call.name}_{changed.name}", changed, (_OPERAND,) * len(leaves), tree)
+    call = _JaxCall(changed, f"{changed.call.name}_{changed.name}", changed, (_OPERAND,) * len(leaves), tree)
     return list(_called(call, list(operands)))
 
 
@@ -309,7 +309,7 @@ class _Changed:
     """A call under a transform of JAX. places: the indices of the operands it is for; for vmap, the batch axis of each operand."""
 
     name: str
-    call: _Call
+    call: _JaxCall
     places: tuple[int | None, ...]
     transform: Callable[[_Changed, tuple[Any, ...]], list[Any]]
 

@@ -191,7 +191,7 @@ def _as_subclass(tensor: torch.Tensor, cls: type) -> Any:
 
 
 def _untyped_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """`tensor.untyped_storage()`: that of the xla tensor behind, one object for all tensors that share its data."""
+    """`tensor.untyped_storage()`: the storage of the xla tensor behind, one object for all tensors that share its data."""
     storage: torch.UntypedStorage = storage_of(tensor)
     behind: XLATensor | None = getattr(storage, "_behind", None)
     return storage if behind is None else behind.untyped_storage()

@@ -92,7 +92,7 @@ def functional_of(func: OpOverload) -> OpOverload | None:
             form = getattr(packet, overload or "default", None)
             if not isinstance(form, OpOverload) or calling(form).convention is not Convention.FUNCTIONAL:
                 continue
-            # A factory takes a device and a dtype; its out= form takes those of the tensor that it is given.
+            # A factory takes a device and a dtype; its out= form takes them from the tensor that it is given.
             if _types(form, ()) == types or (outs and _types(form, _OPTIONS) == types):
                 return form
     return None

@@ -116,7 +116,7 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
     """
     behind = ours(tensor)
-    # Before it is computed, so that its shards are those of the sharding that was asked for.
+    # Before it is computed, so that its shards follow the sharding that was asked for.
     resharding.reshard_one(behind._storage)
     value = value_of(behind)
     compute([value])

@@ -1,4 +1,4 @@
-"""Zeros written over a whole tensor, as `zero_grad(set_to_none=False)` does: nothing is recorded until somebody uses them."""
+"""Zeros written over a whole tensor, as `zero_grad(set_to_none=False)` does: nothing is recorded until they are used."""
 
 from __future__ import annotations
 
