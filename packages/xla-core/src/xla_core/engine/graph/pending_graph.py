@@ -1,4 +1,4 @@
-"""What is pending on a device: values, the pending graph that they stand on, and the recorder, which has one pending graph at a time.
+"""Pending work of a device: values, the pending graph that they stand on, and the recorder, which has one pending graph at a time.
 
 Entries (entries.py) stand on the pending graph in recording order. It has only weak references to the values it defines: a value that is
 dead at a sync is no result.
@@ -28,8 +28,8 @@ _ref = weakref.ref  # a global: recording looks it up for each value
 class Value:
     """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
 
-    shared: somebody outside holds the buffer, so that it is never donated. lost: the error that left it without either; set on no other value.
-    zeroed: the storage and the step in which zeros were written to it; set only on a blank that stands for such zeros.
+    shared: somebody outside holds the buffer, so that it is never donated. lost: the error that left it without either, else not set.
+    zeroed: the storage and the step in which zeros were written to it, on a blank that stands for such zeros; else not set.
     """
 
     # No __init__: recording makes one for each operation and sets the fields itself. A call costs as much as two fields

@@ -70,14 +70,14 @@ def renamed_lines(pending_graph: PendingGraph, renamed: Mapping[int, int]) -> di
 
 
 def live_slots(pending_graph: PendingGraph) -> list[int]:
-    """Slots of pending values that somebody still holds, ascending."""
+    """The slots of live pending values, ascending."""
     input_data = pending_graph.input_data
     live = [slot for slot, reference in enumerate(pending_graph.refs) if reference() is not None]
     return [slot for slot in live if slot not in input_data]
 
 
 def live_values(pending_graph: PendingGraph) -> list[Value]:
-    """The pending values that somebody still holds, in the order of their slots, held by this list."""
+    """The live pending values, in the order of their slots; the list keeps them alive."""
     return [value for slot in live_slots(pending_graph) if (value := pending_graph.refs[slot]()) is not None]
 
 
@@ -124,7 +124,7 @@ def store_results(pending_graph: PendingGraph, slots: list[int], buffers: list[A
         if value is not None:
             value.buffer = buffer
             next(buffers_made)
-        # Also of values that nobody holds any more: pending operations read them.
+        # Also for dead values: pending operations read them.
         pending_graph.entries[slot] = aval_at(pending_graph.entries, slot)
         pending_graph.input_data[slot] = buffer
     # In slot order: the arguments of a program, and the indices of dead leaves, follow the dictionary.

@@ -38,8 +38,8 @@ def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any
     """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: no sharding of its own.
 
     Data on the device is resharded now; a pending result is constrained in the program. Unless `tensor` is a view, its data
-    keeps the sharding when it is written to, and so do clones and tensors made like it, and data of the same shape that it is set to
-    (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are padded on the devices.
+    keeps the sharding when it is written to, and passes it on to clones and to tensors made like it; also to data of the same shape that
+    replaces it (`tensor.data = other`), unless that has its own sharding. Unevenly divisible dimensions are padded on the devices.
     sharding: over the devices of `client().placements[0]`; in another order of them, programs move shards between devices.
     note: the caller's own, which `sharding_of` gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
