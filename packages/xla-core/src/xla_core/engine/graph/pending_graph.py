@@ -199,10 +199,10 @@ class PendingGraph:
         count = len(operation[0].outs)
         return last - first == (0 if count == 1 else count)
 
-    def add_scalar(self, scalar: ScalarInput, number: int | float) -> int:
+    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
         """The slot of a new host number."""
         slot = len(self.entries)
-        self.entries.append(scalar)
+        self.entries.append(kind)
         self.refs.append(NOBODY)
         self.input_data[slot] = number
         return slot
@@ -270,7 +270,7 @@ class ForkedPendingGraph(PendingGraph):
         """Raises ExecutionError, as all that records."""
         raise forked_error()
 
-    def add_scalar(self, scalar: ScalarInput, number: int | float) -> int:
+    def add_scalar(self, kind: ScalarInput, number: int | float) -> int:
         """Raises ExecutionError."""
         raise forked_error()
 

@@ -31,7 +31,7 @@ class _Casts:
     """
 
     def __init__(self) -> None:
-        self._entries: Any = WeakIdKeyDictionary()
+        self._known: Any = WeakIdKeyDictionary()
 
     def get(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`weight` in `dtype`."""
@@ -40,13 +40,13 @@ class _Casts:
             return weight.to(dtype)
         value = behind._storage.value
         grad = torch.is_grad_enabled()
-        entry: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._entries.get(weight)
+        entry: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
         if entry is not None and entry[0] is value and entry[1] is grad:
             cast = entry[2]()
             if cast is not None and cast.dtype is dtype:
                 return cast
         cast = weight.to(dtype)
-        self._entries[weight] = (value, grad, weakref.ref(cast))
+        self._known[weight] = (value, grad, weakref.ref(cast))
         return cast
 
 
