@@ -37,7 +37,7 @@ class Aval:
 
     manual: each of the devices behind `xla:0` has a value like this (engine/placement/manual.py). small: its memory is not worth
     taking over.
-    Make them with `aval_of` only: two equal avals are the same object. Those of open sizes, which exported programs have, are never equal.
+    Make avals with `aval_of` only: two equal ones are the same object. Avals of open sizes, which exported programs have, are never equal.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> None:
@@ -49,9 +49,9 @@ class Aval:
         self.text = f"{name}[{','.join(map(str, shape))}]{' on each device' if manual else ''}"  # `f32[8,4]`
         self.small = not any(map(is_open, shape)) and self.nbytes < _SMALL
         self.integral = not (dtype.is_floating_point or dtype.is_complex)
-        # Made at first use and kept here, where finding them costs nothing.
-        self.root: Any = None  # the view that is the whole of such a base
-        self.blank: Any = None  # the operation that makes one of these with any values
+        # Set at first use, and kept here because a look-up costs nothing.
+        self.root: Any = None  # the view that shows all of such a base
+        self.blank: Any = None  # the operation that makes such a value with any content
 
     @cached_property
     def meta(self) -> torch.Tensor:
@@ -78,7 +78,7 @@ _INTERNED: dict[tuple[tuple[int, ...], torch.dtype, bool], Aval] = {}
 def aval_of(shape: tuple[int, ...], dtype: torch.dtype, manual: bool = False) -> Aval:
     """The one Aval of `shape` and `dtype`; raises UnsupportedDtypeError for a dtype that XLA does not have."""
     key = (shape, dtype, manual)
-    found = _INTERNED.get(key)
-    if found is None:
-        found = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype, manual))
-    return found
+    aval = _INTERNED.get(key)
+    if aval is None:
+        aval = _INTERNED.setdefault(key, Aval(tuple(int(size) for size in shape), dtype, manual))
+    return aval

@@ -1,4 +1,4 @@
-"""The program that computes given values, copied out of a pending graph, which stays as it is."""
+"""Copy the program that computes some values out of a pending graph, which stays as it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xla_core.engine.graph.signature import blank
 
 
 def cut(pending_graph: PendingGraph, values: Sequence[Value]) -> tuple[Graph, Inputs]:
-    """The graph with `values` as results, and what would feed it now; computed ones are leaves. Raises the error of a lost one."""
+    """The graph with `values` as results, and its inputs as of now; computed values are leaves. Raises the error of a lost value."""
     pending = [value.slot for value in values if value.pending_graph is pending_graph]
     entries, renamed, input_data = extract(pending_graph, ancestors(pending_graph, pending))
     outs = []

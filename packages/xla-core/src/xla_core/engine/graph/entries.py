@@ -29,7 +29,7 @@ class ScalarKind(Enum):
     INT = "i64"
     SEED = "seed"
 
-    __hash__ = object.__hash__  # an enum's own runs Python code, for each number of a program's key
+    __hash__ = object.__hash__  # that of Enum is Python code, which would run for each number of a program's key
 
 
 class ScalarInput(NamedTuple):
@@ -54,8 +54,8 @@ SEED = ScalarInput(ScalarKind.SEED, False)
 class NamedLine(str):
     """The user's line of an operation, and what compiled programs show beside it.
 
-    scopes: of the profiler, outermost first, and then prefix: before the operation's name. callers: lines from which that one was called,
-    the innermost first.
+    scopes: the profiler's, outermost first; then prefix. Both stand before the operation's name. callers: the lines that this one was
+    called from, innermost first.
     """
 
     scopes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""A program cut out of a pending graph: entries in a canonical order, what comes out, what goes in.
+"""A program cut out of a pending graph: entries in a canonical order, results, inputs.
 
 A step takes the whole pending graph as it is, which is why a repeated step needs no walk over its operations. A value read takes the
-ancestors of what is asked for, renumbered, so that equal computations have equal keys whatever else is pending.
+ancestors of the values that are read, renumbered, so that equal computations have equal keys whatever else is pending.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NO_DIGITS = str.maketrans("", "", string.digits)  # names of views have sizes i
 
 
 class NumberPlace(NamedTuple):
-    """A number in the user's code, whatever the shapes there.
+    """Where a number stands in the user's code, the same for all shapes.
 
-    name: of the operation at that line that takes the number as its `operand`; turn: counts how often the program came by.
+    name: of the operation at that line that takes the number as its `operand`; turn: counts the repetitions of that in the program.
     """
 
     line: str
@@ -36,12 +36,12 @@ class NumberPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The entries of a program, sorted by what they are.
+    """The entries of a program, sorted by kind.
 
-    leaves, scalars: the buffers and the numbers that it takes, in order, with their slots in leaf_slots and scalar_slots; inputs: both.
-    operations, signatures: of its operations, the slots and signatures. By slot, avals: the shape and dtype of the value there, None for a
-    Python number and for an absent result; makers: the slot of the operation, leaf or number that defines it. results: the avals of what it
-    gives. donated: those of its dead leaves, by number, whose buffers a result of the same shape and dtype can take over.
+    leaves, scalars: the buffers and the numbers that it takes, in order; leaf_slots, scalar_slots: their slots; inputs: all of these slots.
+    operations, signatures: the slots and signatures of its operations. avals, by slot: the shape and dtype of the value there, None for a
+    Python number and for an absent result. makers, by slot: the slot of the operation, leaf or number that defines the value there.
+    results: the avals of its results. donated: the dead leaves, by index, whose buffers a result of the same shape and dtype can take over.
     """
 
     leaves: tuple[Aval, ...]
@@ -87,7 +87,7 @@ def _parts(entries: Sequence[Entry], outs: Sequence[int], dead: Sequence[int]) -
             leaf_slots.append(slot)
             avals.append(aval)
         makers.append(maker)
-    given = tuple([avals[slot] for slot in outs])
+    out_avals = tuple([avals[slot] for slot in outs])
     return Parts(
         tuple(leaves),
         tuple(leaf_slots),
@@ -98,19 +98,19 @@ def _parts(entries: Sequence[Entry], outs: Sequence[int], dead: Sequence[int]) -
         tuple(signatures),
         tuple(avals),
         tuple(makers),
-        given,
-        _donated([leaves[number] for number in dead], dead, given),
+        out_avals,
+        _donated([leaves[index] for index in dead], dead, out_avals),
     )
 
 
-def _donated(avals: Sequence[Aval], numbers: Sequence[int], results: Sequence[Aval | None]) -> tuple[int, ...]:
-    wanted = Counter([(aval.shape, aval.physical) for aval in results if aval is not None])
+def _donated(avals: Sequence[Aval], indices: Sequence[int], results: Sequence[Aval | None]) -> tuple[int, ...]:
+    free = Counter([(aval.shape, aval.physical) for aval in results if aval is not None])
     donated = []
-    for number, aval in zip(numbers, avals, strict=True):
-        kind = (aval.shape, aval.physical)
-        if wanted[kind]:
-            wanted[kind] -= 1
-            donated.append(number)
+    for index, aval in zip(indices, avals, strict=True):
+        key = (aval.shape, aval.physical)
+        if free[key]:
+            free[key] -= 1
+            donated.append(index)
     return tuple(donated)
 
 
@@ -134,7 +134,7 @@ class Graph:
 
     @cached_property
     def parts(self) -> Parts:
-        """Its entries, sorted. Worked out when it is first asked for: a program that is run again needs none of it."""
+        """Its entries, sorted. Worked out at first use: a program that is run again does not need them."""
         return _parts(self.entries, self.outs, self.dead)
 
     def operations(self) -> Iterator[Operation]:
@@ -146,14 +146,14 @@ class Graph:
         return map(self.operand, self.parts.leaf_slots)
 
     def operand(self, slot: int) -> Operand:
-        """The value at a slot, to be asked for its shape and dtype, or to be an argument of an operation."""
+        """The value at a slot: it has a shape and a dtype, and edits take it as an argument."""
         aval, entry = self.parts.avals[slot], self.entries[slot]
         if aval is None:
             return Operand(slot, None, None, entry.kind.value if isinstance(entry, ScalarInput) else "none", 0)
         return Operand(slot, aval.shape, aval.dtype, repr(aval), aval.nbytes)
 
     def arguments(self, operation: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of an operation, by place and by name as the schema of its `target` has them: operands, and constants."""
+        """The arguments of an operation, positional and by name, as the schema of its `target` has them: operands and constants."""
         signature, *slots = cast("tuple[Any, ...]", self.entries[operation.slot])
         operands = iter([self.operand(slot) for slot in slots])
         args = tuple(fill(argument, operands) for argument in signature.args)
@@ -173,7 +173,7 @@ class Graph:
         return self._operation_at(self.parts.makers[operand.slot])
 
     def results(self) -> Iterator[Operation | None]:
-        """The operation that computes each result, in order; None for an input that is handed through."""
+        """The operation that computes each result, in order; None for an input that is returned as it is."""
         return (self._operation_at(self.parts.makers[slot]) for slot in self.outs)
 
     def recorded(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
@@ -195,7 +195,7 @@ class Graph:
         return [slot for slot, scalar in pairs if scalar.kind is kind and scalar.fixed is fixed]
 
     def places(self) -> list[NumberPlace | None]:
-        """For each of `numbers()`, where in the user's code it is; None where no line is known."""
+        """The place in the user's code of each of `numbers()`; None where no line is known."""
         users: dict[int, NumberPlace] = {}
         seen: Counter[NumberPlace] = Counter()
         scalars = {*self.parts.scalar_slots}
@@ -209,9 +209,9 @@ class Graph:
         return [users.get(slot) for slot in self.numbers()]
 
     def scheduled(self) -> set[int]:
-        """Which of `numbers()` optimizers use: they may be others in the next step."""
+        """The indices in `numbers()` of those that optimizers use, which may change with each step."""
         taken = {slot for _, (signature, *operands) in self.recorded() if signature.scheduled for slot in operands}
-        return {number for number, slot in enumerate(self.numbers()) if slot in taken}
+        return {index for index, slot in enumerate(self.numbers()) if slot in taken}
 
     def operation(self, slot: int) -> Operation:
         """The operation at a slot. Raises InternalError if none stands there."""
@@ -228,7 +228,7 @@ class Graph:
 
 
 def own(view: GraphView) -> Graph:
-    """The graph behind a view. Raises TypeError for what no recording or edit made."""
+    """The graph behind a view. Raises TypeError for a view that is not one of ours."""
     if not isinstance(view, Graph):
         raise TypeError(f"{view!r} is no recorded graph: take one from graph_of, an event or a pass")
     return view

@@ -1,4 +1,4 @@
-"""A loop without syncs, in which recording was noticed to be."""
+"""A loop without syncs, found while it is being recorded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from xla_core.engine.graph.signature import Signature
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop at the end of a pending graph: `head` operations, then `turns` times `length` of them, then those of a turn that has begun.
+    """A loop at the end of a pending graph: `head` operations, then `turns` turns of `length` operations, then a turn that has begun.
 
-    A turn ends with operation `last`, of which it has `times`, and takes about `size` slots.
+    A turn ends with operation `last`, which occurs `times` times in it, and takes about `size` slots.
     """
 
     head: int
@@ -22,5 +22,5 @@ class Loop:
     size: int
 
     def by(self, count: int) -> Loop:
-        """The same loop, `count` turns as one."""
+        """The same loop with `count` turns as one turn."""
         return Loop(self.head, count * self.length, self.turns // count, self.last, count * self.times, count * self.size)

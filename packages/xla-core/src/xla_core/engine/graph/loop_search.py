@@ -1,4 +1,4 @@
-"""Find the turns of a loop in what was recorded: the same operations again and again, up to the end of the pending graph."""
+"""Find a loop in the recorded operations: the same ones again and again, up to the end of the pending graph."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def find_loop(pending_graph: PendingGraph, layers: bool = False) -> Loop | None:
     """
     slots = [slot for slot, entry in enumerate(pending_graph.entries) if type(entry) is tuple]
     signatures: list[Signature] = [pending_graph.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
-    found = repeating_end(signatures)
-    if found is None or 2 * found[0] > len(slots):
+    ending = repeating_end(signatures)
+    if ending is None or 2 * ending[0] > len(slots):
         return None
-    begin, period = found
+    begin, period = ending
     if not layers and not _carries_state(pending_graph, slots, period):
         return None
     cut = _cheapest_cut(pending_graph, slots, len(slots) - 2 * period, period)
@@ -33,68 +33,68 @@ def find_loop(pending_graph: PendingGraph, layers: bool = False) -> Loop | None:
 
 
 def repeating_end(items: Sequence[Hashable]) -> tuple[int, int] | None:
-    """Find the longest end of `items` that is something two or more times: where it begins, and how long that is; None if there is none.
+    """The longest end of `items` that repeats one sequence, at least twice: where it begins, and the sequence's length; None without one.
 
-    Source: the failure function of Knuth, Morris and Pratt, of the reversed items. What has one of length k as its first n items
-    repeats after n - k.
+    Source: the failure function of Knuth, Morris and Pratt, over the reversed items. If it is k for the first n of them, these repeat
+    every n - k.
     """
     failure = [0] * len(items)
-    found = None
-    known = 0
+    ending = None
+    matched = 0
     backwards = list(reversed(items))
-    for place in range(1, len(items)):
-        item = backwards[place]
-        while known and backwards[known] != item:
-            known = failure[known - 1]
-        if backwards[known] == item:
-            known += 1
-        failure[place] = known
-        period = place + 1 - known
-        if 2 * period <= place + 1:
-            found = len(items) - place - 1, period
-    return found
+    for index in range(1, len(items)):
+        item = backwards[index]
+        while matched and backwards[matched] != item:
+            matched = failure[matched - 1]
+        if backwards[matched] == item:
+            matched += 1
+        failure[index] = matched
+        period = index + 1 - matched
+        if 2 * period <= index + 1:
+            ending = len(items) - index - 1, period
+    return ending
 
 
 def _carries_state(pending_graph: PendingGraph, slots: list[int], period: int) -> bool:
-    """Whether the last turn goes on from what the one before left, more than from what it alone takes: layers do not."""
+    """Whether the last turn takes at least as many results of the turn before as values of its own. Layers of a model do not."""
     last, before = slots[-period], slots[-2 * period]
-    taken, known = (
+    taken, taken_before = (
         {operand for slot in turn for operand in pending_graph.entries[slot][1:]}  # type: ignore[index]
         for turn in (slots[-period:], slots[-2 * period : -period])
     )
     results = {slot for slot in taken if slot not in pending_graph.input_data}
     carried = sum(before <= slot < last for slot in results)
-    own = sum(slot < before for slot in results - known)
-    own += sum(type(pending_graph.entries[slot]) is Aval for slot in (taken - results) - known)
+    own = sum(slot < before for slot in results - taken_before)
+    own += sum(type(pending_graph.entries[slot]) is Aval for slot in (taken - results) - taken_before)
     return bool(carried >= own)
 
 
 def _cheapest_cut(pending_graph: PendingGraph, slots: list[int], begin: int, period: int) -> int:
-    """The number of the operation, among `period` from `begin` on, before which the fewest bytes of results are still needed.
+    """The index of the operation, among `period` from `begin` on, before which the fewest bytes of results are still needed.
 
-    Where there are several, rather one that makes it more, and the first one of a line of the user's.
+    Of several, it prefers one after which more are needed, then the first operation of a line of the user's code.
     """
-    numbers = {slot: number for number, slot in enumerate(slots)}
+    indices = {slot: index for index, slot in enumerate(slots)}
     until: dict[int, int] = {}  # slot of a result → the last operation that needs it
-    for number, slot in enumerate(slots):
+    for index, slot in enumerate(slots):
         for operand in pending_graph.entries[slot][1:]:  # type: ignore[index]
             if operand not in pending_graph.input_data:
-                until[operand] = number
+                until[operand] = index
     for slot, reference in enumerate(pending_graph.refs):
         if slot not in pending_graph.input_data and reference() is not None:
             until[slot] = len(slots)
     change = [0] * (len(slots) + 2)
-    for slot, number in until.items():
+    for slot, index in until.items():
         aval = aval_at(pending_graph.entries, slot)
         if aval is not None:
-            change[numbers[operation_at(pending_graph.entries, slot)] + 1] += aval.nbytes
-            change[number + 1] -= aval.nbytes
+            change[indices[operation_at(pending_graph.entries, slot)] + 1] += aval.nbytes
+            change[index + 1] -= aval.nbytes
     signatures: list[Signature] = [pending_graph.entries[slot][0] for slot in slots]  # type: ignore[index,misc]
     alive, least = sum(change[:begin]), None
-    for number in range(begin, begin + period):
-        alive += change[number]
-        signature, before = signatures[number], signatures[number - 1]
-        rank = (alive, change[number + 1] <= 0, signature.line == before.line, signature.name, signature.line or "")
+    for index in range(begin, begin + period):
+        alive += change[index]
+        signature, before = signatures[index], signatures[index - 1]
+        rank = (alive, change[index + 1] <= 0, signature.line == before.line, signature.name, signature.line or "")
         if least is None or rank < least[0]:
-            least = rank, number
+            least = rank, index
     return begin if least is None else least[1]

@@ -27,7 +27,7 @@ from xla_core.ops.table import TABLE, operator_of
 
 _TYPES = {"bool": "pred", "bfloat16": "bf16"}
 _OF_NUMBERS = {ScalarKind.FLOAT: "f64[]", ScalarKind.INT: "s64[]", ScalarKind.SEED: "u64[]"}
-# What the other dumps call operations that have no row in the op table, which says it of the others.
+# PyTorch/XLA's names of operations without a row in the op table; a row has its own in `shown_as`.
 _NAMES = {"xla::empty": "aten::empty", "xla::sharding_constraint": "xla::custom_sharding"}
 _SCATTERED = frozenset({"slice", "select", "diagonal", "as_strided"})
 _VIEW = re.compile(r"(\w+)(?:\.\w+)?\[")
@@ -35,11 +35,11 @@ _VIEW = re.compile(r"(\w+)(?:\.\w+)?\[")
 
 def element_type(dtype: np.dtype) -> str:
     """XLA's name of an element type: `f32`, `s64`, `pred`, `f8e4m3fn`."""
-    known = _TYPES.get(dtype.name)
-    if known is not None:
-        return known
-    kind, _, variant = dtype.name.partition("_")
-    letter, bits = re.fullmatch(r"([a-z]+)(\d+)", kind).groups()  # type: ignore[union-attr]
+    short = _TYPES.get(dtype.name)
+    if short is not None:
+        return short
+    name, _, variant = dtype.name.partition("_")
+    letter, bits = re.fullmatch(r"([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
     return {"int": "s", "uint": "u", "float": "f", "complex": "c"}[letter] + bits + variant
 
 
@@ -51,17 +51,17 @@ def shape_text(aval: Aval) -> str:
 
 
 def node_text(graph: GraphView, device: str, numbers: Mapping[int, Any] | None = None, shardings: Mapping[int, str] | None = None) -> str:
-    """The program, a node a line. device: of its data, as `CPU:0`. numbers, shardings: of inputs, by slot, where known."""
+    """The program, one node a line. device: of its data, as `CPU:0`. numbers, shardings: of inputs, by slot, where known."""
     graph = own(graph)
     names: dict[int, str] = {}
-    roots = {slot: place for place, slot in enumerate(graph.outs)}
+    roots = {slot: index for index, slot in enumerate(graph.outs)}
     rows: list[str] = []
     for slot, entry in enumerate(graph.entries):
         if graph.parts.makers[slot] != slot:
             continue
         node = f"%{len(rows)}"
         slots = result_slots(graph.entries, slot)
-        names.update({at: node if len(slots) == 1 else f"{node}.{place}" for place, at in enumerate(slots)})
+        names.update({at: node if len(slots) == 1 else f"{node}.{index}" for index, at in enumerate(slots)})
         shape = _shape(graph, slots)
         if type(entry) is tuple:
             call, attributes = f"{_name(entry[0])}({', '.join(names[at] for at in entry[1:])})", _attributes(entry[0], len(slots))
@@ -104,7 +104,7 @@ def _input(entry: Any, device: str, number: Any, sharding: str | None) -> tuple[
 
 
 def _name(signature: Signature) -> str:
-    """The name of an operator, without its overload; a chain of views has that of the last one."""
+    """The name of an operator, without its overload; a chain of views has the name of its last step."""
     if signature.target:
         row = TABLE.get(signature.target)
         return (row and row.shown_as) or operator_of(signature.target)
@@ -118,27 +118,27 @@ def _name(signature: Signature) -> str:
 
 
 def _attributes(signature: Signature, count: int) -> list[str]:
-    """The arguments that are no operands, by their names in torch's schema."""
-    found = [(name, value) for name, value in zip(_parameters(signature), signature.args, strict=False) if not _has_operand(value)]
-    found += [(name, value) for name, value in signature.kwargs.items() if not _has_operand(value)]
-    shown = [f"{name}={_shown(value)}" for name, value in found if value is not None and name != "shardings"]
+    """The constant arguments, by their names in torch's schema."""
+    constants = [(name, value) for name, value in zip(_parameters(signature), signature.args, strict=False) if not _has_operand(value)]
+    constants += [(name, value) for name, value in signature.kwargs.items() if not _has_operand(value)]
+    texts = [f"{name}={_shown(value)}" for name, value in constants if value is not None and name != "shardings"]
     chain = _chain(signature)
-    return [f"num_outputs={count}"] * (count > 1) + ([f"view={chain}"] if chain else []) + shown
+    return [f"num_outputs={count}"] * (count > 1) + ([f"view={chain}"] if chain else []) + texts
 
 
 def _chain(signature: Signature) -> str:
     """The steps of a view that is read or written, as `view[(2, 8)].select.int[0]`."""
-    prefix, _, rest = signature.name.removeprefix("xla.").partition(".")
-    return rest if prefix in ("read", "write") and not signature.target else ""
+    prefix, _, chain = signature.name.removeprefix("xla.").partition(".")
+    return chain if prefix in ("read", "write") and not signature.target else ""
 
 
 def _parameters(signature: Signature) -> list[str]:
     """Names of the positional arguments."""
-    namespace, _, rest = signature.target.partition("::")
-    name, _, overload = rest.partition(".")
+    namespace, _, operator = signature.target.partition("::")
+    name, _, overload = operator.partition(".")
     packet = getattr(getattr(torch.ops, namespace), name, None) if namespace else None
     if packet is None:
-        return [f"arg{place}" for place in range(len(signature.args))]
+        return [f"arg{index}" for index in range(len(signature.args))]
     return [argument.name for argument in getattr(packet, overload or "default")._schema.arguments]
 
 

@@ -1,7 +1,7 @@
-"""What is pending on a device: its values, the pending graph that they are on, and the recorder, which has one of these at a time.
+"""Pending work of a device: values, the pending graph that they stand on, and the recorder, which has one pending graph at a time.
 
-Entries (entries.py) stand on the pending graph in recording order. It knows the values it defines by weak reference only: what is dead
-at a sync is no output.
+Entries (entries.py) stand on the pending graph in recording order. It has only weak references to the values it defines: a value that is
+dead at a sync is no result.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ref = weakref.ref  # a global: recording looks it up for each value
 class Value:
     """One immutable value: pending at a slot of a pending graph, or a device buffer, or both (a buffer used by that pending graph).
 
-    shared: somebody outside holds the buffer, so that it is never donated. lost: why there is neither; not set on others.
-    zeroed: of a blank that stands for zeros which were written, to which storage and in which step; not set on others.
+    shared: somebody outside holds the buffer, so that it is never donated. lost: the error that left it without either, else not set.
+    zeroed: the storage and the step in which zeros were written to it, on a blank that stands for such zeros; else not set.
     """
 
-    # No __init__: recording makes one for each operation and sets the fields itself, which saves a call.
+    # No __init__: recording makes one for each operation and sets the fields itself. A call costs as much as two fields
+    # (engine/tensor/record.py has the figures).
     __slots__ = ("__weakref__", "aval", "buffer", "lost", "recorder", "shared", "slot", "pending_graph", "zeroed")
 
     aval: Aval
     recorder: Recorder
-    # No `__init__`: its call costs as much as two fields (engine/tensor/record.py has the figures).
     pending_graph: PendingGraph | None
     slot: int
     buffer: jax.Array | None
@@ -54,16 +54,16 @@ def lose(value: Value, reason: XlaError) -> None:
 
 
 def no_value_error(value: Value) -> XlaError:
-    """The error for using a value that has neither a buffer nor a place on the pending graph."""
+    """The error for using a value that has neither a buffer nor a slot on the pending graph."""
     if isinstance(value.recorder.pending_graph, ForkedPendingGraph):
         return forked_error()
-    known: XlaError | None = getattr(value, "lost", None)
-    if isinstance(known, DonatedError):
-        return DonatedError(str(known))
+    reason: XlaError | None = getattr(value, "lost", None)
+    if isinstance(reason, DonatedError):
+        return DonatedError(str(reason))
     text = f"{value.aval} on {value.recorder.device} has no value"
-    if known is None:
+    if reason is None:
         return ExecutionError(f"{text}: the execution that should have computed it failed")
-    return type(known)(f"{text}: {known}")
+    return type(reason)(f"{text}: {reason}")
 
 
 def waits(value: Value) -> bool:
@@ -72,7 +72,7 @@ def waits(value: Value) -> bool:
 
 
 def computed_buffer(value: Value) -> jax.Array:
-    """The buffer of a value that was asked for. Raises the error of the execution that should have made it."""
+    """The buffer of a computed value. Raises the error of the execution that should have made it."""
     if value.buffer is None:
         raise no_value_error(value)
     return value.buffer
@@ -119,10 +119,10 @@ def _nobody() -> weakref.ref[Value]:
     return weakref.ref(Value())
 
 
-# A reference that was never alive: whoever looks at a slot need not test for None first.
+# A dead reference: code that looks at a slot need not test for None first.
 NOBODY = _nobody()
 _FOREVER = Value()
-_FOREVER.pending_graph = None  # it is on no pending graph, whoever asks
+_FOREVER.pending_graph = None  # it is on no pending graph
 KEPT = weakref.ref(_FOREVER)  # stands for a holder outside: such a leaf is never donated
 
 NO_LIMIT = sys.maxsize
@@ -131,12 +131,12 @@ NO_LIMIT = sys.maxsize
 class PendingGraph:
     """Entries by slot, weak references to the values defined there, and the data of leaves and scalar inputs.
 
-    limit: a recording that leaves more entries than that runs some (engine/runtime/pending_limit.py).
+    limit: with more entries than this, recording runs some of them (engine/runtime/pending_limit.py).
     """
 
     __slots__ = ("entries", "input_data", "filled", "kept", "limit", "lines", "partly_run", "reads", "refs")
 
-    is_body = False  # of an operation that is recorded elsewhere
+    is_body = False  # True: the body of an operation that is recorded elsewhere
 
     def __init__(self, limit: int = NO_LIMIT) -> None:
         self.limit = limit
@@ -150,7 +150,7 @@ class PendingGraph:
         self.kept = 0  # entries left by the last compaction
 
     def adopt(self, value: Value) -> int:
-        """The slot of `value` on this pending graph; a value from before enters as a leaf."""
+        """The slot of `value` on this pending graph; a value that was computed before enters as a leaf."""
         if value.pending_graph is self:
             return value.slot
         buffer = value.buffer
@@ -158,7 +158,7 @@ class PendingGraph:
             if value.slot == BLANK:
                 return self._fill(value)
             raise no_value_error(value)
-        # A leaf of an earlier pending graph still names that one, and enters this one anew.
+        # A leaf of an earlier pending graph still refers to that graph, and enters this one anew.
         entries = self.entries
         slot = len(entries)
         entries.append(value.aval)
@@ -180,7 +180,7 @@ class PendingGraph:
         return slot
 
     def mend(self) -> None:
-        """Drop what a recording that was interrupted (Ctrl-C, no memory, too deep a recursion) left half done at the end."""
+        """Drop the half-made entries that an interrupted recording (Ctrl-C, no memory, too deep a recursion) left at the end."""
         while self.entries and not self._ends_whole():
             del self.entries[-1]
             del self.refs[len(self.entries) :]
@@ -208,14 +208,14 @@ class PendingGraph:
         return slot
 
     def host_number(self, tensor: Any) -> Any:
-        """What stands for the number in a 0-d CPU tensor whose value is not known while recording; None: it is."""
+        """A stand-in for the number in a 0-d CPU tensor whose value is not known while recording; None if it is known."""
         return None
 
     def append(self, signature: Signature, slots: list[int]) -> int:
-        """Record an operation whose results nobody holds yet; gives the slot of the first result."""
+        """Record an operation whose results nobody holds yet; returns the slot of the first result."""
         entries = self.entries
         slot = len(entries)
-        # Before the references: by what is missing behind an entry, `mend` knows that it is half done.
+        # Before the references: an entry without them tells `mend` that it is half made.
         entries.append((signature, *slots))
         self.refs.append(NOBODY)
         count = len(signature.outs)
@@ -230,11 +230,11 @@ class PendingGraph:
         if not spec.steps:
             return slot
         key = (slot, spec)
-        found = self.reads.get(key)
-        if found is None:
-            # Where slices begin are numbers of the program, not of the operation: one signature reads all of them.
-            found = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
-        return found
+        view_slot = self.reads.get(key)
+        if view_slot is None:
+            # The offsets of slices are numbers of the program, not of the operation: one signature reads all of them.
+            view_slot = self.reads[key] = self.append(spec.read, [slot, *[self.add_scalar(INT_FIXED, offset) for offset in spec.offsets]])
+        return view_slot
 
     def write(self, slot: int, spec: Any, part: int) -> int:
         """The slot of the value at `slot` after the value at `part` was written through view `spec`."""
@@ -280,16 +280,16 @@ class ForkedPendingGraph(PendingGraph):
 
 
 class Tape(Protocol):
-    """Sees the programs of a device run, while a step is captured. engine/runtime/executor.py calls it, and names its types."""
+    """Watches the programs that a device runs while a step is captured. engine/runtime/executor.py calls it, and has its types."""
 
     def running(self, graph: Any, inputs: Any) -> Any:
         """The inputs with which `graph` is to run instead."""
 
     def ran(self, graph: Any, inputs: Any, program: Any, results: list[jax.Array]) -> None:
-        """Takes note of a program that was launched."""
+        """Note a program that was launched."""
 
     def moved(self) -> None:
-        """Takes note that the random state was set, or a step has ended."""
+        """Note that the random state was set, or that a step has ended."""
 
     def let_others_wait(self) -> None:
         """Called in another thread that is about to use the device."""
@@ -299,7 +299,7 @@ class Lock(Protocol):
     """A lock that a thread may take again."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it; whether that could be done at once, if not `blocking`."""
+        """Take it. Returns whether it was taken: False only if not `blocking` and another thread has it."""
 
     def release(self) -> None:
         """Give it back."""
@@ -312,9 +312,9 @@ class Lock(Protocol):
 class Recorder:
     """One device as recording sees it: its lock, its pending graph and its random state.
 
-    limit: of its next pending graphs. loop: the one without syncs that it is in, as far as that was noticed.
-    seed: the random state, which advances on the host (rng.py), so that reading it runs nothing. tape: sees the programs that run while a
-    step is captured. steps: syncs so far.
+    limit: of its next pending graphs. loop: the loop without syncs that it is recording, once one was found.
+    seed: the random state, which advances on the host (rng.py), so that reading it runs nothing. tape: watches the programs that run while
+    a step is captured. steps: syncs so far.
     """
 
     __slots__ = ("device", "eager", "index", "limit", "lock", "loop", "pending_graph", "seed", "steps", "tape")
@@ -332,19 +332,19 @@ class Recorder:
         self.steps = 0
 
     def set_seed(self, seed: int) -> None:
-        """Set the random state. Raises ValueError for what is no non-negative 64-bit integer."""
+        """Set the random state. Raises ValueError for anything but a non-negative 64-bit integer."""
         self.seed = rng.checked(seed)
         if self.tape is not None:
             self.tape.moved()
 
     def draw(self) -> int:
-        """The seed of one random operation; the state moves on."""
+        """Draw the seed of one random operation; the state moves on."""
         seed = self.seed
         self.seed = rng.moved_on(seed)
         return seed
 
     def allow(self, limit: int) -> None:
-        """Let so many entries be on its pending graphs, from the present one on."""
+        """Set the limit of entries of its pending graphs, from the present one on."""
         self.limit = self.pending_graph.limit = limit
 
     def end_step(self) -> None:

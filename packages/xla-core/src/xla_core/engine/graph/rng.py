@@ -10,7 +10,7 @@ MASK = (1 << 64) - 1
 
 
 class _Initial:
-    """The state of devices that start later; torch.manual_seed moves it."""
+    """The state of devices that start later; torch.manual_seed sets it."""
 
     seed = 101
 
@@ -31,7 +31,7 @@ def moved_on(seed: int) -> int:
 
 
 def drawing_from(seed: int) -> Callable[[], int]:
-    """A function that gives one random state after the other, the same ones for the same seed. Negative seeds wrap as in torch."""
+    """A function that returns a sequence of random states, the same for the same seed. Negative seeds wrap as in torch."""
     state = seed & MASK
 
     def draw() -> int:
@@ -48,7 +48,7 @@ def past_step(seed: int) -> int:
 
 
 def checked(seed: int) -> int:
-    """`seed`, a random state. Raises ValueError for what is no non-negative 64-bit integer."""
+    """`seed`, checked to be a random state. Raises ValueError for anything but a non-negative 64-bit integer."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MASK:
         raise ValueError(f"a random state is an integer from 0 to 2**64 - 1, got {seed!r}")
     return seed

@@ -1,4 +1,4 @@
-"""Parts of a pending graph: what some slots need, what needs them, what is alive; and the pending graph without the rest."""
+"""Find the ancestors and dependants of slots in a pending graph, its live values and its dead leaves; drop entries from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ancestors(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
 
 
 def dependants(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
-    """`slots`, of operations or leaves, and the slots of all that is computed from them; results of operations included."""
+    """`slots`, of operations or leaves, and the slots of everything that is computed from them, results included."""
     bad = set(slots)
     for slot, entry in enumerate(pending_graph.entries):
         if type(entry) is tuple:
@@ -70,39 +70,39 @@ def renamed_lines(pending_graph: PendingGraph, renamed: Mapping[int, int]) -> di
 
 
 def live_slots(pending_graph: PendingGraph) -> list[int]:
-    """Slots of pending values that somebody still holds, ascending."""
+    """The slots of live pending values, ascending."""
     input_data = pending_graph.input_data
     live = [slot for slot, reference in enumerate(pending_graph.refs) if reference() is not None]
     return [slot for slot in live if slot not in input_data]
 
 
 def live_values(pending_graph: PendingGraph) -> list[Value]:
-    """The pending values that somebody still holds, in the order of their slots, held by this list."""
+    """The live pending values, in the order of their slots; the list keeps them alive."""
     return [value for slot in live_slots(pending_graph) if (value := pending_graph.refs[slot]()) is not None]
 
 
 def dead_leaves(pending_graph: PendingGraph) -> tuple[int, ...]:
-    """Numbers of the leaves whose buffers nobody but the pending graph holds; not of small ones, whose memory is worth no other program.
+    """Indices of the leaves whose buffers only the pending graph holds, without small ones, whose memory is not worth another program.
 
-    So a prompt that is still held is read by the same program as the tokens that follow it.
+    So the program that reads a prompt, which the user still holds, is the same as for the tokens that follow it.
     """
     entries, refs = pending_graph.entries, pending_graph.refs
     leaves: list[Any] = [slot for slot in pending_graph.input_data if type(entries[slot]) is Aval]
-    return tuple([number for number, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
+    return tuple([index for index, slot in enumerate(leaves) if refs[slot]() is None and not entries[slot].small])
 
 
 def results_of_side_effects(pending_graph: PendingGraph, slots: Iterable[int]) -> list[int]:
-    """The results, not computed yet, of those operations among `slots` that must not run twice, ascending."""
-    found = []
+    """The results that are still pending of the operations among `slots` that must not run twice, ascending."""
+    results = []
     for slot in slots:
         entry = pending_graph.entries[slot]
         if type(entry) is tuple and entry[0].has_side_effects:
-            found.extend([result for result in result_slots(pending_graph.entries, slot) if result not in pending_graph.input_data])
-    return found
+            results.extend([result for result in result_slots(pending_graph.entries, slot) if result not in pending_graph.input_data])
+    return results
 
 
 def wanted_outside(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int]:
-    """The pending results among `slots` (closed under ancestors) that operations outside, which lead to something alive, read.
+    """The pending results among `slots` (closed under ancestors) that other operations, needed for live values, read.
 
     A loop that reads a value of the last turn while the next turn is pending would otherwise carry all turns along: nobody holds the
     state of the last turn, and each read would compute it anew, in a longer program.
@@ -118,21 +118,21 @@ def wanted_outside(pending_graph: PendingGraph, slots: Iterable[int]) -> set[int
 
 
 def store_results(pending_graph: PendingGraph, slots: list[int], buffers: list[Any]) -> None:
-    """Turn pending results that were computed into leaves; whoever holds them follows."""
+    """Turn pending results that were computed into leaves; live values get their buffers."""
     for slot, buffer in zip(slots, buffers, strict=True):
         value: Value | None = pending_graph.refs[slot]()
         if value is not None:
             value.buffer = buffer
             next(buffers_made)
-        # Also of values that nobody holds any more: pending operations read them.
+        # Also for dead values: pending operations read them.
         pending_graph.entries[slot] = aval_at(pending_graph.entries, slot)
         pending_graph.input_data[slot] = buffer
-    # In slot order: the arguments of a program, and the numbers of dead leaves, follow the dictionary.
+    # In slot order: the arguments of a program, and the indices of dead leaves, follow the dictionary.
     pending_graph.input_data = dict(sorted(pending_graph.input_data.items()))
 
 
 def shrink(pending_graph: PendingGraph, slots: list[int]) -> None:
-    """Drop from `pending_graph` all but `slots` (closed under ancestors, ascending); live values follow to their new places."""
+    """Drop from `pending_graph` all but `slots` (closed under ancestors, ascending); live values move to their new slots."""
     entries, renamed, input_data = extract(pending_graph, slots)
     refs = [pending_graph.refs[old] for old in renamed]
     for old, new in renamed.items():
@@ -158,5 +158,5 @@ def shrink(pending_graph: PendingGraph, slots: list[int]) -> None:
 
 
 def keep_live(pending_graph: PendingGraph) -> None:
-    """Drop what nothing alive needs."""
+    """Drop the entries that no live value needs."""
     shrink(pending_graph, ancestors(pending_graph, [operation_at(pending_graph.entries, slot) for slot in live_slots(pending_graph)]))

@@ -1,4 +1,4 @@
-"""An operation at one set of argument shapes, dtypes and constants: everything about it that is known once and for all."""
+"""An operation at one set of argument shapes, dtypes and constants: all that is the same for every such call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xla_core.ops.table import Context
 
 
 class Placeholder:
-    """The place of a tensor or of a scalar input in a signature's arguments."""
+    """Marks an operand, a tensor or a scalar input, among a signature's arguments."""
 
     def __repr__(self) -> str:
         return "%"
@@ -29,10 +29,10 @@ class Signature:
     args, kwargs: the arguments with PLACEHOLDER wherever an operand goes, in operand order.
     inferred: what the lowering must return; outs: what the slots hold (an in-place result takes the dtype it is written to).
     line: the user's `file:line` that recorded this signature first.
-    pack: makes what the caller gets from the values of the results; None if that is one bare tensor.
+    pack: makes the caller's results from their values; None if the result is one bare tensor.
     has_side_effects: must not run twice.
     target: the row of the op table that lowers it (`aten::add.Tensor`); empty for operations that have none.
-    scheduled: its numbers may be others in each step: an optimizer's.
+    scheduled: an optimizer's operation, whose numbers may change with each step.
     has_bodies: it evaluates recorded functions, perhaps in a loop.
     """
 
@@ -86,18 +86,18 @@ class Signature:
     def emit(self, operands: list[Any], program: Context, checks: list[Check] | None = None) -> list[Any]:
         """The results over jax operands (arrays, or numbers for scalar inputs; last the seed if random).
 
-        program: says what it is compiled for. checks: takes those of data.
-        Raises WrongResult for other results than were inferred.
+        program: has the platform and the mesh that it is compiled for. checks: the list to which checks of data are added.
+        Raises WrongResult if the results differ from the inferred ones.
         """
         return _check_and_cast(self, self.call(operands, program, checks))
 
     def call(self, operands: list[Any], program: Context, checks: list[Check] | None = None) -> list[Any]:
-        """As `emit`, without a look at the results: those of the boundary of a manual region are not what is inferred for one device."""
-        # Recording puts it last, behind all operands that arguments have.
+        """Like `emit`, but does not check results: at the boundary of a manual region they differ from those inferred for one device."""
+        # Recording puts the seed last, behind the operands of all arguments.
         seed = operands.pop() if self.random else None
-        rest = iter(operands)
-        args = [fill(arg, rest) for arg in self.args]
-        kwargs = {name: fill(arg, rest) for name, arg in self.kwargs.items()}
+        remaining = iter(operands)
+        args = [fill(arg, remaining) for arg in self.args]
+        kwargs = {name: fill(arg, remaining) for name, arg in self.kwargs.items()}
         out = tuple([None if aval is None else aval.struct for aval in self.inferred])
         context = Context(out, seed, checks, program.platform, program.mesh)
         result = self.lower(context, *args, **kwargs)
@@ -111,10 +111,10 @@ class Signature:
     def call_text(self, slots: Sequence[int]) -> str:
         """`aten.add.Tensor(%1, %2, alpha=2)` for a call with the operands at these slots."""
         names = iter([f"%{slot}" for slot in slots])
-        shown = [_argument_text(argument, names) for argument in self.args]
-        shown += [f"{name}={_argument_text(argument, names)}" for name, argument in self.kwargs.items()]
-        shown += [f"seed={name}" for name in names]
-        return f"{self.name}({', '.join(shown)})"
+        texts = [_argument_text(argument, names) for argument in self.args]
+        texts += [f"{name}={_argument_text(argument, names)}" for name, argument in self.kwargs.items()]
+        texts += [f"seed={name}" for name in names]
+        return f"{self.name}({', '.join(texts)})"
 
     def __repr__(self) -> str:
         return f"Signature({self.text()})"
@@ -132,7 +132,7 @@ def _argument_text(argument: Any, names: Iterator[str]) -> str:
 
 def blank(aval: Aval) -> Signature:
     """The operation behind `torch.empty`: zeros, so that programs are reproducible."""
-    # One for each aval: programs compare operations by identity.
+    # One object for each aval: programs compare operations by identity.
     if aval.blank is None:
         aval.blank = Signature("xla.empty", lambda context: jax.lax.full(context.shape, 0, context.dtype), (), {}, (aval,))
     signature: Signature = aval.blank
@@ -149,19 +149,19 @@ def fill(arg: Any, operands: Iterator[Any]) -> Any:
 
 
 class WrongResult(Exception):
-    """A lowering gave what was not inferred: the difference in words."""
+    """The results of a lowering differ from the inferred ones; the message says how."""
 
 
 def _check_and_cast(signature: Signature, results: list[Any]) -> list[Any]:
-    """A lowering's results in the dtypes that their slots hold. Raises WrongResult for other ones than were inferred."""
+    """A lowering's results, cast to the dtypes of their slots. Raises WrongResult if they differ from the inferred ones."""
     if len(results) != len(signature.inferred):
         raise WrongResult(f"gave {len(results)} results where {len(signature.inferred)} were inferred")
     cast = []
-    for number, (result, aval, out) in enumerate(zip(results, signature.inferred, signature.outs, strict=True)):
+    for index, (result, aval, out) in enumerate(zip(results, signature.inferred, signature.outs, strict=True)):
         if (result is None) != (aval is None):
-            raise WrongResult(f"result {number} is {'missing' if result is None else 'unexpected'}")
+            raise WrongResult(f"result {index} is {'missing' if result is None else 'unexpected'}")
         if aval is not None and (result.shape != aval.shape or result.dtype != aval.physical):
-            raise WrongResult(f"result {number} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})")
+            raise WrongResult(f"result {index} is {result.dtype}{list(result.shape)}, inferred was {aval} (on the device {aval.physical})")
         if result is not None and out is not None and result.dtype != out.physical:
             result = jax.lax.convert_element_type(result, out.physical)
         cast.append(result)

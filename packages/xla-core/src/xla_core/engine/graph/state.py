@@ -1,4 +1,4 @@
-"""State that a step creates and keeps: let its first step be the same program as all later ones.
+"""State that a step creates and keeps: make the first step the same program as all later ones.
 
 An optimizer's first step makes its moments with `zeros_like` and updates them in place; later steps find them on the device.
 As recorded, these are two programs. Here a filled tensor that was overwritten in place and outlives the step becomes a leaf,
@@ -27,13 +27,13 @@ class Holder(Protocol):
 
 
 def note_filled(pending_graph: PendingGraph, holder: Holder, number: Any) -> None:
-    """Remember that `holder` was just made by filling with one number."""
+    """Note that `holder` was just filled with one number."""
     pending_graph.filled.append((weakref.ref(holder), holder.value.slot, number))
 
 
 def promote_state(pending_graph: PendingGraph, fill: Fill) -> None:
     """Turn filled tensors that became state into leaves; `fill(holder, aval, number)` makes their buffers."""
-    # State is what was written to since it was filled, is held, and was not computed by a read.
+    # State: a storage that is alive, was written to since it was filled, and whose filled value no read has computed.
     promoted: dict[int, tuple[Holder, Any]] = {}
     for reference, slot, number in pending_graph.filled:
         holder: Holder | None = reference()
@@ -60,12 +60,12 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
     """Record the pending graph again as if `buffers`' slots had been on the device all the time.
 
     Recording brings leaves, scalar inputs and reads of views onto the pending graph right before the first operation that uses them, in
-    the order of its operands; so does this. What was there earlier, because its value was read or is the value of a tensor, stays there.
+    the order of its operands; so does this. An entry that came earlier, as a value that was read or a tensor's, stays.
     """
     old_entries, old_refs = pending_graph.entries, pending_graph.refs
     old_input_data = {**pending_graph.input_data, **buffers}
     for slot, buffer in buffers.items():
-        # What was filled may be held itself, beside what it became.
+        # The filled value itself may still be alive, beside the value that it became.
         value: Value | None = old_refs[slot]()
         if value is not None:
             value.buffer = buffer
@@ -111,22 +111,22 @@ def _rebuild(pending_graph: PendingGraph, buffers: dict[int, Any]) -> None:
 
 
 def _brought(entries: Sequence[Entry], operations: Sequence[int], may: Set[int]) -> set[int]:
-    """Those of the slots `may` that came with the first operation that uses them: right before it, in the order of its operands."""
+    """The slots among `may` that came with the first operation that uses them: right before it, in the order of its operands."""
     first_user: dict[int, int] = {}
     for slot in operations:
         for operand in _operands(entries[slot]):
             first_user.setdefault(operand, slot)
-    found: set[int] = set()
+    brought: set[int] = set()
     for slot in operations:
         first = slot
         while first - 1 in may and first <= first_user.get(first - 1, -1) <= slot:
             first -= 1
-        places = _order(entries, slot, first)
+        positions = _order(entries, slot, first)
         begin = slot
-        while begin > first and places.get(begin - 1, slot) < places.get(begin, slot):
+        while begin > first and positions.get(begin - 1, slot) < positions.get(begin, slot):
             begin -= 1
-        found.update(range(begin, slot))
-    return found
+        brought.update(range(begin, slot))
+    return brought
 
 
 def _operands(entry: Entry) -> tuple[int, ...]:
@@ -134,14 +134,14 @@ def _operands(entry: Entry) -> tuple[int, ...]:
 
 
 def _order(entries: Sequence[Entry], slot: int, first: int) -> dict[int, int]:
-    """The slots from `first` on, by place in the order in which recording would bring them for the operation at `slot`, all of them."""
-    places: dict[int, int] = {}
+    """The position of each slot from `first` on in the order in which recording would bring all of them for the operation at `slot`."""
+    positions: dict[int, int] = {}
 
     def bring(user: int) -> None:
         for operand in _operands(entries[user]):
-            if operand >= first and operand not in places:
+            if operand >= first and operand not in positions:
                 bring(operand)
-                places[operand] = len(places)
+                positions[operand] = len(positions)
 
     bring(slot)
-    return places
+    return positions

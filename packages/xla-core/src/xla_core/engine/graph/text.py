@@ -1,4 +1,4 @@
-"""The printed form of a graph: one line an entry, the same text in every process for the same program."""
+"""The printed form of a graph: one line for each entry, the same text in every process for the same program."""
 
 from __future__ import annotations
 

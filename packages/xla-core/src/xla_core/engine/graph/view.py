@@ -1,6 +1,6 @@
-"""A program as others see it: operations, their arguments and results, and who uses them.
+"""A program as passes and listeners see it: operations, their arguments and results, and their users.
 
-Passes, wrappers of executables and listeners get a `GraphView`. How a program is encoded is the engine's (graph.py).
+Passes, wrappers of executables and listeners get a `GraphView`. The encoding of a program is private to the engine (graph.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Operation(NamedTuple):
     """A recorded operation. name: the overload, such as `aten.add.Tensor`; text: the same in every process; line: the user's.
 
     slot: where it stands in the program; operands: the slots it takes. target: the functional form that lowers it, as `register_op` and
-    the edits of graphs name it (`aten::add.Tensor`, also where `add_` was called); empty for what has none, such as reads of views.
+    the edits of graphs name it (`aten::add.Tensor`, also where `add_` was called); empty for those without one, such as reads of views.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Operand:
 
 
 class GraphView(Protocol):
-    """A recorded program. It never changes: edits make another one."""
+    """A recorded program. It never changes: an edit makes a new program."""
 
     @property
     def outs(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class GraphView(Protocol):
 
     @property
     def dead(self) -> tuple[int, ...]:
-        """The inputs, by number, whose buffers nobody else holds."""
+        """The indices of the inputs whose buffers nobody else holds."""
 
     def operations(self) -> Iterator[Operation]:
         """The recorded operations, in order."""
@@ -59,13 +59,13 @@ class GraphView(Protocol):
         """The buffers it takes, in order."""
 
     def results(self) -> Iterator[Operation | None]:
-        """The operation that computes each result, in order; None for an input that is handed through."""
+        """The operation that computes each result, in order; None for an input that is returned as it is."""
 
     def operand(self, slot: int) -> Operand:
         """The value at a slot."""
 
     def arguments(self, operation: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of an operation, by place and by name as the schema of its `target` has them: operands, and constants."""
+        """The arguments of an operation, positional and by name, as the schema of its `target` has them: operands and constants."""
 
     def results_of(self, operation: Operation) -> tuple[Operand, ...]:
         """The values that an operation computes."""

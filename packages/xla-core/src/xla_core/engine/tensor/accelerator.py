@@ -1,4 +1,4 @@
-"""`torch.accelerator`, whose functions ask C++, which cannot ask a device that was added from Python."""
+"""Serve `torch.accelerator`: its functions are C++, which cannot call a device that was added from Python."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from xla_core.engine.tensor.device_module import DeviceModule
 
 
 def _nested(stats: dict[str, int]) -> dict[str, Any]:
-    """`{"a.b.c": 1}` as `{"a": {"b": {"c": 1}}}`, which torch makes flat again."""
-    found: dict[str, Any] = {}
+    """`{"a.b.c": 1}` as `{"a": {"b": {"c": 1}}}`, which torch flattens again."""
+    nested: dict[str, Any] = {}
     for name, value in stats.items():
         *path, last = name.split(".")
-        place = found
+        level = nested
         for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return found
+            level = level.setdefault(part, {})
+        level[last] = value
+    return nested
 
 
 def _exchange(index: int) -> int:
-    """Make `xla:index` this thread's default, unless negative; gives the one before."""
+    """Make `xla:index` this thread's default, unless negative. Returns the index of the one before."""
     before = client.current_index()
     if index >= 0:
         client.set_current_index(index)
@@ -30,7 +30,7 @@ def _exchange(index: int) -> int:
 
 
 def register(module: DeviceModule) -> None:
-    """Answer by what the device module knows."""
+    """Answer these calls from the device module."""
     private_torch.serve_accelerator(
         {
             "getDeviceIndex": client.current_index,

@@ -1,6 +1,6 @@
-"""`torch.autocast('xla')`: a kernel for each operator for which the op table says in which precision autocast runs it.
+"""`torch.autocast('xla')`: a kernel for each operator to which the op table gives a precision under autocast.
 
-The kernels sit on the autocast key, which torch skips while autocast is off: nothing of this is then in the way.
+The kernels sit on the autocast key, which torch skips while autocast is off: they cost nothing then.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Caster = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict
 
 
 class _Casts:
-    """Casts of weights, to be used again for as long as autograd (or the user) keeps them.
+    """A cache of casts of weights. A cast is used again for as long as autograd or the user keeps it.
 
-    The reference is weak: a cast that nothing needs is no live value at the next sync. A weight that was written to since has
-    another value, so that its old cast is never used.
+    The references are weak: a cast that nothing needs is no live value at the next sync. Writing to a weight gives it another
+    value, so that its old cast is never used.
     """
 
     def __init__(self) -> None:
@@ -35,18 +35,18 @@ class _Casts:
 
     def get(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`weight` in `dtype`."""
-        shown = tensor_behind(weight)
-        if shown is None or shown._view is not None:
+        behind = tensor_behind(weight)
+        if behind is None or behind._view is not None:
             return weight.to(dtype)
-        now = shown._storage.value
+        value = behind._storage.value
         grad = torch.is_grad_enabled()
-        known: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
-        if known is not None and known[0] is now and known[1] is grad:
-            cast = known[2]()
+        entry: tuple[Value, bool, weakref.ref[torch.Tensor]] | None = self._known.get(weight)
+        if entry is not None and entry[0] is value and entry[1] is grad:
+            cast = entry[2]()
             if cast is not None and cast.dtype is dtype:
                 return cast
         cast = weight.to(dtype)
-        self._known[weight] = (now, grad, weakref.ref(cast))
+        self._known[weight] = (value, grad, weakref.ref(cast))
         return cast
 
 
@@ -56,13 +56,13 @@ _libraries: list[torch.library.Library] = []
 
 
 def _eligible(item: Any) -> bool:
-    """Whether autocast may cast an argument: floating tensors on xla, but never f64."""
+    """Whether autocast may cast an argument: floating tensors on xla, except f64."""
     return isinstance(item, torch.Tensor) and item.device.type == "xla" and item.is_floating_point() and item.dtype is not torch.float64
 
 
 def _cast(item: Any, dtype: torch.dtype) -> Any:
     if isinstance(item, (list, tuple)):
-        return type(item)([_cast(one, dtype) for one in item])
+        return type(item)([_cast(element, dtype) for element in item])
     if not _eligible(item) or item.dtype is dtype:
         return item
     if item.is_leaf and item.requires_grad and item.dtype is torch.float32 and torch.is_autocast_cache_enabled():
@@ -75,19 +75,19 @@ def _all_to(dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def lower(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in the dtype that autocast was given."""
+    """The arguments, cast to the dtype that autocast was given."""
     return _all_to(torch.get_autocast_dtype("xla"), args, kwargs)
 
 
 def float32(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in f32."""
+    """The arguments, cast to f32."""
     return _all_to(torch.float32, args, kwargs)
 
 
 def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in the widest of their floating dtypes."""
-    flat = [one for arg in (*args, *kwargs.values()) for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-    dtypes = [one.dtype for one in flat if _eligible(one)]
+    """The arguments, cast to the widest of their floating dtypes."""
+    flat = [item for arg in (*args, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+    dtypes = [item.dtype for item in flat if _eligible(item)]
     if len(set(dtypes)) < 2:
         return args, kwargs
     common = dtypes[0]
@@ -109,7 +109,7 @@ def _kernel(func: OpOverload, caster: Caster) -> Callable[..., Any]:
 
 
 def overloads(operator: str) -> list[OpOverload]:
-    """The overloads of `aten::op` that autocast serves: those that make new tensors (but those with names of dimensions)."""
+    """The overloads of `aten::op` that autocast serves: those that make new tensors, except those with names of dimensions."""
     return [
         func
         for func in overloads_of(operator.removeprefix("aten::"))
@@ -122,7 +122,7 @@ def _named(func: OpOverload) -> bool:
 
 
 def register() -> None:
-    """Give torch the autocast kernels of device `xla`, and bf16 as the dtype of an autocast that is given none."""
+    """Give torch the autocast kernels of device `xla`, and bf16 as autocast's default dtype."""
     others = _Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, _KEY)
     kernels = _Library("aten", "IMPL")

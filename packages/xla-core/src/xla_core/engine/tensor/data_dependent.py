@@ -1,7 +1,7 @@
 """Operations whose result's shape depends on data: nonzero, reads by a mask, unique, bincount.
 
-The device computes as many results as there can be, together with their number; the number is read, which costs one partial
-execution, and the results are cut to it.
+The device computes as many elements as there can be, and how many there are. Reading that count costs one partial execution; the
+results are then cut to it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ aten = torch.ops.aten
 
 
 def _read(tensors: Sequence[Tensor], beside: Sequence[Tensor] = ()) -> list[Tensor]:
-    return read_many([value_of(one) for one in tensors], [value_of(one) for one in beside])  # type: ignore[arg-type]
+    return read_many([value_of(tensor) for tensor in tensors], [value_of(tensor) for tensor in beside])  # type: ignore[arg-type]
 
 
-def _cut(padded: Sequence[Tensor], number: Tensor, dim: int = 0) -> list[Tensor]:
-    """The first `number` slices of each tensor along `dim`, after one execution that computes all of them."""
-    length = int(_read([number], padded)[0])
-    cut = [aten.slice.Tensor(whole, dim, 0, length) for whole in padded]
-    # A small part is a view, which is read without another program; a large one must not keep the whole alive.
+def _cut(padded: Sequence[Tensor], count: Tensor, dim: int = 0) -> list[Tensor]:
+    """The first `count` slices of each tensor along `dim`, after one execution that computes all of them."""
+    length = int(_read([count], padded)[0])
+    cut = [aten.slice.Tensor(tensor, dim, 0, length) for tensor in padded]
+    # A small part is a view, which is read without another program; a large one must not keep all of the tensor alive.
     return [
-        part if whole.nbytes <= CUT_BYTES or part.shape == whole.shape else part.clone() for part, whole in zip(cut, padded, strict=True)
+        part if tensor.nbytes <= CUT_BYTES or part.shape == tensor.shape else part.clone() for part, tensor in zip(cut, padded, strict=True)
     ]
 
 
-def _places(mask: Tensor) -> Tensor:
-    """Flat positions of what is set, then zeros: shape (elements of mask,)."""
+def _positions(mask: Tensor) -> Tensor:
+    """Flat positions of the set elements, then zeros: shape (elements of mask,)."""
     return _flat(aten.nonzero_static(_flat(mask), size=mask.numel(), fill_value=0))
 
 
@@ -47,7 +47,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def nonzero(x: Tensor) -> Tensor:
-    """Positions of the elements that are not zero: shape (number, dimensions), int64."""
+    """Positions of the elements that are not zero: shape (count, dimensions), int64."""
     if not x.numel():
         return x.new_zeros((0, x.dim()), dtype=torch.int64)
     return _cut([aten.nonzero_static(x, size=x.numel())], aten.count_nonzero(x))[0]
@@ -61,26 +61,26 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     if not math.prod(shape):
         return x.new_empty(0)
     wide = aten.expand(mask, shape).clone()
-    if mask.is_cpu:  # what it picks is known
+    if mask.is_cpu:  # its values are on the host
         picked: Tensor = aten.take(aten.expand(x, shape), wide.flatten().nonzero().flatten())
         return picked
-    return _cut([aten.take(aten.expand(x, shape), _places(wide))], aten.count_nonzero(wide))[0]
+    return _cut([aten.take(aten.expand(x, shape), _positions(wide))], aten.count_nonzero(wide))[0]
 
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """Advanced indexing with masks among the indices."""
-    if any(one is not None and one.dtype is torch.uint8 for one in indices):
+    if any(tensor is not None and tensor.dtype is torch.uint8 for tensor in indices):
         warnings.warn("indexing with dtype torch.uint8 is deprecated: use dtype torch.bool", UserWarning, stacklevel=2)
-    given = [place for place, one in enumerate(indices) if one is not None]
-    if len(given) == 1:
-        return _by_mask(x, given[0], indices[given[0]])  # type: ignore[arg-type]
+    present = [dim for dim, tensor in enumerate(indices) if tensor is not None]
+    if len(present) == 1:
+        return _by_mask(x, present[0], indices[present[0]])  # type: ignore[arg-type]
     positions: list[Tensor | None] = []
-    for one in indices:
-        if one is None or one.dtype not in (torch.bool, torch.uint8):
-            positions.append(one)
+    for tensor in indices:
+        if tensor is None or tensor.dtype not in (torch.bool, torch.uint8):
+            positions.append(tensor)
         else:
-            _check_mask(x, one, len(positions))
-            positions.extend(aten.unbind.int(nonzero(one), 1))
+            _check_mask(x, tensor, len(positions))
+            positions.extend(aten.unbind.int(nonzero(tensor), 1))
     result: Tensor = aten.index.Tensor(x, positions)
     return result
 
@@ -99,15 +99,15 @@ def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
 def _by_mask(x: Tensor, dim: int, mask: Tensor) -> Tensor:
     """`x` read by one mask over its dimensions from `dim` on."""
     _check_mask(x, mask, dim)
-    # A clone can be viewed whatever `x` is a view of, and costs nothing where it is none: it shares the value.
+    # A clone can be viewed, also where `x` is a view. Where `x` is no view it costs nothing: it shares the value.
     rows: Tensor = aten.view(x.clone(), [*x.shape[:dim], mask.numel(), *x.shape[dim + mask.dim() :]])
     if not mask.numel():
         return rows
-    return _cut([aten.index_select(rows, dim, _places(mask))], aten.count_nonzero(mask), dim)[0]
+    return _cut([aten.index_select(rows, dim, _positions(mask))], aten.count_nonzero(mask), dim)[0]
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Count each number of a vector of natural numbers, or sum its weights."""
+    """Count each number in a vector of non-negative integers, or sum its weights."""
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise NotImplementedError(f"bincount counts integers, found {x.dtype}")
     if x.dim() != 1:
@@ -131,31 +131,31 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 
 def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
-    """Each position as often as `repeats` says; `output_size`, the sum of `repeats`, saves the read."""
+    """Each position, repeated as often as `repeats` says; `output_size`, the sum of `repeats`, saves the read."""
     if output_size is None:
         # Their sum stands first, so that it and the smallest are results of one read.
         counts = aten.cat([aten.view(aten.sum(repeats), [1]), repeats.new_zeros(1), repeats])
-        output_size, low = (int(number) for number in _read([aten.select.int(counts, 0, 0), aten.amin(counts)]))
+        output_size, low = (int(scalar) for scalar in _read([aten.select.int(counts, 0, 0), aten.amin(counts)]))
         if low < 0:
             raise RuntimeError(f"repeats can not be negative, found {low}")
     result: Tensor = aten.repeat_interleave.Tensor(repeats, output_size=output_size)
     return result
 
 
-def _groups(rows: Tensor, places: Tensor | None, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _groups(rows: Tensor, positions: Tensor | None, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Runs of equal rows of `rows` (n, m), n > 0: the first row of each, the run that each row is in, the lengths of the runs.
 
-    places: where row i stood before it was sorted, to which inverse numbers go back.
+    positions: the position of row i before sorting, at which its run is given back.
     """
-    number = rows.shape[0]
-    changes = aten.any.dim(aten.ne.Tensor(aten.slice.Tensor(rows, 0, 1), aten.slice.Tensor(rows, 0, 0, number - 1)), 1)
+    length = rows.shape[0]
+    changes = aten.any.dim(aten.ne.Tensor(aten.slice.Tensor(rows, 0, 1), aten.slice.Tensor(rows, 0, 0, length - 1)), 1)
     first = aten.cat([rows.new_ones(1, dtype=torch.bool), changes])
     run = aten.sub.Scalar(aten.cumsum(first, 0), 1)
-    padded = [aten.index_select(rows, 0, _places(first))]
+    padded = [aten.index_select(rows, 0, _positions(first))]
     if counts:
         padded.append(aten.index_add(aten.zeros_like(run), 0, run, aten.ones_like(run)))
     cut = _cut(padded, aten.count_nonzero(first))
-    back = run.new_empty(0) if not inverse else run if places is None else aten.index_put(aten.zeros_like(run), [places], run)
+    back = run.new_empty(0) if not inverse else run if positions is None else aten.index_put(aten.zeros_like(run), [positions], run)
     return cut[0], back, cut[1] if counts else run.new_empty(0)
 
 
@@ -163,11 +163,11 @@ def _unique_elements(x: Tensor, ordered: bool, inverse: bool, counts: bool) -> t
     if not x.numel():
         none = x.new_empty(0, dtype=torch.int64)
         return x.new_empty(0), x.new_empty(x.shape if inverse else 0, dtype=torch.int64), none
-    flat, places = _flat(x), None
+    flat, positions = _flat(x), None
     if ordered:
-        flat, places = aten.sort.stable(flat, stable=True)
-    found, back, lengths = _groups(aten.unsqueeze(flat, 1), places, inverse, counts)
-    return aten.view(found, [-1]), aten.view(back, x.shape) if inverse else back, lengths
+        flat, positions = aten.sort.stable(flat, stable=True)
+    elements, back, lengths = _groups(aten.unsqueeze(flat, 1), positions, inverse, counts)
+    return aten.view(elements, [-1]), aten.view(back, x.shape) if inverse else back, lengths
 
 
 def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,31 +180,31 @@ def _unique_slices(x: Tensor, dim: int, ordered: bool, inverse: bool, counts: bo
             )
         none = x.new_empty(0, dtype=torch.int64)
         return x.clone(), none, none
-    shape, places = (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]), None
+    shape, positions = (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]), None
     front = [dim, *range(dim), *range(dim + 1, x.dim())]
     rows = aten.view(aten.permute(x, front).clone(), [shape[0], -1])
     if ordered:
-        places = torch.ops.xla_core.lexsort(rows)
-        rows = aten.index_select(rows, 0, places)
-    found, back, lengths = _groups(rows, places, inverse, counts)
+        positions = torch.ops.xla_core.lexsort(rows)
+        rows = aten.index_select(rows, 0, positions)
+    unique_rows, back, lengths = _groups(rows, positions, inverse, counts)
     back_again = [*range(1, dim + 1), 0, *range(dim + 1, x.dim())]
-    return aten.permute(aten.view(found, [-1, *shape[1:]]), back_again).clone(), back, lengths
+    return aten.permute(aten.view(unique_rows, [-1, *shape[1:]]), back_again).clone(), back, lengths
 
 
 def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
-    """The different elements in rising order; always sorted, as on the CPU."""
+    """The distinct elements in rising order; always sorted, as on the CPU."""
     return _unique_elements(x, True, return_inverse, False)[:2]
 
 
 def unique2(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """The different elements in rising order, which of them each element is, and how often each occurs."""
+    """The distinct elements in rising order, the index of each element of `x` among them, and how often each occurs."""
     return _unique_elements(x, True, return_inverse, return_counts)
 
 
 def unique_dim(
     x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The different slices along `dim` in lexicographic order."""
+    """The distinct slices along `dim` in lexicographic order."""
     return _unique_slices(x, dim, True, return_inverse, return_counts)
 
 
@@ -241,5 +241,5 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unique_dim_consecutive": unique_dim_consecutive,
 }
 HANDLERS: dict[str, Handler] = {name: _counted(name, function) for name, function in _FUNCTIONS.items()}
-# Calls of operations with a lowering whose shape is known for other arguments only.
+# Operations with a lowering: these serve the calls whose result has a shape that depends on data.
 REFUSED: dict[str, Callable[..., Any]] = {"index.Tensor": index, "repeat_interleave.Tensor": repeat_interleave}

@@ -21,7 +21,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls that reach the backend key itself: factories, and places where torch excludes subclass dispatch."""
+    """Serve calls that reach the backend key itself: factories, and calls for which torch excludes subclass dispatch."""
     try:
         handler = func._xla_handler
     except AttributeError:
@@ -45,7 +45,7 @@ def direct(func: OpOverload) -> Any:
     return kernel
 
 
-_PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch runs such kernels rather than a fallback
+_PREFERRED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")  # torch prefers kernels of these keys to a fallback
 
 
 def _late(name: str) -> Any:
@@ -59,7 +59,7 @@ def _late(name: str) -> Any:
 
 @cache
 def serve_plain_tensors() -> None:
-    """Give operations a kernel for the backend key where torch would run its own, on memory of the host, for tensors of its own types."""
+    """Give operations a kernel for the backend key where torch, for a plain tensor, would run its own kernel on host memory."""
     kernels: Any = torch.library.Library("aten", "IMPL")
     for name in private_torch.operation_names():
         if not name.startswith("aten::") or kernel_of(name) is TorchKernel.KEPT or private_torch.has_kernel(name, "PrivateUse1"):
@@ -70,7 +70,7 @@ def serve_plain_tensors() -> None:
 
 
 def _is_ours(output: Any) -> bool:
-    """Whether a backward pass from `output` is ours: also from what function transforms wrap."""
+    """Whether a backward pass from `output` runs on xla; also for tensors that function transforms wrap."""
     return isinstance(output, torch.Tensor) and output.device.type == "xla"
 
 

@@ -1,4 +1,4 @@
-"""`torch.xla`: what torch, and programs written for any accelerator, ask of a device module."""
+"""`torch.xla`: the device module that torch, and programs written for any accelerator, use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeviceModule(types.ModuleType):
     Event = XLAEvent
 
     def is_available(self) -> bool:
-        """Whether there is a device. Starts the client, but on the CPU, which is always there."""
+        """Whether there is a device. Starts the client, except on the CPU, which is always there."""
         return client.device_count() > 0
 
     def is_initialized(self) -> bool:
@@ -43,7 +43,7 @@ class DeviceModule(types.ModuleType):
 
     @property
     def _initialized(self) -> bool:
-        """Asked by `torch.utils.checkpoint` before it keeps random states; without it, dropout would differ in the repetition."""
+        """`torch.utils.checkpoint` asks before it keeps random states; without them, dropout would differ in the recomputation."""
         return client.started()
 
     def _is_in_bad_fork(self) -> bool:
@@ -54,7 +54,7 @@ class DeviceModule(types.ModuleType):
         client.client()
 
     def device_count(self) -> int:
-        """Devices of this process. Starts the client, but on the CPU."""
+        """The number of this process's devices. Starts the client, except on the CPU."""
         return client.device_count()
 
     def current_device(self) -> int:
@@ -84,15 +84,15 @@ class DeviceModule(types.ModuleType):
         return DeviceProperties(self.get_device_name(device), memory_use(client.recorder_of(device)).limit)
 
     def get_device_capability(self, device: Any = None) -> dict[str, Any]:
-        """As `torch.accelerator.get_device_capability`: the dtypes that tensors may have."""
+        """The dtypes that tensors may have, in the form of `torch.accelerator.get_device_capability`."""
         return {"supported_dtypes": set(DTYPES)}
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
-        """False: copies between devices are the client's."""
+        """False: the client copies between devices."""
         return False
 
     def synchronize(self, device: Any = None) -> None:
-        """Wait for what was launched on `device`; None: on all devices."""
+        """Wait for all work launched on `device`; None: on all devices."""
         if not client.started():
             return
         if device is None:
@@ -101,11 +101,11 @@ class DeviceModule(types.ModuleType):
             wait(client.recorder_of(device))
 
     def current_stream(self, device: Any = None) -> XLAStream:
-        """The stream of `device`, which has one."""
+        """The one stream of `device`."""
         return XLAStream(device)
 
     def default_stream(self, device: Any = None) -> XLAStream:
-        """The stream of `device`, which has one."""
+        """The one stream of `device`."""
         return XLAStream(device)
 
     def set_stream(self, stream: torch.Stream | None) -> None:
@@ -120,42 +120,42 @@ class DeviceModule(types.ModuleType):
             yield
 
     def empty_cache(self) -> None:
-        """Nothing: the client keeps no freed memory that others could use, or cannot be told to give it back."""
+        """Do nothing: the client keeps no freed memory that others could use, or has no call that releases it."""
 
     def memory_stats(self, device: Any = None) -> dict[str, int]:
         """Bytes in use and their peak, under the names of `torch.cuda.memory_stats`; empty before the first use of a device."""
         if not client.started():
             return {}
         use = memory_use(client.recorder_of(device))
-        kinds = ("allocated_bytes", "active_bytes", "reserved_bytes")
-        return {f"{kind}.all.{name}": value for kind in kinds for name, value in (("current", use.used), ("peak", use.peak))}
+        counters = ("allocated_bytes", "active_bytes", "reserved_bytes")
+        return {f"{counter}.all.{name}": value for counter in counters for name, value in (("current", use.used), ("peak", use.peak))}
 
     def memory_allocated(self, device: Any = None) -> int:
         """Bytes in use."""
         return self.memory_stats(device).get("allocated_bytes.all.current", 0)
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        """The most bytes that were in use since the start or the last `reset_peak_memory_stats`; on the CPU, the most that a call saw."""
+        """The most bytes in use since the start or the last `reset_peak_memory_stats`; on the CPU, the most that a call of these found."""
         return self.memory_stats(device).get("allocated_bytes.all.peak", 0)
 
     def memory_reserved(self, device: Any = None) -> int:
-        """As `memory_allocated`."""
+        """The same as `memory_allocated`."""
         return self.memory_allocated(device)
 
     def max_memory_reserved(self, device: Any = None) -> int:
-        """As `max_memory_allocated`."""
+        """The same as `max_memory_allocated`."""
         return self.max_memory_allocated(device)
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Count the peak from now on."""
+        """Measure the peak from now on."""
         if client.started():
             reset_peak(client.recorder_of(device))
 
     def reset_accumulated_memory_stats(self, device: Any = None) -> None:
-        """Nothing: no sums are kept."""
+        """Do nothing: no sums are kept."""
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Bytes that are free, and bytes that there are. Starts the client."""
+        """Free bytes, and all bytes of the device. Starts the client."""
         use = memory_use(client.recorder_of(device))
         return max(use.limit - use.used, 0), use.limit
 
@@ -168,11 +168,11 @@ class DeviceModule(types.ModuleType):
         client.set_seed_everywhere(seed)
 
     def seed(self) -> None:
-        """Set the random state of the default device to a number that nobody knows."""
+        """Set the random state of the default device to a random number of the operating system."""
         self.manual_seed(secrets.randbits(63))
 
     def seed_all(self) -> None:
-        """Set the random state of all devices to a number that nobody knows."""
+        """Set the random state of all devices to a random number of the operating system."""
         self.manual_seed_all(secrets.randbits(63))
 
     def initial_seed(self) -> int:

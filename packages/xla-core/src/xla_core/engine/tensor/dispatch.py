@@ -1,4 +1,4 @@
-"""One handler for each aten overload, made at its first call: `Route` has the kinds of them."""
+"""One handler for each aten overload, made at its first call: `Route` lists the kinds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Route(Enum):
     """The ways in which an overload can be served, in words."""
 
     HANDLER = "by a handler of its own"
-    COMPOSITE = "as the operators that torch composes it of"  # it comes here itself in inference mode only
+    COMPOSITE = "as the operators that torch composes it of"  # such an overload comes here in inference mode only
     OF_PARTS = "by torch's kernel for any device, made of other operators"
     VIEW = "as a view: nothing is recorded"
     USER_KERNEL = "by the kernel that its library has for this device"  # made of torch operators, which are recorded
@@ -46,7 +46,7 @@ class Route(Enum):
 
 
 def add_handlers(handlers: Mapping[str, Handler]) -> None:
-    """Let overloads (`add.Tensor`, or `relu` for the default one) be served by these from their next call on.
+    """Serve overloads (`add.Tensor`, or `relu` for the default one) by these handlers from their next call on.
 
     Raises RegistrationError for a name that has a handler.
     """
@@ -60,7 +60,7 @@ def add_handlers(handlers: Mapping[str, Handler]) -> None:
 
 
 def custom_handler(func: OpOverload) -> Handler | None:
-    """The handler of its own that an overload has, if it has one."""
+    """The custom handler of an overload, if it has one."""
     return _custom.get(short_name(func))
 
 
@@ -84,7 +84,6 @@ def route(func: OpOverload) -> Route:
 
 
 def _make(func: OpOverload) -> Handler:
-    """Make the handler of `func`."""
     match route(func):
         case Route.HANDLER:
             return plainly(_custom[short_name(func)])
@@ -106,14 +105,14 @@ def _make(func: OpOverload) -> Handler:
 
 
 def _forget_other_ways(spec: OpSpec, replaces: bool) -> None:
-    """Make the handlers anew that a new row may change: of what ran on the CPU, or of all if it stands in the place of another."""
+    """Forget the handlers that a new row may change: those that run on the CPU, or all of them if it replaces another row."""
     for func in tuple(_handlers):
         if replaces or func in on_cpu:
             forget_handler(func)
     on_cpu.clear()
 
 
-_handlers: dict[Any, Handler] = {}  # by overload, without what `wrap_handlers` put around them
+_handlers: dict[Any, Handler] = {}  # by overload, without the wrapper of `wrap_handlers`
 _capture = config.IR_DEBUG.get()
 
 
@@ -127,27 +126,27 @@ def handler_for(func: Any) -> Handler:
 
 
 def forget_handler(func: Any) -> None:
-    """Make the handler of `func` anew at its next call."""
+    """Drop the handler of `func`: its next call makes another one."""
     del func._xla_handler
     _handlers.pop(func, None)
 
 
 def forget_handlers(namespace: str) -> None:
-    """`forget_handler` for all operations of a namespace: they have got kernels for this device."""
+    """`forget_handler` for all operations of a namespace, which have kernels for this device now."""
     for func in tuple(_handlers):
         if func.namespace == namespace:
             forget_handler(func)
 
 
 def wrap_handlers(wrapper: Callable[[Handler], Handler] | None) -> None:
-    """Put `wrapper(handler)` in the place of every handler, also of those that are made later; None: the handlers themselves again."""
+    """Replace every handler, also those made later, by `wrapper(handler)`; None: use the handlers themselves again."""
     set_wrapper(wrapper)
     for func, handler in tuple(_handlers.items()):  # other threads may record
         func._xla_handler = wrapped(handler)
 
 
 def capture_lines(on: bool) -> None:
-    """Whether every recorded operation keeps the user's `file:line` (`XLA_IR_DEBUG`); off, each signature keeps its first."""
+    """Let every recorded operation keep the user's `file:line` (`XLA_IR_DEBUG`); if not `on`, each signature keeps its first."""
     global _capture
     _capture = on
     for func in tuple(_handlers):  # other threads may record

@@ -1,4 +1,4 @@
-"""DLPack of xla tensors: what other libraries make of one is over its device buffer, without a copy."""
+"""DLPack of xla tensors: other libraries get the device buffer, without a copy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from xla_core.engine.tensor.plain import tensor_behind
 
 
 def _exported(tensor: torch.Tensor) -> Any:
-    """The buffer that goes out: of what `tensor` shows now. Raises BufferError where torch does."""
+    """The buffer of what `tensor` shows now, for another library. Raises BufferError where torch does."""
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     return buffer_of(tensor)
 
 
 def _on_buffers(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes torch's method of that name ask the device buffer of an xla tensor."""
+    """Make torch's method of this name call the device buffer's method, for an xla tensor."""
 
     def make(own: Callable[..., Any]) -> Callable[..., Any]:
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

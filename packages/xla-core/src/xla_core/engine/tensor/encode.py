@@ -32,11 +32,11 @@ _INT = frozenset({int})
 
 
 class Call:
-    """An overload as recording knows it: its row, where its changing numbers are, its signatures, how often it ran.
+    """An overload as recording sees it: its row, which arguments are changing numbers, its signatures, the count of its calls.
 
     scalars: positions and names of arguments whose value may change without another program.
     eager_inputs: such numbers are inputs from the start (optimizers' hyperparameters), not at their second value.
-    otherwise: what serves calls that the row refuses.
+    otherwise: the handler of calls that the row refuses.
     """
 
     __slots__ = (
@@ -67,16 +67,16 @@ class Call:
         self.count = 0
         self.packed = 0  # calls whose results were made by `wrap`
         arguments = func._schema.arguments
-        places = {number for number, argument in enumerate(arguments) if argument.name in spec.scalars}
-        self.scalars: frozenset[int | str] = frozenset(places | spec.scalars)
-        found = calling(func)
-        self.mutated = found.mutated
+        positions = {index for index, argument in enumerate(arguments) if argument.name in spec.scalars}
+        self.scalars: frozenset[int | str] = frozenset(positions | spec.scalars)
+        convention = calling(func)
+        self.mutated = convention.mutated
         # Random fills check their numbers at each call; dropout does so in Python before it comes here.
-        self.checked = spec.random and bool(spec.scalars) and bool(found.mutated)
-        self.fresh = found.fresh
+        self.checked = spec.random and bool(spec.scalars) and bool(convention.mutated)
+        self.fresh = convention.fresh
         # An exponent decides which program is best (x * x for 2): a constant as long as it stays the same, and always if whole.
         self.exponent = "exponent" in spec.scalars
-        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(found.mutated) or spec.on_lists))
+        self.eager_inputs = _NO_CONSTANTS or (not self.exponent and (bool(convention.mutated) or spec.on_lists))
         self.float_scalar = FLOAT_INPUT if self.eager_inputs else FLOAT_FIXED
 
     def check_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -95,14 +95,14 @@ _REMEMBERED = 8192
 _Found = TypeVar("_Found")
 
 
-def remember(known: dict[Any, Any], key: Any, found: _Found) -> _Found:
-    """Keep what was worked out for one set of arguments; forget all when there are too many (an index that always changes).
+def remember(cache: dict[Any, Any], key: Any, result: _Found) -> _Found:
+    """Keep the result for one set of arguments in a cache, which is cleared when it is full (an index that always changes).
 
-    Gives what is kept: if two threads work it out at once, one object for both, since programs compare by identity.
+    Returns the result that is kept: if two threads make one at once, both get the same object, since programs compare by identity.
     """
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    kept: _Found = known.setdefault(key, found)
+    if len(cache) >= _REMEMBERED:
+        cache.clear()
+    kept: _Found = cache.setdefault(key, result)
     return kept
 
 
@@ -117,15 +117,15 @@ def two_devices(first: Recorder, second: Recorder) -> DeviceMismatchError:
 def recorder_among(args: Any) -> Recorder | None:
     """The recorder of the first xla tensor in `args`, looking into lists."""
     for arg in args:
-        kind = type(arg)
-        if kind is list or kind is tuple:
+        cls = type(arg)
+        if cls is list or cls is tuple:
             recorder = recorder_among(arg)
             if recorder is not None:
                 return recorder
         else:
-            found = tensor_behind(arg)
-            if found is not None:
-                return found._storage.value.recorder
+            behind = tensor_behind(arg)
+            if behind is not None:
+                return behind._storage.value.recorder
     return None
 
 
@@ -142,7 +142,7 @@ class _Encoder:
         self.slots = slots
 
     def add(self, arg: Any, dynamic: bool) -> None:
-        """One argument that is not an xla tensor, or a list."""
+        """Encode an argument that is no xla tensor: a number, a list, a constant, a tensor on the CPU."""
         kind = type(arg)
         key = self.key
         if kind is int:
@@ -157,7 +157,7 @@ class _Encoder:
                 # By its bits: 0.0 equals -0.0, and a NaN not even itself.
                 key.append((float, struct.pack("d", arg)))
         elif kind is list or kind is tuple:
-            # Or the items of one list could be those of the next.
+            # With its length: else the items of one list could be those of the next.
             key.append(("[", len(arg)))
             self.items(arg, dynamic)
         elif kind is complex:
@@ -169,7 +169,7 @@ class _Encoder:
             key.append((kind, arg))
 
     def items(self, items: Any, dynamic: bool) -> None:
-        """The items of a list, tensors inline."""
+        """Encode the items of a list, tensors inline."""
         pending_graph, recorder = self.pending_graph, self.recorder
         add_key, add_slot = self.key.append, self.slots.append
         for item in items:
@@ -194,16 +194,16 @@ class _Encoder:
                 add_slot(pending_graph.read(value.slot, spec))
 
     def number(self, number: int | float, as_input: ScalarInput, as_fixed: ScalarInput) -> None:
-        """A number that may change from step to step."""
+        """Encode a number that may change from step to step."""
         scalar = as_input if self.call.eager_inputs else as_fixed
         self.key.append(scalar.kind)
         self.slots.append(self.pending_graph.add_scalar(scalar, number))
 
     def other_tensor(self, tensor: torch.Tensor) -> None:
-        """One of a type of torch's users; or on the CPU: of no dimensions it is a number with a dtype, a larger one is an error."""
-        found = tensor_behind(tensor)
-        if found is not None:
-            self.items((found,), False)
+        """Encode a tensor of a user's type, or one on the CPU: a 0-d one is a number with a dtype, a larger one an error."""
+        behind = tensor_behind(tensor)
+        if behind is not None:
+            self.items((behind,), False)
             return
         aval = aval_of((), tensor.dtype)
         kind = ScalarKind.FLOAT if tensor.dtype.is_floating_point else ScalarKind.INT
@@ -250,7 +250,7 @@ def encode(
             else:
                 key.append(spec.aval)
                 slots.append(pending_graph.read(value.slot, spec))
-        # As the encoder does it, which an operation with a number would take twice as long by.
+        # As in `_Encoder.number`, by which encoding an operation with a number would take twice as long.
         elif kind is float and place in scalars:
             slot = len(pending_graph.entries)
             pending_graph.entries.append(call.float_scalar)
@@ -279,6 +279,6 @@ def encode(
         if call.checked:
             call.check_numbers(args, kwargs)
         given = kwargs.get("generator")
-        # Drawn when it is recorded: what is read first, or never, changes no other operation's numbers.
+        # Drawn while recording: the order of reads does not change any operation's random numbers.
         slots.append(pending_graph.add_scalar(SEED, (recorder if given is None else generator_for(given, recorder)).draw()))
     return key, slots

@@ -47,10 +47,10 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], recorde
                 raise mixed(item)
     recorders = {tensor._storage.value.recorder for tensor in tensors}
     if len(recorders) > 1:
-        names = " and ".join(sorted(str(one.device) for one in recorders))
+        names = " and ".join(sorted(str(owner.device) for owner in recorders))
         raise DeviceMismatchError(f"Expected all tensors to be on the same device, but found at least two devices, {names}!")
     target = next(iter(recorders), None) or recorder or current_recorder()
-    # By identity: an argument that is given twice is one tensor on the CPU, too.
+    # By identity: an argument that is passed twice is one tensor on the CPU, too.
     copies = dict(zip(map(id, tensors), cpu_copies(tensors), strict=True))
 
     def to_cpu(item: Any) -> Any:
@@ -79,13 +79,13 @@ def _back(
     results: Any,
     target: Recorder,
 ) -> Any:
-    """Results on the device; mutated arguments written back, and returned as themselves."""
+    """The results on the device. Mutated arguments are written back, and stand for themselves among the results."""
     names = [argument.name for argument in func._schema.arguments]
     same: dict[int, Any] = {}
     for name in calling(func).mutated:
-        place = names.index(name)
-        mine: Any = args[place] if place < len(args) else kwargs.get(name)
-        theirs: Any = host_args[place] if place < len(host_args) else host_kwargs.get(name)
+        index = names.index(name)
+        mine: Any = args[index] if index < len(args) else kwargs.get(name)
+        theirs: Any = host_args[index] if index < len(host_args) else host_kwargs.get(name)
         pairs = zip(mine, theirs, strict=True) if isinstance(mine, (list, tuple)) else [(mine, theirs)]
         for tensor, host in pairs:
             if type(tensor) is XLATensor:

@@ -1,7 +1,7 @@
-"""`torch.Generator(device="xla")`: random states beside that of the device, for random functions that are told to use one.
+"""`torch.Generator(device="xla")`: random states beside the device's own, for random functions that are given a generator.
 
-C++ makes no generators of a device that was added from Python. To C++ ours is one of the CPU, which it hands through unread; kernels
-find it by the address of its C++ side, and feed its seeds to programs as they feed the device's.
+C++ makes no generators of a device that was added from Python. To C++ ours is a CPU generator, which it passes on unread; kernels
+find it by the address of its C++ side, and feed its seeds to programs like the device's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xla_core.engine.runtime.client import recorder_of
 
 
 class XLAGenerator(private_torch.CppGenerator):  # type: ignore[misc]
-    """A random state of its own. The same seed gives the same numbers as on the device itself after `torch.manual_seed`."""
+    """A random state beside the device's. The same seed gives the same numbers as on the device itself after `torch.manual_seed`."""
 
     _device: torch.device
     _initial: int
@@ -28,14 +28,14 @@ class XLAGenerator(private_torch.CppGenerator):  # type: ignore[misc]
 
     def __new__(cls, device: Any) -> XLAGenerator:
         """A generator for `device`, seeded as torch seeds new ones."""
-        made: XLAGenerator = super().__new__(cls)
-        made._device = torch.device(device)
-        _alive[made._cdata] = made
-        made.manual_seed(_DEFAULT_SEED)
-        return made
+        generator: XLAGenerator = super().__new__(cls)
+        generator._device = torch.device(device)
+        _alive[generator._cdata] = generator
+        generator.manual_seed(_DEFAULT_SEED)
+        return generator
 
     def __init__(self, device: Any) -> None:
-        """`__new__` has done it."""
+        """Do nothing: `__new__` has set it up."""
 
     @property
     def device(self) -> torch.device:
@@ -49,7 +49,7 @@ class XLAGenerator(private_torch.CppGenerator):  # type: ignore[misc]
         return self
 
     def seed(self) -> int:
-        """Start from a number that nobody knows, and return it."""
+        """Start from a random number of the operating system, and return it."""
         self.manual_seed(secrets.randbits(63))
         return self._initial
 
@@ -73,7 +73,7 @@ class XLAGenerator(private_torch.CppGenerator):  # type: ignore[misc]
         return other.set_state(self.get_state())
 
     def graphsafe_get_state(self) -> XLAGenerator:
-        """As `clone_state`: states are inputs of programs here, and never part of them."""
+        """The same as `clone_state`: states are inputs of programs here, and never part of them."""
         return self.clone_state()
 
     def graphsafe_set_state(self, state: XLAGenerator) -> XLAGenerator:
@@ -84,7 +84,7 @@ class XLAGenerator(private_torch.CppGenerator):  # type: ignore[misc]
         return _restored, (str(self._device), self._initial, self.get_state())
 
     def draw(self) -> int:
-        """The seed of one random operation; the state moves on."""
+        """Draw the seed of one random operation; the state moves on."""
         seed, self._seed = self._seed, moved_on(self._seed)
         return seed
 
@@ -97,18 +97,18 @@ def _restored(device: str, initial: int, state: torch.Tensor) -> XLAGenerator:
     return XLAGenerator(device).manual_seed(initial).set_state(state)
 
 
-def generator_for(given: Any, recorder: Recorder) -> XLAGenerator:
-    """The generator that a kernel was given. Raises RuntimeError for one of another device."""
-    found = _alive.get(given._cdata)
-    if found is None:
+def generator_for(argument: Any, recorder: Recorder) -> XLAGenerator:
+    """The generator behind a kernel's argument. Raises RuntimeError for a generator of another device."""
+    generator = _alive.get(argument._cdata)
+    if generator is None:
         raise RuntimeError(
-            f"Expected a 'xla' device type for generator but found '{given.device.type}': make one with torch.Generator(device='xla')"
+            f"Expected a 'xla' device type for generator but found '{argument.device.type}': make one with torch.Generator(device='xla')"
         )
-    if found.device != recorder.device:
-        raise RuntimeError(f"Expected a '{recorder.device}' generator device but found '{found.device}': make one for that device")
-    return found
+    if generator.device != recorder.device:
+        raise RuntimeError(f"Expected a '{recorder.device}' generator device but found '{generator.device}': make one for that device")
+    return generator
 
 
 def register() -> None:
-    """Let `torch.Generator(device="xla")` make one."""
+    """Let `torch.Generator(device="xla")` make such a generator."""
     private_torch.replace_in_torch({(torch, "Generator"): lambda own: private_torch.class_by_device(own, XLAGenerator)})

@@ -1,7 +1,7 @@
-"""Pure edits of a program: an operation replaced, inserted or removed, with shapes and dtypes inferred as when it is recorded.
+"""Edits of a program: replace, insert or remove an operation, with shapes and dtypes inferred as when it is recorded.
 
-Programs are frozen: each edit gives a new one. Slots before the edited operation stay what they are, so that a pass that goes through
-the operations from the last to the first may edit each as it comes.
+Programs never change: each edit makes a new one. Slots before the edited operation stay what they are, so that a pass may go through
+the operations from the last to the first and edit them on the way.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def replace(graph: GraphView, operation: Operation, target: str, *args: Any, **k
     target: as `OpSpec.name`, `aten::addmm` for one. args, kwargs: as its schema has them; operands of the graph stand for tensors and
         for numbers that enter the program, all else is a constant of it.
 
-    A random operation in the place of another takes over its random input. Raises GraphEditError for results of other shapes or dtypes,
-    for operations with side effects, and for operands that are not computed before; RegistrationError for a target without a lowering;
+    A random operation that replaces another takes over its random input. Raises GraphEditError for results of other shapes or dtypes,
+    for operations with side effects, and for operands that are computed later; RegistrationError for a target without a lowering;
     what torch raises for the arguments.
     """
     graph = own(graph)
@@ -56,8 +56,8 @@ def replace(graph: GraphView, operation: Operation, target: str, *args: Any, **k
 def insert_before(graph: GraphView, operation: Operation, target: str, *args: Any, **kwargs: Any) -> tuple[Graph, Operation]:
     """`graph` with `target(*args, **kwargs)` before an operation, and the new operation there.
 
-    Arguments and errors as in `replace`. What stood at the operation's slot or later is looked up anew: edits from the last to the first
-    operation need not.
+    Arguments and errors as in `replace`. Operations and operands from the operation's slot on move, and must be looked up again; edits from
+    the last to the first operation need no look-up.
     """
     graph = own(graph)
     _entry(graph, operation)
@@ -66,14 +66,14 @@ def insert_before(graph: GraphView, operation: Operation, target: str, *args: An
         raise GraphEditError(f"{target} draws random numbers: a program has no more random inputs than were recorded")
     count = len(signature.outs)
     new: list[Entry] = [(signature, *slots), *[None] * (0 if count == 1 else count)]
-    made = _renumbered(graph, operation.slot, 0, new)
-    return made, made.operation(operation.slot)
+    edited = _renumbered(graph, operation.slot, 0, new)
+    return edited, edited.operation(operation.slot)
 
 
 def remove(graph: GraphView, operation: Operation, instead: Operand | None = None) -> Graph:
-    """`graph` without an operation. instead: an earlier value of the same shape and dtype, which its users and the program get.
+    """`graph` without an operation. instead: an earlier value of the same shape and dtype, which replaces its result.
 
-    Raises GraphEditError if there are users and nothing instead, and for operations with side effects.
+    Raises GraphEditError if its result is used and `instead` is None, and for operations with side effects.
     """
     graph = own(graph)
     entry = _entry(graph, operation)
@@ -96,7 +96,7 @@ def remove(graph: GraphView, operation: Operation, instead: Operand | None = Non
 
 
 def _entry(graph: Graph, operation: Operation) -> tuple[Any, ...]:
-    """The entry of an operation; raises GraphEditError where the graph has another one there."""
+    """The entry of an operation. Raises GraphEditError if the graph has another entry there."""
     entry = graph.entries[operation.slot] if operation.slot < len(graph.entries) else None
     if type(entry) is not tuple or entry[0].text() != operation.text or entry[1:] != operation.operands:
         raise GraphEditError(f"%{operation.slot} = {operation.text} is not in this graph, or not there any more: look it up again")
@@ -111,8 +111,8 @@ def _shown(avals: Sequence[Aval | None]) -> str:
     return ", ".join(map(str, avals))
 
 
-def _call(graph: Graph, place: Operation, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[int]]:
-    """The signature of an operation that stands at `place`, and the slots that it takes, without the random input."""
+def _call(graph: Graph, operation: Operation, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[int]]:
+    """The signature of `target` at the slot of `operation`, and the slots that it takes, without the random input."""
     func = overload_named(target)
     spec = TABLE.get(target)
     if spec is None:
@@ -125,26 +125,33 @@ def _call(graph: Graph, place: Operation, target: str, args: tuple[Any, ...], kw
     slots = []
     for name, value in named:
         for operand in (leaf for leaf in tree_leaves(value) if isinstance(leaf, Operand)):
-            _check_operand(graph, place, spec, name, operand)
+            _check_operand(graph, operation, spec, name, operand)
             slots.append(operand.slot)
     avals = [graph.parts.avals[slot] for slot in slots]
-    given, named_stand_ins = tree_map(lambda leaf: _stand_in(graph, leaf), (args, kwargs))
-    result = abstract_result(func, spec, given, named_stand_ins)
+    stand_ins, named_stand_ins = tree_map(lambda leaf: _stand_in(graph, leaf), (args, kwargs))
+    result = abstract_result(func, spec, stand_ins, named_stand_ins)
     if result is NotImplemented:
         raise GraphEditError(f"the shape of what {target} gives depends on data")
     manual = any(aval is not None and aval.manual for aval in avals)
     inferred = tuple(result_aval(item, manual) for item in tree_flatten(result)[0])
     placeholders = tuple(_placeholder(value) for value in args)
     placeholders_by_name = {name: _placeholder(value) for name, value in kwargs.items()}
-    made = Signature(
-        dotted_name(func), spec.lower, placeholders, placeholders_by_name, inferred, random=spec.random, line=place.line, target=spec.name
+    signature = Signature(
+        dotted_name(func),
+        spec.lower,
+        placeholders,
+        placeholders_by_name,
+        inferred,
+        random=spec.random,
+        line=operation.line,
+        target=spec.name,
     )
-    return made, slots
+    return signature, slots
 
 
-def _check_operand(graph: Graph, place: Operation, spec: OpSpec, name: str, operand: Operand) -> None:
-    if not 0 <= operand.slot < place.slot:
-        raise GraphEditError(f"%{operand.slot} is not computed before %{place.slot}, where {spec.name} is to take it")
+def _check_operand(graph: Graph, operation: Operation, spec: OpSpec, name: str, operand: Operand) -> None:
+    if not 0 <= operand.slot < operation.slot:
+        raise GraphEditError(f"%{operand.slot} is not computed before %{operation.slot}, where {spec.name} is to take it")
     if graph.operand(operand.slot) != operand:
         raise GraphEditError(f"%{operand.slot} is no {operand.text} in this graph: look it up again")
     if operand.shape is None and (operand.text == "none" or name not in spec.scalars):
@@ -173,7 +180,7 @@ def _stand_in(graph: Graph, value: Any) -> Any:
 
 
 def _renumbered(graph: Graph, at: int, dropped: int, new: list[Entry], instead: int | None = None) -> Graph:
-    """`graph` with the entries from `at` on, `dropped` of them, exchanged for `new`. instead: the slot that users of the dropped take."""
+    """`graph` with `new` in the place of `dropped` entries from slot `at` on. instead: the slot that replaces a dropped one in operands."""
     shift = len(new) - dropped
 
     def moved(slot: int) -> int:
@@ -181,6 +188,6 @@ def _renumbered(graph: Graph, at: int, dropped: int, new: list[Entry], instead: 
             return slot
         return slot + shift if slot >= at + dropped or instead is None else instead
 
-    rest = [(entry[0], *map(moved, entry[1:])) if type(entry) is tuple else entry for entry in graph.entries[at + dropped :]]
+    tail = [(entry[0], *map(moved, entry[1:])) if type(entry) is tuple else entry for entry in graph.entries[at + dropped :]]
     lines = {moved(slot): line for slot, line in graph.lines.items() if not at <= slot < at + dropped}
-    return Graph((*graph.entries[:at], *new, *rest), tuple(map(moved, graph.outs)), graph.dead, lines)
+    return Graph((*graph.entries[:at], *new, *tail), tuple(map(moved, graph.outs)), graph.dead, lines)

@@ -1,8 +1,8 @@
-"""Indices and masks on the CPU: those of advanced indexing, which torch allows on every device, and those of other operations.
+"""Indices and masks on the CPU: for advanced indexing, where torch allows them on every device, and for other operations.
 
-`x[permutation]`, `x[mask]`, `x[index] = value`: their values are known, so that positions out of range raise as on the CPU, and what a mask
-picks has a shape without reading the device. `gather`, `index_select`, `masked_fill` and so on are called again with their index on the
-device once they have refused one on the CPU, so that other calls of them do not pay for it.
+`x[permutation]`, `x[mask]`, `x[index] = value`: the indices are known on the host, so that positions out of range raise as on the CPU, and
+the shape of `x[mask]` needs no read of the device. `gather`, `index_select`, `masked_fill` and so on refuse an index on the CPU and are
+then called again with the index on the device, so that their other calls pay nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from xla_core.engine.tensor.schema import Convention, Handler, calling
 from xla_core.engine.tensor.tensor import XLATensor, wrap
 
 _MASKS = (torch.bool, torch.uint8)
-# Arguments that say where, not what. (`offsets` are those of embedding_bag.)
-_PLACES = frozenset({"index", "indices", "mask", "offsets"})
+# Names of arguments that are indices or masks. (`offsets` is one of embedding_bag.)
+_INDEX_NAMES = frozenset({"index", "indices", "mask", "offsets"})
 _INDICES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
 def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
-    """`handler`, with indices on the CPU taken to the device of the indexed tensor; `handler` itself for operations without indices."""
+    """`handler`, with indices moved from the CPU to the device of the indexed tensor; `handler` itself for operations without indices."""
     arguments = func._schema.arguments
     if len(arguments) < 2 or arguments[1].name != "indices" or "Optional[Tensor]" not in str(arguments[1].type):
         return handler
@@ -44,18 +44,18 @@ def with_host_indices(func: OpOverload, handler: Handler) -> Handler:
 def other_arguments(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with the indices and masks that are on the CPU taken to the device; None if that is not what `error` was about."""
+    """The arguments, with indices and masks moved from the CPU to the device; None if `error` has another cause."""
     if not isinstance(error, DeviceMismatchError):
         return None
-    on_device = next((found for found in map(tensor_behind, (*args, *kwargs.values())) if found is not None), None)
+    on_device = next((tensor for tensor in map(tensor_behind, (*args, *kwargs.values())) if tensor is not None), None)
     if on_device is None:
         return None
     recorder = on_device._storage.value.recorder
     names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    moved = {name: wrap(upload(arg, recorder)) for name, arg in given.items() if name in _PLACES and _on_the_host(arg)}
-    given |= moved
-    return (tuple(given[name] for name in names[: len(args)]), {name: given[name] for name in kwargs}) if moved else None
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    moved = {name: wrap(upload(arg, recorder)) for name, arg in arguments.items() if name in _INDEX_NAMES and _on_the_host(arg)}
+    arguments |= moved
+    return (tuple(arguments[name] for name in names[: len(args)]), {name: arguments[name] for name in kwargs}) if moved else None
 
 
 def _on_the_host(arg: Any) -> bool:
@@ -63,7 +63,7 @@ def _on_the_host(arg: Any) -> bool:
 
 
 def _moved(x: XLATensor, indices: Sequence[torch.Tensor | None], reads: bool) -> list[torch.Tensor | None]:
-    """The indices on the device; masks that are read by as the positions that they pick. Raises IndexError for positions out of range."""
+    """The indices on the device; a mask that is read by becomes positions. Raises IndexError for positions out of range."""
     recorder = x._storage.value.recorder
     moved: list[torch.Tensor | None] = []
     dim = among_indexed = 0

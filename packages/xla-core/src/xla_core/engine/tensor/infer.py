@@ -1,4 +1,4 @@
-"""Shapes and dtypes of results by running an overload on meta tensors: once for each signature."""
+"""Infer shapes and dtypes of results: run an overload on meta tensors, once for each signature."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def _signature(
     flat, tree = tree_flatten(result)
     manual = any(type(item) is XLATensor and item._storage.value.aval.manual for item in tree_leaves((args, kwargs)))
     inferred = tuple(result_aval(item, manual) for item in flat)
-    held, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
+    stored, pack = inferred, None if isinstance(result, torch.Tensor) else _packer(result, tree)
     if targets is not None:
-        held = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
+        stored = inferred[: call.fresh] + _written(call, inferred[call.fresh :], targets, bool(outs), manual)
     return Signature(
         call.name,
         call.spec.lower,
-        tuple(_placeholder(arg, place in call.scalars, call.exponent) for place, arg in enumerate(args)),
+        tuple(_placeholder(arg, index in call.scalars, call.exponent) for index, arg in enumerate(args)),
         {name: _placeholder(arg, name in call.scalars, call.exponent) for name, arg in kwargs.items() if name != "device"},
         inferred,
-        held,
+        stored,
         call.spec.random,
         user_line(),
         pack,
@@ -89,25 +89,25 @@ def result_aval(item: Any, manual: bool) -> Aval | None:
 
 
 def _flat(items: Sequence[Any]) -> Iterator[Any]:
-    """The items, and in the place of a list or tuple its own."""
+    """The items, and the items of lists and tuples among them."""
     for item in items:
         yield from item if isinstance(item, (list, tuple)) else (item,)
 
 
 def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
-    """What makes the results that a caller gets from values, for all calls like that which gave `result`."""
+    """A function that makes a caller's results, nested like `result`, from values."""
     if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in result):
         return wrap_all  # a list will do for a tuple: torch unpacks either
     if isinstance(result, (tuple, list)) and all(isinstance(item, torch.Tensor) for item in _flat(result)):
-        places: list[int | slice] = []
+        parts: list[int | slice] = []
         end = 0
         for item in result:
             start, end = end, end + (1 if isinstance(item, torch.Tensor) else len(item))
-            places.append(start if isinstance(item, torch.Tensor) else slice(start, end))
+            parts.append(start if isinstance(item, torch.Tensor) else slice(start, end))
 
         def pack_lists(values: list[Any]) -> Any:
             tensors = wrap_all(values)
-            return [tensors[place] for place in places]
+            return [tensors[part] for part in parts]
 
         return pack_lists
 
@@ -118,7 +118,7 @@ def _packer(result: Any, tree: TreeSpec) -> Callable[[list[Any]], Any]:
 
 
 def _written(call: Call, inferred: tuple[Aval | None, ...], targets: list[Any], resize: bool, manual: bool) -> tuple[Aval | None, ...]:
-    """The avals of the mutated arguments afterwards: their own dtype, and their own shape unless out= resizes them."""
+    """The avals of the mutated arguments after the call: their own dtype, and their own shape unless out= resizes them."""
     flat = [item for target in targets for item in (target if isinstance(target, (list, tuple)) else [target])]
     internal(len(flat) == len(inferred), lambda: f"{call.name} writes {len(flat)} tensors, its functional form gives {len(inferred)}")
     return tuple(
@@ -128,7 +128,7 @@ def _written(call: Call, inferred: tuple[Aval | None, ...], targets: list[Any], 
 
 
 def _placeholder(arg: Any, dynamic: bool, exponent: bool) -> Any:
-    """`arg` with PLACEHOLDER where an operand goes; must mirror what dispatch encodes as a slot."""
+    """`arg` with PLACEHOLDER where an operand goes. Must agree with encode.py on which arguments are operands."""
     if isinstance(arg, torch.Tensor):
         return PLACEHOLDER
     if isinstance(arg, (list, tuple)):
@@ -139,13 +139,13 @@ def _placeholder(arg: Any, dynamic: bool, exponent: bool) -> Any:
 
 
 def abstract_result(func: OpOverload, spec: OpSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`func`, whose row is `spec`, on meta tensors; where meta cannot tell or disagrees with the CPU, on CPU tensors of zeros.
+    """The result of `func`, whose row is `spec`, on meta tensors; where these fail, on CPU tensors of zeros. Raises what the CPU raises.
 
-    NotImplemented if the shape depends on data: zeros tell nothing of it.
+    NotImplemented if the shape depends on data, of which zeros say nothing.
     """
     try:
         result = on_meta(func, args, kwargs, meta_of) if spec.shapes is None else spec.shapes(*tree_map(meta_of, args))
-    except Exception:  # whatever it is, the CPU says it better
+    except Exception:  # whatever it is, the CPU's error is better
         result = on_cpu(func, args, kwargs)
         return NotImplemented if torch.Tag.dynamic_output_shape in func.tags else result
     ask_cpu(func, spec.beyond_cpu, args, kwargs, result)

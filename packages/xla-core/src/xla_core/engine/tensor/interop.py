@@ -1,4 +1,4 @@
-"""Between tensors and what is behind them, for plugins and integrators: buffers, the recorded program."""
+"""For plugins and integrators: from tensors to their buffers and back, and to the recorded program."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from xla_core.engine.tensor.values import value_of
 def buffer_of(tensor: torch.Tensor) -> jax.Array:
     """The device buffer of what `tensor` shows, computed if it is pending; perhaps still being computed.
 
-    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away. Of a tensor
-    whose sharding does not divide it evenly it is a replicated copy.
+    The array has the tensor's shape and its device dtype. It stays valid: the core never overwrites a buffer it gave away. For a tensor
+    whose sharding does not divide it evenly, the array is a replicated copy.
     Raises DeviceMismatchError for a tensor that is not on `xla`.
     """
     value, buffer = stored_buffer(tensor)
@@ -38,11 +38,11 @@ def buffer_of(tensor: torch.Tensor) -> jax.Array:
 
 
 def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
-    """What `tensor` shows, computed if it is pending, and its buffer as it is on the devices, with padding, from now on kept."""
-    found = ours(tensor)
-    resharding.reshard_one(found._storage)
-    value = value_of(found)
-    # In one go: a sync of another thread in between could donate the buffer that is given away.
+    """The value of `tensor`, computed if it is pending, and its buffer as the devices store it, with padding; it is never donated."""
+    behind = ours(tensor)
+    resharding.reshard_one(behind._storage)
+    value = value_of(behind)
+    # Under one lock: a sync of another thread in between could donate the buffer that is given away.
     with value.recorder.lock:
         compute([value])
         buffer = computed_buffer(value)
@@ -57,7 +57,7 @@ def stored_buffer(tensor: torch.Tensor) -> tuple[Value, jax.Array]:
 def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor over a jax array on one of this process's devices (in SPMD mode, or on all), without a copy; the array stays valid.
 
-    dtype: what the tensor reports; None for the array's own. Raises UnsupportedDtypeError if the device dtype does not fit it,
+    dtype: the tensor's; None: the array's own. Raises UnsupportedDtypeError if the array's dtype is not the device dtype for it,
     DeviceMismatchError for an array on other devices, TypeError for a traced array, which has no buffer.
     """
     if isinstance(buffer, jax.core.Tracer):
@@ -77,8 +77,8 @@ def tensor_from_buffer(buffer: jax.Array, dtype: torch.dtype | None = None) -> t
 def tensor_from_host(tensor: torch.Tensor, device: torch.device | str | int | None = None) -> torch.Tensor:
     """A tensor on an xla device (None: the current one) with the values of a CPU tensor, which the caller gives away.
 
-    Where the device can use the host's memory there is no copy: neither `tensor` nor what shares its memory may be written to any more.
-    Transfers go on after the call. Raises as `Tensor.to`, DeviceMismatchError for a tensor that is not on the CPU.
+    Where the device can use the host's memory there is no copy: neither `tensor` nor a tensor that shares its memory may be written to
+    any more. The transfer may go on after the call. Raises as `Tensor.to`, DeviceMismatchError for a tensor that is not on the CPU.
     """
     if tensor.device.type != "cpu":
         raise DeviceMismatchError(f"the tensor is on {tensor.device}; tensors on the CPU can be given to a device")
@@ -90,16 +90,16 @@ def _recorder_holding(buffer: jax.Array) -> Recorder:
     if buffer.sharding.device_set == running.placements[0].sharding.device_set:
         return running.recorders[0]
     devices = running.devices
-    found = list(buffer.devices())
-    if len(found) != 1 or found[0] not in devices:
+    holding = list(buffer.devices())
+    if len(holding) != 1 or holding[0] not in devices:
         raise DeviceMismatchError(
-            f"the array lives on {found}, not on one of this process's xla devices {list(devices)}: device_put it there first"
+            f"the array lives on {holding}, not on one of this process's xla devices {list(devices)}: device_put it there first"
         )
-    return running.recorders[0 if running.placements[0].is_mesh else devices.index(found[0])]
+    return running.recorders[0 if running.placements[0].is_mesh else devices.index(holding[0])]
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
-    """Whether what `tensor` shows is recorded and not computed; False where it was lost to an error."""
+    """Whether the value of `tensor` is recorded and not computed; False if it was lost to an error."""
     return waits(value_of(ours(tensor)))
 
 
@@ -116,16 +116,16 @@ def graph_of(tensors: Sequence[torch.Tensor] | None = None, device: torch.device
     else:
         values, recorder = None, recorder_of(device)
     with recorder.lock:
-        # Slots are those of now: another thread may sync, or drop what is dead.
+        # Under the lock, slots do not change: another thread may sync, or drop dead entries.
         pending_graph = recorder.pending_graph
-        wanted = live_values(pending_graph) if values is None else [value for value in values if value.buffer is None]
-        return cut(pending_graph, wanted)[0]
+        results = live_values(pending_graph) if values is None else [value for value in values if value.buffer is None]
+        return cut(pending_graph, results)[0]
 
 
 def sync(device: torch.device | str | None = None, wait: bool = False, cause: Cause = Cause.USER_SYNC) -> None:
     """A step sync of one device (None: the default one), as `torch_xla.sync`: run everything live as one graph, then step closures.
 
-    wait: return when the device is done. cause: who asks, for events.
+    wait: return when the device is done. cause: who requested the sync, for events.
     """
     user_step(current_recorder() if device is None else recorder_of(device), wait, "torch_xla.torch_xla::sync", cause)
 
@@ -137,17 +137,17 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def alias_key(tensor: torch.Tensor) -> Hashable:
     """Equal exactly for tensors, alive at the same time, that show the same elements of the same data: tied weights, detached forms."""
-    found = ours(tensor)
-    return id(found._storage), found._view
+    behind = ours(tensor)
+    return id(behind._storage), behind._view
 
 
 def view_function(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What `tensor` shows of its data, as a function that gives the same view of another tensor's data; it keeps no data alive.
+    """The view that `tensor` is, as a function: it makes the same view of another tensor's data. It keeps no data alive.
 
-    That function raises ValueError unless the other data has the same shape and dtype as a whole. Views that it gives have no history.
+    The function raises ValueError unless all of the other data has the same shape and dtype. Its views have no autograd history.
     """
-    found = ours(tensor)
-    spec, aval = found._view, found._storage.value.aval
+    behind = ours(tensor)
+    spec, aval = behind._view, behind._storage.value.aval
 
     def view(other: torch.Tensor) -> torch.Tensor:
         storage = ours(other)._storage

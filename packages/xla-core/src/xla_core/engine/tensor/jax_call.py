@@ -36,10 +36,10 @@ _OPERAND = object()  # stands for a tensor among the arguments
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A function of arrays alone: the user's, with its other arguments and the nesting of all of them.
+class _JaxCall:
+    """The user's function as one of arrays alone: with its constant arguments, and the nesting of all arguments.
 
-    identity: what says that two calls are the same program; the function itself, or what the user put in its place.
+    identity: equal for calls of the same function; the function itself, or the user's `override_hash`.
     """
 
     identity: Hashable
@@ -49,8 +49,8 @@ class _Call:
     tree: Any
 
     def __call__(self, *arrays: Any) -> Any:
-        rest = iter(arrays)
-        args, kwargs = jax.tree.unflatten(self.tree, [next(rest) if leaf is _OPERAND else leaf for leaf in self.leaves])
+        operands = iter(arrays)
+        args, kwargs = jax.tree.unflatten(self.tree, [next(operands) if leaf is _OPERAND else leaf for leaf in self.leaves])
         return self.function(*args, **kwargs)
 
     @property
@@ -68,7 +68,7 @@ class _Traced:
 
 
 _traced: dict[Any, _Traced] = {}
-# The settings of jax that decide what a function is traced to, beside the width of its numbers.
+# The settings of jax that change what a function is traced to, beside the width of its numbers.
 _SETTINGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -91,12 +91,12 @@ def call_jax(
 ) -> Any:
     """Record `jax_func(*args, **kwargs)` as one operation of the graph; the results are tensors in the function's own nesting.
 
-    jax_func: pure; called with jax arrays in the place of xla tensors, when such shapes, dtypes and other arguments are new to it.
-        Make it once and pass the same object: a new lambda is traced at every call. 64-bit arrays stay what they are; what the
-        function makes itself is 32-bit unless an operand has 64 bits or `jax_enable_x64` is set.
-    args, kwargs: nested tuples, lists and dicts. What is no tensor must be hashable and is a constant of the program.
+    jax_func: pure; called with jax arrays in the place of xla tensors, once for each set of shapes, dtypes and other arguments.
+        Make it once and pass the same object: a new lambda is traced at every call. 64-bit arrays stay what they are; arrays that
+        the function makes are 32-bit unless an operand has 64 bits or `jax_enable_x64` is set.
+    args, kwargs: nested tuples, lists and dicts. Other arguments than tensors must be hashable, and are constants of the program.
     name: how the operation is called in graphs and errors; the function's own name if left out.
-    override_hash: stands for the function where that is another object at each call.
+    override_hash: identifies the function where it is another object at each call.
 
     Gradients of floating-point tensors are those of `jax.vjp`, through `torch.autograd`; the transforms of `torch.func` are those of JAX.
     `torch.compile` breaks its graph here. Raises RuntimeError for a tensor on another device, TypeError for an argument that cannot be a
@@ -112,17 +112,17 @@ def call_jax(
             raise TypeError(f"call_jax cannot take a {type(leaf).__name__} as a constant: pass it as an xla tensor, or close over it")
     constants = tuple(_OPERAND if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
     identity = jax_func if override_hash is None else override_hash
-    call = _Call(identity, name or str(getattr(jax_func, "__name__", "function")), jax_func, constants, tree)
+    call = _JaxCall(identity, name or str(getattr(jax_func, "__name__", "function")), jax_func, constants, tree)
     metrics.counter_add("xla::call_jax")
     return _called(call, tensors)
 
 
 def traced_functions() -> int:
-    """How many functions `call_jax` keeps traced, those of different shapes, constants or settings counted apart."""
+    """The number of traces that `call_jax` keeps: one for each function, shapes, constants and settings."""
     return len(_traced)
 
 
-def _called(call: _Call, tensors: list[Any]) -> Any:
+def _called(call: _JaxCall, tensors: list[Any]) -> Any:
     traced = _trace(call, tensors)
     if any(map(is_transformed, tensors)):
         results = list(_Transformed.apply(call, *tensors))  # type: ignore[no-untyped-call]
@@ -133,32 +133,32 @@ def _called(call: _Call, tensors: list[Any]) -> Any:
     return jax.tree.unflatten(traced.tree, results)
 
 
-def _trace(call: _Call, tensors: Sequence[Any]) -> _Traced:
+def _trace(call: _JaxCall, tensors: Sequence[Any]) -> _Traced:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, _is_manual(tensor)) for tensor in tensors)
-    users = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
-    key = (call.key, avals, users, *[getattr(jax.config, name) for name in _SETTINGS])
-    found = _traced.get(key)
-    if found is None:
-        wide = users or any(aval.physical.itemsize >= (16 if aval.dtype.is_complex else 8) for aval in avals)
+    x64 = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
+    key = (call.key, avals, x64, *[getattr(jax.config, name) for name in _SETTINGS])
+    traced = _traced.get(key)
+    if traced is None:
+        wide = x64 or any(aval.physical.itemsize >= (16 if aval.dtype.is_complex else 8) for aval in avals)
         with jax.enable_x64(wide):
             closed, shapes = jax.make_jaxpr(call, return_shape=True)(*[aval.struct for aval in avals])
         results, tree = jax.tree.flatten(shapes)
-        inferred = tuple(_result(one, avals) for one in results)
-        found = _Traced(_signature(call.name, closed, avals, inferred), tree)
-        found = remember(_traced, key, found)
-    return found
+        inferred = tuple(_result(struct, avals) for struct in results)
+        traced = _Traced(_signature(call.name, closed, avals, inferred), tree)
+        traced = remember(_traced, key, traced)
+    return traced
 
 
 def _is_manual(tensor: Any) -> bool:
-    found = holder_of(tensor)
-    return found is not None and found._storage.value.aval.manual
+    behind = holder_of(tensor)
+    return behind is not None and behind._storage.value.aval.manual
 
 
 def _result(struct: Any, avals: tuple[Aval, ...]) -> Aval:
-    """The torch aval of a result: where the device computes in another dtype, that of an operand which is held in it."""
+    """The torch aval of a result. A device dtype in which an operand of another torch dtype is stored stands for that dtype here, too."""
     natural = torch_dtype(np.dtype(struct.dtype))
-    held = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
-    return aval_of(tuple(struct.shape), natural if held is None else held, any(aval.manual for aval in avals))
+    dtype = next((aval.dtype for aval in avals if aval.physical == struct.dtype and aval.dtype != natural), None)
+    return aval_of(tuple(struct.shape), natural if dtype is None else dtype, any(aval.manual for aval in avals))
 
 
 def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[Aval, ...]) -> Signature:
@@ -170,20 +170,20 @@ def _signature(name: str, closed: Any, avals: tuple[Aval, ...], inferred: tuple[
     if _ADDRESS.search(written):
         digest.update(str(next(_nameless)).encode())
     text = f"jax.{name}.{digest.hexdigest()[:32]}"
-    found = _signatures.get(text)
-    if found is None:
+    signature = _signatures.get(text)
+    if signature is None:
         run = jaxpr_as_fun(closed)
 
         def lower(context: Context, *arrays: Any) -> list[Any]:
-            return [jax.numpy.asarray(one, out.dtype) for one, out in zip(run(*arrays), context.out, strict=True) if out is not None]
+            return [jax.numpy.asarray(array, out.dtype) for array, out in zip(run(*arrays), context.out, strict=True) if out is not None]
 
-        found = Signature(text, lower, (PLACEHOLDER,) * len(avals), {}, inferred, line=user_line(), pack=_listed)
-        found = remember(_signatures, text, found)
-    return found
+        signature = Signature(text, lower, (PLACEHOLDER,) * len(avals), {}, inferred, line=user_line(), pack=_listed)
+        signature = remember(_signatures, text, signature)
+    return signature
 
 
 def _unwritten(part: Any) -> Iterator[bytes]:
-    """What the text of a jaxpr leaves out: the arrays that it and the functions inside hold, and exported modules."""
+    """The parts of a jaxpr that its text leaves out: arrays that it and the functions inside hold, and exported modules."""
     if isinstance(part, (ClosedJaxpr, Jaxpr)):  # from jax 0.12 on one class, whose arrays may be none
         yield from _unwritten(getattr(part, "consts", []))
         yield from _unwritten([value for equation in part.eqns for value in equation.params.values()])
@@ -195,9 +195,9 @@ def _unwritten(part: Any) -> Iterator[bytes]:
     elif isinstance(part, Exported):
         yield bytes(part.mlir_module_serialized)
     elif dataclasses.is_dataclass(part) and not isinstance(part, type):  # such as the blocks of a Pallas kernel
-        held = [getattr(part, field.name) for field in dataclasses.fields(part)]
-        yield _ADDRESS.sub(" at ", repr(held)).encode()
-        yield from _unwritten(held)
+        values = [getattr(part, field.name) for field in dataclasses.fields(part)]
+        yield _ADDRESS.sub(" at ", repr(values)).encode()
+        yield from _unwritten(values)
     elif isinstance(part, (np.ndarray, jax.Array)):
         random = isinstance(part, jax.Array) and jax.numpy.issubdtype(part.dtype, jax.dtypes.prng_key)
         array = np.asarray(jax.random.key_data(part) if random else part)
@@ -221,14 +221,14 @@ def _recorded(signature: Signature, tensors: Sequence[Any]) -> list[torch.Tensor
             if value.recorder is not recorder:
                 raise two_devices(recorder, value.recorder)
         pending_graph = recorder.pending_graph
-        made = [
+        results = [
             value
             for value in define(recorder, pending_graph, signature, [None, *[pending_graph.adopt(value) for value in values]])
             if value is not None
         ]
     if len(pending_graph.entries) > pending_graph.limit:
-        relieve(recorder, made)
-    return _listed(made)
+        relieve(recorder, results)
+    return _listed(results)
 
 
 def _is_inexact(dtype: Any) -> bool:
@@ -236,14 +236,14 @@ def _is_inexact(dtype: Any) -> bool:
 
 
 class _Differentiable(torch.autograd.Function):
-    """The recorded call with the gradient that JAX gives it; what the backward pass computes again, XLA finds and shares."""
+    """The recorded call with JAX's gradient. XLA merges what the backward pass computes again with the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, traced: _Traced, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, call: _JaxCall, traced: _Traced, *tensors: torch.Tensor) -> Any:
         ctx.call = call
         ctx.save_for_backward(*tensors)
         results = _record(traced.signature, tensors)
-        ctx.mark_non_differentiable(*[one for one in results if not _may_have_gradient(one)])
+        ctx.mark_non_differentiable(*[result for result in results if not _may_have_gradient(result)])
         return tuple(results)
 
     @staticmethod
@@ -252,10 +252,10 @@ class _Differentiable(torch.autograd.Function):
 
 
 class _Transformed(torch.autograd.Function):
-    """The call over tensors that transforms of `torch.func` wrap: each is one of JAX's over the call inside."""
+    """The call over tensors that transforms of `torch.func` wrap: each becomes the transform of JAX over the call inside."""
 
     @staticmethod
-    def forward(call: _Call, *tensors: torch.Tensor) -> Any:
+    def forward(call: _JaxCall, *tensors: torch.Tensor) -> Any:
         return tuple(jax.tree.leaves(_called(call, list(tensors))))
 
     @staticmethod
@@ -263,7 +263,7 @@ class _Transformed(torch.autograd.Function):
         ctx.call, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
-        ctx.mark_non_differentiable(*[one for one in output if not _may_have_gradient(one)])
+        ctx.mark_non_differentiable(*[result for result in output if not _may_have_gradient(result)])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
@@ -272,14 +272,14 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
-        moved = tuple(place for place, tangent in enumerate(tangents) if tangent is not None)
+        moved = tuple(index for index, tangent in enumerate(tangents) if tangent is not None)
         push = _Changed("jvp", ctx.call, moved, _jvp)
-        found = iter(_flat_call(push, (*tensors, *[tangent for tangent in tangents if tangent is not None])))
+        pushed = iter(_flat_call(push, (*tensors, *[tangent for tangent in tangents if tangent is not None])))
         shapes = jax.tree.leaves(_called(ctx.call, list(tensors)))
-        return tuple(next(found) if _may_have_gradient(one) else None for one in shapes)
+        return tuple(next(pushed) if _may_have_gradient(result) else None for result in shapes)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: _Call, *tensors: torch.Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, call: _JaxCall, *tensors: torch.Tensor) -> Any:
         results = tuple(_flat_call(_Changed("vmap", call, tuple(in_dims[1:]), _vmap), tensors))
         return results, (0,) * len(results)
 
@@ -288,28 +288,28 @@ def _may_have_gradient(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-def _gradients(call: _Call, tensors: Sequence[Any], needed: Sequence[bool], cotangents: Sequence[torch.Tensor]) -> list[Any]:
+def _gradients(call: _JaxCall, tensors: Sequence[Any], needed: Sequence[bool], cotangents: Sequence[torch.Tensor]) -> list[Any]:
     """The gradient of a call for each of its tensors; None where none is needed."""
-    wanted = tuple(place for place, one in enumerate(needed) if one)
-    inexact = [one for one in cotangents if _may_have_gradient(one)]
-    operands = (*tensors, *[one.conj().resolve_conj() if one.dtype.is_complex else one for one in inexact])
-    found = iter(_flat_call(_Changed("backward", call, wanted, _pull), operands))
-    grads = [next(found) if place in wanted else None for place in range(len(tensors))]
+    indices = tuple(index for index, needs in enumerate(needed) if needs)
+    inexact = [cotangent for cotangent in cotangents if _may_have_gradient(cotangent)]
+    operands = (*tensors, *[cotangent.conj().resolve_conj() if cotangent.dtype.is_complex else cotangent for cotangent in inexact])
+    gradients = iter(_flat_call(_Changed("backward", call, indices, _pull), operands))
+    grads = [next(gradients) if index in indices else None for index in range(len(tensors))]
     return [grad.conj().resolve_conj() if grad is not None and grad.dtype.is_complex else grad for grad in grads]
 
 
 def _flat_call(changed: _Changed, operands: Sequence[Any]) -> list[Any]:
     leaves, tree = jax.tree.flatten((tuple(operands), {}))
-    call = _Call(changed, f"{changed.call.name}_{changed.name}", changed, (_OPERAND,) * len(leaves), tree)
+    call = _JaxCall(changed, f"{changed.call.name}_{changed.name}", changed, (_OPERAND,) * len(leaves), tree)
     return list(_called(call, list(operands)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """A call under a transform of JAX. places: the operands it is for, or where each has its batch."""
+    """A call under a transform of JAX. places: the indices of the operands it is for; for vmap, the batch axis of each operand."""
 
     name: str
-    call: _Call
+    call: _JaxCall
     places: tuple[int | None, ...]
     transform: Callable[[_Changed, tuple[Any, ...]], list[Any]]
 
@@ -323,7 +323,7 @@ class _Changed:
         return self.transform(self, arrays)
 
     def leaves(self, *arrays: Any) -> list[Any]:
-        """The results of the call itself, in a row."""
+        """The results of the call itself, flattened."""
         return jax.tree.leaves(self.call(*arrays))
 
     def part(self, inputs: Sequence[Any]) -> Callable[..., list[Any]]:
@@ -331,9 +331,9 @@ class _Changed:
 
         def run(*chosen: Any) -> list[Any]:
             arrays = list(inputs)
-            for place, array in zip(self.places, chosen, strict=True):
-                arrays[cast(int, place)] = array
-            return [one for one in self.leaves(*arrays) if _is_inexact(one.dtype)]
+            for index, array in zip(self.places, chosen, strict=True):
+                arrays[cast(int, index)] = array
+            return [result for result in self.leaves(*arrays) if _is_inexact(result.dtype)]
 
         return run
 
@@ -342,7 +342,7 @@ def _pull(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
     """The gradients of the call's operands at `places`. arrays: all its operands, then cotangents of its inexact results."""
     operands = sum(leaf is _OPERAND for leaf in changed.call.leaves)
     inputs, cotangents = arrays[:operands], arrays[operands:]
-    _, pull = jax.vjp(changed.part(inputs), *[inputs[cast(int, place)] for place in changed.places])
+    _, pull = jax.vjp(changed.part(inputs), *[inputs[cast(int, index)] for index in changed.places])
     return list(pull(list(cotangents)))
 
 
@@ -350,7 +350,7 @@ def _jvp(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:
     """The tangents of inexact results. arrays: all operands, then tangents of those at `places`."""
     operands = sum(leaf is _OPERAND for leaf in changed.call.leaves)
     inputs, tangents = arrays[:operands], arrays[operands:]
-    return list(jax.jvp(changed.part(inputs), [inputs[cast(int, place)] for place in changed.places], list(tangents))[1])
+    return list(jax.jvp(changed.part(inputs), [inputs[cast(int, index)] for index in changed.places], list(tangents))[1])
 
 
 def _vmap(changed: _Changed, arrays: tuple[Any, ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Counters that recording does not pay for: worked out when somebody asks."""
+"""Counters that cost recording nothing: they are worked out when they are read."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def operation_counts(calls: Mapping[str, Call]) -> dict[str, int]:
 class LiveObjects:
     """Counts the tensors, and the values with a buffer, that are alive.
 
-    Each object of a class holds a reference to the class, so the number of references says how many there are, in no time. How many
-    references are others' is found by asking the garbage collector once: a tenth of a second in a program of half a million objects.
+    Each object of a class holds a reference to the class, so the reference count of the class is the number of objects, plus that of other
+    references. The latter comes from one walk of the garbage collector: a tenth of a second in a program of half a million objects.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class LiveObjects:
 
 
 def walked() -> tuple[int, int]:
-    """Tensors and buffers alive now, as the garbage collector has them."""
+    """Tensors and buffers alive now, from a walk over all objects of the garbage collector."""
     things = gc.get_objects()  # a million of them in a large program: no Python code for each
     kinds = list(map(type, things))
     buffers = sum(_buffer(value) is not None for value in compress(things, map(is_, kinds, repeat(Value))))
@@ -71,7 +71,7 @@ _live = LiveObjects()
 
 
 def object_counts(calls: Mapping[str, Call]) -> dict[str, int]:
-    """Tensors and buffers made and gone; the latter are those that are alive no more."""
+    """The numbers of tensors and of buffers, made and destroyed."""
     tensors = made() + sum(call.count - call.packed for call in calls.values() if not call.mutated)
     buffers = counted(buffers_made)
     live_tensors, live_buffers = _live.count()

@@ -16,7 +16,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 @dataclass(frozen=True, slots=True)
 class LiveBuffer:
-    """A buffer of a device, and the tensors that show it or views of it; empty where something else keeps the value."""
+    """A buffer on a device, and the tensors that show it or a view of it; none where something else keeps the value."""
 
     device: str
     array: jax.Array
@@ -24,40 +24,40 @@ class LiveBuffer:
 
 
 def live_tensors() -> list[XLATensor]:
-    """All tensors on xla devices that something holds; of parameters, what is behind them.
+    """All live tensors on xla devices; for a parameter, the xla tensor behind it.
 
-    Asks the garbage collector: milliseconds in a large program.
+    Walks the objects of the garbage collector: milliseconds in a large program.
     """
-    return [found for found in gc.get_objects() if type(found) is XLATensor]
+    return [tensor for tensor in gc.get_objects() if type(tensor) is XLATensor]
 
 
 def live_buffers() -> list[LiveBuffer]:
-    """All computed values that something holds, the largest first. As slow as `live_tensors`."""
-    kinds = {Value, *_kinds_of(torch.Tensor)}
-    things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: nothing else for each
+    """The buffers of all live computed values, the largest first. As slow as `live_tensors`."""
+    kinds = {Value, *_with_subclasses(torch.Tensor)}
+    things = [thing for thing in gc.get_objects() if type(thing) in kinds]  # of half a million objects: no more work for each
     holders: dict[int, list[torch.Tensor]] = {}
-    hidden: set[int] = set()  # behind parameters, which are named in their place
+    hidden: set[int] = set()  # behind parameters, which are listed instead
     for thing in things:
         if isinstance(thing, torch.Tensor):
-            shown = tensor_behind(thing)
-            if shown is not None:
-                holders.setdefault(id(shown._storage.value), []).append(thing)
-                if shown is not thing:
-                    hidden.add(id(shown))
-    found: dict[int, LiveBuffer] = {}
+            behind = tensor_behind(thing)
+            if behind is not None:
+                holders.setdefault(id(behind._storage.value), []).append(thing)
+                if behind is not thing:
+                    hidden.add(id(behind))
+    buffers: dict[int, LiveBuffer] = {}
     for value in things:
         buffer = getattr(value, "buffer", None) if type(value) is Value else None  # another thread may be making it
         if isinstance(buffer, jax.Array) and not buffer.is_deleted():  # no placeholder
             tensors = tuple(tensor for tensor in holders.get(id(value), ()) if id(tensor) not in hidden)
-            before = found.get(id(buffer))
-            held = tensors if before is None else before.tensors + tensors
-            found[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, held)
-    return sorted(found.values(), key=lambda buffer: -buffer.array.nbytes)
+            before = buffers.get(id(buffer))
+            showing = tensors if before is None else before.tensors + tensors
+            buffers[id(buffer)] = LiveBuffer(str(value.recorder.device), buffer, showing)
+    return sorted(buffers.values(), key=lambda buffer: -buffer.array.nbytes)
 
 
-def _kinds_of(kind: type) -> Iterator[type]:
-    """A class and all below it."""
-    yield kind
-    subclasses: list[type] = type.__subclasses__(kind)
+def _with_subclasses(cls: type) -> Iterator[type]:
+    """A class and all its subclasses."""
+    yield cls
+    subclasses: list[type] = type.__subclasses__(cls)
     for below in subclasses:
-        yield from _kinds_of(below)
+        yield from _with_subclasses(below)

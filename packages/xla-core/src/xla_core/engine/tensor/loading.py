@@ -1,6 +1,6 @@
 """`torch.load(map_location="xla:1")`: torch restores storages first and tensors over them, but xla tensors have no storage.
 
-So a storage that is wanted on an xla device stays on the host under another class, and each tensor that torch sets over it is
+So a storage for an xla device stays on the host under another class, and each tensor that torch sets over it is
 uploaded. Tensors that are the same window of one storage share their data, as tied weights do in the file.
 """
 
@@ -18,19 +18,19 @@ from xla_core.engine.tensor.tensor import XLATensor, row_major, set_data, view_o
 
 
 class HostStorage(torch.UntypedStorage):
-    """Bytes on the host that a file's tensors will take to an xla device."""
+    """Bytes of a file, on the host: tensors over them are uploaded to an xla device."""
 
     _target: torch.device
     _loaded: dict[Any, XLATensor]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device on which the tensors over these bytes are wanted."""
+        """The device to which tensors over these bytes go."""
         return self._target
 
 
 def _restore(storage: Any, location: str) -> Any:
-    """torch's hook for a storage's location; None leaves it to the others."""
+    """torch's hook for a storage's location; None leaves it to other hooks."""
     if location.partition(":")[0] != "xla":
         return None
     target = recorder_of(location).device
@@ -43,9 +43,9 @@ def _restore(storage: Any, location: str) -> Any:
 def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.set_(storage, offset, size, stride)`, for the storages of xla tensors and those that torch.load restores."""
     tensor, storage, *window = args
-    shown = storage.behind() if isinstance(storage, SharedStorage) else None
-    if shown is not None:
-        set_data(tensor, _over(shown, tensor.dtype, window))
+    source = storage.behind() if isinstance(storage, SharedStorage) else None
+    if source is not None:
+        set_data(tensor, _over(source, tensor.dtype, window))
         return tensor
     if not isinstance(storage, HostStorage):
         raise UnsupportedOperationError("set_ over a storage needs host memory, which xla tensors do not have: copy the values with copy_")
@@ -69,5 +69,5 @@ def _over(storage: Storage, dtype: torch.dtype, window: list[Any]) -> torch.Tens
 
 
 def register() -> None:
-    """Tell torch.load; before torch's own entry for the device, which allocates a storage there."""
+    """Register with torch.load, before torch's own entry for the device, which allocates a storage there."""
     torch.serialization.register_package(9, lambda storage: None, _restore)

@@ -1,7 +1,7 @@
-"""Optimizers update lists of xla parameters as a whole (`foreach`), not one parameter after the other, unless told otherwise.
+"""Let optimizers update whole lists of xla parameters (`foreach`), not one parameter after the other, unless told otherwise.
 
 One recorded operation for each list instead of a dozen for each parameter is the largest saving in recording there is. Adam and AdamW,
-which most programs use, record a single one for all lists, also if they are told to go one by one: the numbers are the same.
+which most programs use, record a single one for all lists, even with `foreach=False`: the numbers are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _update = direct(ADAM)
 
 
 def register() -> None:
-    """Count xla tensors among the types that torch trusts with its list operations, and take Adam's update over.
+    """Add xla tensors to the types that torch trusts with its list operations, and take over Adam's update.
 
     `torch.optim`, `clip_grad_norm_` and `swa_utils` ask these lists; the device is trusted already, as torch's private backend.
     """
@@ -41,7 +41,7 @@ def register() -> None:
 
 
 def trust(number: type[float], count: type[Tensor]) -> None:
-    """Take such numbers for hyperparameters, and such tensors for step counts, that follow what is computed from them."""
+    """Let Adam's update take hyperparameters of type `number` and step counts of type `count`, which follow what is computed from them."""
     _numbers.add(number)
     _counts.add(count)
 
@@ -68,7 +68,7 @@ def _adam(
     differentiable: bool,
     decoupled_weight_decay: bool,
 ) -> bool:
-    """Record the update of `torch.optim.adam` as one operation; False, and nothing done, where its arguments are not as usual."""
+    """Record the update of `torch.optim.adam` as one operation. Returns False, and does nothing, for unusual arguments."""
     if has_complex or capturable or differentiable or torch.is_grad_enabled() or grad_scale is not None or found_inf is not None:
         return False
     if not params:
@@ -84,7 +84,7 @@ def _adam(
     counts = [step.item() for step in state_steps]
     if len(set(counts)) == 1:
         counts = counts[:1]
-    # In torch's order of operations: rounded otherwise, they would be other numbers.
+    # In torch's order of operations: in another order they would round to other numbers.
     step_sizes = [float((lr / (1 - beta1**count)) * -1) for count in counts]
     roots = [float((1 - beta2**count) ** 0.5) for count in counts]
     decay = shrink = None
@@ -96,7 +96,7 @@ def _adam(
 
 
 def _alike(written: list[list[Tensor]], grads: list[Tensor]) -> bool:
-    """Whether the lists are of xla tensors that agree in shape and dtype one by one, each of those written to with data of its own."""
+    """Whether the lists hold xla tensors that match in shape and dtype one by one, and each one in `written` has a storage of its own."""
     storages: list[Storage] = []
     avals: list[Aval] | None = None
     for tensors in (*written, grads):
@@ -104,44 +104,44 @@ def _alike(written: list[list[Tensor]], grads: list[Tensor]) -> bool:
         if behind is None:
             return False
         if tensors is grads:
-            held = [each._storage.value.aval if each._view is None else each._view.aval for each in behind]
+            listed = [tensor._storage.value.aval if tensor._view is None else tensor._view.aval for tensor in behind]
         else:
-            if any([each._view for each in behind]):
+            if any([tensor._view for tensor in behind]):
                 return False
-            found = [each._storage for each in behind]
-            storages += found
-            held = [storage.value.aval for storage in found]
+            own_storages = [tensor._storage for tensor in behind]
+            storages += own_storages
+            listed = [storage.value.aval for storage in own_storages]
         if avals is None:
-            avals = held
-        elif held != avals:  # interned: a comparison of identities
+            avals = listed
+        elif listed != avals:  # interned: a comparison of identities
             return False
     kinds = set(avals or ())
     return bool(kinds) and len(set(storages)) == len(storages) and all(aval.dtype.is_floating_point for aval in kinds)
 
 
 def _behind(tensors: Sequence[Any]) -> list[XLATensor] | None:
-    """The xla tensors behind tensors of ours and of torch's own types; None where there is another one."""
+    """The xla tensors behind xla tensors and plain ones; None if there is any other tensor."""
     kinds = set(map(type, tensors))
     if kinds == {XLATensor}:
         return tensors  # type: ignore[return-value]
     if not _OURS.issuperset(kinds):
         return None
-    found: list[Any] = [each if type(each) is XLATensor else getattr(storage_of(each), "_behind", None) for each in tensors]
-    return found if set(map(type, found)) == {XLATensor} else None
+    behind: list[Any] = [tensor if type(tensor) is XLATensor else getattr(storage_of(tensor), "_behind", None) for tensor in tensors]
+    return behind if set(map(type, behind)) == {XLATensor} else None
 
 
 def _momenta_before_the_first(
     parameters: list[torch.Tensor], gradients: list[torch.Tensor], momenta: list[torch.Tensor | None], dampened: bool
 ) -> bool:
-    """Fill in momenta that do not exist yet, so that SGD's first step is the program of all later ones; whether all of them are new.
+    """Make the momenta that are missing, so that SGD's first step is the same program as all later ones. Returns whether all were missing.
 
-    They become negative zeros: what is added to those stays what it is, zeros of either sign included. They are sharded as parameters are.
+    They are negative zeros: adding these changes no number, not even a zero of either sign. They are sharded like the parameters.
     """
-    new = [place for place, momentum in enumerate(momenta) if momentum is None]
-    possible = all(gradients[place].device.type == "xla" and gradients[place].is_floating_point() for place in new)
+    new = [index for index, momentum in enumerate(momenta) if momentum is None]
+    possible = all(gradients[index].device.type == "xla" and gradients[index].is_floating_point() for index in new)
     # Beside older ones, which are dampened, new ones are not: no list operation does both.
     if not new or not possible or (dampened and len(new) < len(momenta)) or torch.is_grad_enabled():
         return False
-    for place in new:
-        momenta[place] = with_sharding_of(holder(parameters[place]), holder(torch.full_like(gradients[place], -0.0)))
+    for index in new:
+        momenta[index] = with_sharding_of(holder(parameters[index]), holder(torch.full_like(gradients[index], -0.0)))
     return len(new) == len(momenta)

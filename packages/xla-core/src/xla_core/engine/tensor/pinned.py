@@ -1,6 +1,6 @@
-"""`Tensor.pin_memory()` on the host, for which torch asks its accelerator, which we now are: ordinary memory that says it is pinned.
+"""`Tensor.pin_memory()` on the host. torch asks its accelerator, which is now ours: it gives ordinary memory marked as pinned.
 
-Transfers to xla devices need no pinned memory. Where torch itself knows an accelerator that does, pinning is still for that one.
+Transfers to xla devices need no pinned memory. Where torch has another accelerator that does, memory is still pinned for that one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 
 def register() -> None:
-    """Serve tensors on the CPU."""
+    """Register these for tensors on the CPU."""
     _library.impl("is_pinned", is_pinned, "CPU")
     _library.impl("_pin_memory", pin_memory, "CPU")

@@ -1,9 +1,9 @@
-"""Tensors of torch's own types on an xla device: parameters, which keep type, identity and hooks when they move, and what had its data set.
+"""Plain tensors, of torch's own types, on an xla device: parameters, which keep type, identity and hooks when they move, and others.
 
 `param.data = xla_tensor` gives the C++ side of `param` the shape, dtype and device of an xla tensor. Its class stays
 `nn.Parameter`, so that torch sends its operations to the kernels of the device, not to our subclass. The data is found through torch's
-storage object, which C++ shares among all that share data: the xla tensor behind it hangs there, and whatever C++ does with data takes
-it along.
+storage object, which tensors in C++ share if they share data: the xla tensor behind is an attribute of it, and follows the data wherever
+C++ moves it.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ def tensor_behind(tensor: Any) -> XLATensor | None:
     try:
         if type(tensor) in PLAIN and (behind := getattr(storage_of(tensor), "_behind", None)) is not None:
             return behind  # type: ignore[no-any-return]
-        # The class may forbid it, or mean something else; a function mode asks for the method by its name, and gets `_untyped_storage`.
+        # The class may forbid or redefine the method; a function mode looks the method up by its name, and gets `_untyped_storage`.
         with private_torch.without_torch_function():
             return getattr(storage_of(tensor), "_behind", None)
-    except NotImplementedError:  # a wrapper of somebody else's, of function transforms for one
+    except NotImplementedError:  # another wrapper, such as those of function transforms
         return None
 
 
 def as_xla(item: Any) -> Any:
     """The xla tensor behind a tensor on an xla device; anything else as it is."""
-    found = tensor_behind(item)
-    return item if found is None else found
+    behind = tensor_behind(item)
+    return item if behind is None else behind
 
 
 def ours(tensor: Any) -> XLATensor:
     """The xla tensor whose data `tensor` shows. Raises DeviceMismatchError for a tensor elsewhere."""
-    found = tensor_behind(tensor)
-    if found is None:
+    behind = tensor_behind(tensor)
+    if behind is None:
         raise mixed(tensor)
-    return found
+    return behind
 
 
 def holder_of(tensor: Any) -> XLATensor | None:
-    """As `tensor_behind`; also wrappers that are XLATensors, as sharded tensors are: these have storage and view of what is inside."""
+    """Like `tensor_behind`, and also gives wrappers that are XLATensors: sharded tensors have the storage and view of the tensor inside."""
     return tensor if isinstance(tensor, XLATensor) else tensor_behind(tensor)
 
 
 def holder(tensor: Any) -> XLATensor:
-    """As `holder_of`. Raises DeviceMismatchError for a tensor elsewhere."""
-    found = holder_of(tensor)
-    if found is None:
+    """Like `holder_of`. Raises DeviceMismatchError for a tensor elsewhere."""
+    behind = holder_of(tensor)
+    if behind is None:
         raise mixed(tensor)
-    return found
+    return behind
 
 
 def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
@@ -83,7 +83,7 @@ def mixed(tensor: torch.Tensor) -> DeviceMismatchError:
 
 
 def plainly(handler: Handler) -> Handler:
-    """`handler`, which is given xla tensors for the plain ones among its arguments; those that it writes to come back as themselves."""
+    """`handler`, called with the xla tensors behind plain arguments; it returns the plain ones that it writes to as themselves."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _holds_plain(args) or (kwargs and _holds_plain(kwargs.values())):
@@ -94,13 +94,13 @@ def plainly(handler: Handler) -> Handler:
 
 
 def _holds_plain(items: Iterable[Any]) -> bool:
-    """Whether there is a tensor of torch's own types on an xla device among arguments, or in lists there."""
+    """Whether there is a plain tensor among arguments, or in lists of them."""
     for item in items:
-        kind = type(item)
-        if kind is list or kind is tuple:
+        cls = type(item)
+        if cls is list or cls is tuple:
             if _holds_plain(item):
                 return True
-        elif kind is not XLATensor and isinstance(item, torch.Tensor) and tensor_behind(item) is not None:
+        elif cls is not XLATensor and isinstance(item, torch.Tensor) and tensor_behind(item) is not None:
             return True
     return False
 
@@ -109,11 +109,11 @@ def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     stand_ins: dict[int, tuple[XLATensor, torch.Tensor, XLATensor]] = {}
 
     def stand_in(item: Any) -> Any:
-        found = None if type(item) is XLATensor else tensor_behind(item)
-        if found is None:
+        behind = None if type(item) is XLATensor else tensor_behind(item)
+        if behind is None:
             return item
-        alias = view_of(found._storage, found._view)  # not `found`: its shape may be changed in place, and others share it
-        stand_ins[id(alias)] = alias, item, found
+        alias = view_of(behind._storage, behind._view)  # not `behind`: its shape may be changed in place, and others share it
+        stand_ins[id(alias)] = alias, item, behind
         return alias
 
     result = handler(*tree_map(stand_in, (args, kwargs)))
@@ -126,55 +126,55 @@ def _replaced(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _bridge(source: Any) -> torch.Tensor:
-    """A tensor like `source`, whose C++ side any dense tensor can take over."""
-    made: Any = private_torch.make_bridge(
+    """A tensor like `source`, with a C++ side that any dense tensor can take over."""
+    bridge: Any = private_torch.make_bridge(
         XLATensor, source.shape, torch.Tensor.stride(source), source.storage_offset(), source.dtype, source.device
     )
-    private_torch.set_conj(made, source.is_conj())
-    private_torch.set_neg(made, source.is_neg())
-    storage_of(made)._behind = view_of(source._storage, source._view)
-    return made  # type: ignore[no-any-return]
+    private_torch.set_conj(bridge, source.is_conj())
+    private_torch.set_neg(bridge, source.is_neg())
+    storage_of(bridge)._behind = view_of(source._storage, source._view)
+    return bridge  # type: ignore[no-any-return]
 
 
 def give_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """`tensor.data = source`: what torch does, also if `source` is on an xla device and `tensor` is not."""
+    """`tensor.data = source`, as in torch, also if `source` is on an xla device and `tensor` is not."""
     if any_sharded():
         before, after = tensor_behind(tensor), tensor_behind(source)
         if before is not None and after is not None:
             keep_sharding_of(before, after)
     if _needs_bridge(tensor, source):
         _before_first()
-        with private_torch.without_torch_function():  # modes shall not see the bridge
+        with private_torch.without_torch_function():  # modes must not see the bridge
             private_torch.set_cpp_data(tensor, _bridge(source))
     else:
         private_torch.set_cpp_data(tensor, source)
 
 
 def _needs_bridge(tensor: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether `source` is an xla tensor, and operations on `tensor` go to no Python class, ours or somebody else's."""
+    """Whether `source` is an xla tensor, and the class of `tensor` has no `__torch_dispatch__`, ours or another one."""
     return type(source) is XLATensor and type(tensor).__torch_dispatch__ is private_torch.NO_TORCH_DISPATCH
 
 
 def _may_get_data(*tensors: torch.Tensor) -> bool:
-    """Whether `tensor.data = source` works. (Any other signature would be one too many for dynamo, which has its own of this function.)"""
+    """Whether `tensor.data = source` works. (Named parameters would clash with dynamo's own signature of this function.)"""
     tensor, source = tensors
     return private_torch.may_get_data(tensor, _bridge(source) if _needs_bridge(tensor, source) else source)
 
 
-def _instance(kind: type, source: XLATensor, requires_grad: bool = False) -> Any:
-    """An instance of a subclass of torch.Tensor over the data of `source`, without its history."""
-    made = private_torch.make_subclass(kind, torch.empty(0, dtype=source.dtype, device="cpu"), requires_grad)
-    give_data(made, source)
-    return made
+def _instance(cls: type, source: XLATensor, requires_grad: bool = False) -> Any:
+    """An instance of a subclass of torch.Tensor over the data of `source`, without autograd history."""
+    tensor = private_torch.make_subclass(cls, torch.empty(0, dtype=source.dtype, device="cpu"), requires_grad)
+    give_data(tensor, source)
+    return tensor
 
 
 class _AsSubclass(torch.autograd.Function):
-    """A tensor of another class over the same data, with the history of the first."""
+    """A tensor of another class over the same data, with autograd history."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, kind: type) -> torch.Tensor:
-        """An instance of `kind`."""
-        return _instance(kind, ours(tensor))  # type: ignore[no-any-return]
+    def forward(ctx: Any, tensor: torch.Tensor, cls: type) -> torch.Tensor:
+        """An instance of `cls`."""
+        return _instance(cls, ours(tensor))  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -182,16 +182,16 @@ class _AsSubclass(torch.autograd.Function):
         return grad, None
 
 
-def _as_subclass(tensor: torch.Tensor, kind: type) -> Any:
-    """`tensor.as_subclass(kind)`."""
-    found = tensor_behind(tensor)
-    if found is None:
-        return private_torch.as_subclass(tensor, kind)
-    return _AsSubclass.apply(tensor, kind) if tensor.requires_grad else _instance(kind, found)  # type: ignore[no-untyped-call]
+def _as_subclass(tensor: torch.Tensor, cls: type) -> Any:
+    """`tensor.as_subclass(cls)`."""
+    behind = tensor_behind(tensor)
+    if behind is None:
+        return private_torch.as_subclass(tensor, cls)
+    return _AsSubclass.apply(tensor, cls) if tensor.requires_grad else _instance(cls, behind)  # type: ignore[no-untyped-call]
 
 
 def _untyped_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """`tensor.untyped_storage()`: of the xla tensor behind, what all have that share its data."""
+    """`tensor.untyped_storage()`: the storage of the xla tensor behind, one object for all tensors that share its data."""
     storage: torch.UntypedStorage = storage_of(tensor)
     behind: XLATensor | None = getattr(storage, "_behind", None)
     return storage if behind is None else behind.untyped_storage()
@@ -201,31 +201,31 @@ def _data_ptr(data_ptr: Callable[[torch.Tensor], int]) -> Any:
     def address(tensor: torch.Tensor) -> int:
         try:
             return data_ptr(tensor)
-        except RuntimeError:  # C++ has none of what is on the device
-            found = tensor_behind(tensor)
-            if found is None:
+        except RuntimeError:  # C++ has no address of data on the device
+            behind = tensor_behind(tensor)
+            if behind is None:
                 raise
-            return found.data_ptr()
+            return behind.data_ptr()
 
     return address
 
 
 def _new_parameter(new: Callable[..., Any]) -> Any:
     def __new__(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
-        found = tensor_behind(data)
-        return new(cls, data, requires_grad) if found is None else _instance(cls, found, requires_grad)
+        behind = tensor_behind(data)
+        return new(cls, data, requires_grad) if behind is None else _instance(cls, behind, requires_grad)
 
     return __new__
 
 
 def _new_uninitialized(new: Callable[..., Any], requires_grad: bool) -> Any:
     def __new__(cls: type, requires_grad: bool = requires_grad, device: Any = None, dtype: torch.dtype | None = None, **others: Any) -> Any:
-        wanted = torch.get_default_device() if device is None else torch.device(device)
-        if wanted.type != "xla":
+        target = torch.get_default_device() if device is None else torch.device(device)
+        if target.type != "xla":
             return new(cls, requires_grad, device, dtype, **others)
-        made = new(cls, requires_grad, "cpu", dtype, **others)
-        made.data = torch.empty(0, dtype=made.dtype, device=wanted)
-        return made
+        parameter = new(cls, requires_grad, "cpu", dtype, **others)
+        parameter.data = torch.empty(0, dtype=parameter.dtype, device=target)
+        return parameter
 
     return __new__
 
@@ -234,16 +234,16 @@ def _deep_copy(copy: Callable[..., Any]) -> Any:
     def __deepcopy__(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         if id(tensor) in memo or not tensor.is_leaf or isinstance(tensor, XLATensor):
             return copy(tensor, memo)
-        found = tensor_behind(tensor)
-        if found is None:
+        behind = tensor_behind(tensor)
+        if behind is None:
             return copy(tensor, memo)
-        return copy_into(_instance(type(tensor), clone_tensor(found), tensor.requires_grad), tensor, memo)
+        return copy_into(_instance(type(tensor), clone_tensor(behind), tensor.requires_grad), tensor, memo)
 
     return __deepcopy__
 
 
 def _apply(apply: Callable[..., Any]) -> Any:
-    """`nn.Module._apply` that can swap parameters with gradients: torch would swap those, too, but ours are of another class."""
+    """`nn.Module._apply` that can swap parameters with gradients: torch would swap the gradients, too, but ours are of another class."""
 
     def _apply(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         if not private_torch.swaps_parameters():
@@ -265,7 +265,7 @@ def _apply(apply: Callable[..., Any]) -> Any:
 
 
 def register(before_first: Callable[[], None]) -> None:
-    """Let torch's own types be on xla devices. before_first: called whenever one is about to be, must do its work once."""
+    """Let torch's own types be on xla devices. before_first: called each time a tensor is about to move there; must do its work once."""
     global _before_first
     _before_first = before_first
     private_torch.replace_in_torch(
@@ -286,19 +286,19 @@ def register(before_first: Callable[[], None]) -> None:
 
 
 def is_xla(value: Any) -> bool:
-    """Whether `value` is a tensor on an xla device, a parameter or a wrapper of one included."""
+    """Whether `value` is a tensor on an xla device; parameters and wrappers are."""
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
 def unwrapped(tensor: torch.Tensor) -> XLATensor:
     """The tensor itself, or the one that a wrapper (XLAShardedTensor) stands for.
 
-    Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for what is no tensor.
+    Raises DeviceMismatchError for a tensor that is not on xla, TypeError for other subclasses and for anything but a tensor.
     """
-    shown = getattr(tensor, "global_tensor", tensor)
-    inner = tensor_behind(shown)
+    outer = getattr(tensor, "global_tensor", tensor)
+    inner = tensor_behind(outer)
     if inner is not None:
         return inner
-    if isinstance(shown, torch.Tensor) and not is_xla(shown):
-        raise mixed(shown)
+    if isinstance(outer, torch.Tensor) and not is_xla(outer):
+        raise mixed(outer)
     raise TypeError(f"expected an xla tensor or a wrapper with `global_tensor`, got {type(tensor).__name__}")

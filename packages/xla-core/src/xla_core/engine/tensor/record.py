@@ -44,7 +44,7 @@ def functional(call: Call) -> Handler:
             pending_graph = recorder.pending_graph
             key, slots = encode(call, recorder, pending_graph, args, kwargs)
             head = key[0]
-            # What integers become when they are divided: they may also be in a list, or behind a number.
+            # The dtype of integers that are divided; they may also be in a list, or come after a number.
             if type(head) is not Aval or head.integral:
                 key.append(_default_dtype())
             signature = signatures.get(tuple(key))
@@ -187,7 +187,7 @@ def mutating(call: Call) -> Handler:
 
 
 def count_writes(tensors: list[torch.Tensor]) -> None:
-    """Let backward passes that saved the tensors know that they were written to; those of inference mode keep no count."""
+    """Count a write to each tensor, for backward passes that saved it; tensors of inference mode keep no count."""
     try:
         increment_version(tensors)
     except RuntimeError:
@@ -195,7 +195,7 @@ def count_writes(tensors: list[torch.Tensor]) -> None:
 
 
 def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
-    """The out= tensors are not among the operands, so that encoding does not see where they live."""
+    """Check the devices of out= tensors, which are no operands, so that encoding does not see them."""
     for target in targets:
         for tensor in target if isinstance(target, (list, tuple)) else (target,):
             if tensor is not None and ours(tensor)._storage.value.recorder is not recorder:
@@ -203,7 +203,7 @@ def _check_outs(recorder: Recorder, targets: list[Any]) -> None:
 
 
 def define(recorder: Recorder, pending_graph: PendingGraph, signature: Signature, slots: list[Any]) -> list[Value | None]:
-    """Record an operation and make a value for each of its results. slots: of its operands, behind a free place, as `encode` has them."""
+    """Record an operation and make a value for each of its results. slots: a free place, then the operands', as `encode` gives them."""
     outs = signature.outs
     if not outs:
         return []
@@ -230,7 +230,7 @@ def define(recorder: Recorder, pending_graph: PendingGraph, signature: Signature
             values.append(value)
             refs.append(_ref(value))
         slot += 1
-    # Before the references: by what is missing behind an entry, `PendingGraph.mend` knows that it is half done.
+    # Before the references: an entry without them tells `PendingGraph.mend` that it is half made.
     entries.append(tuple(slots))
     if len(outs) > 1:
         entries.extend([None] * len(outs))
@@ -239,7 +239,7 @@ def define(recorder: Recorder, pending_graph: PendingGraph, signature: Signature
 
 
 def _assign_all(targets: list[Any], values: list[Value | None]) -> int:
-    """Write the last values to the mutated arguments (tensors and lists of them); gives how many those are."""
+    """Write the last values to the mutated arguments (tensors and lists of them); returns how many tensors these are."""
     flat: list[Any] = []
     for target in targets:
         if type(target) is list or type(target) is tuple:

@@ -1,4 +1,4 @@
-"""Make the handler that records an overload by its row in the op table, with what is put around it."""
+"""Make the handler that records an overload by its row in the op table, with the wrappers around it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 from xla_core.ops.table import TABLE, OpSpec
 
 _COUNTS: dict[str, Call] = {}
-on_cpu: set[OpOverload] = set()  # what has no row so far, and is served by the CPU
+on_cpu: set[OpOverload] = set()  # overloads without a row so far, which run on the CPU
 
 
 def row_of(func: OpOverload) -> tuple[OpOverload, OpSpec] | None:
@@ -53,7 +53,7 @@ def recording_handler(func: OpOverload) -> Handler:
 
 
 def record(func: OpOverload, *args: Any) -> Any:
-    """`func(*args)` for tensors that need no gradient; without torch's dispatcher, half of the time, where nobody would notice."""
+    """`func(*args)` for tensors that need no gradient. Skips torch's dispatcher, half of the time, unless something watches it."""
     if is_watched():
         return func(*args)
     arguments: list[Any] = []
@@ -62,23 +62,23 @@ def record(func: OpOverload, *args: Any) -> Any:
         for item in arg if listed else (arg,):
             if type(item) is not XLATensor and isinstance(item, torch.Tensor):
                 return func(*args)
-        arguments.append(list(arg) if listed else arg)  # as torch has it
+        arguments.append(list(arg) if listed else arg)  # as torch passes it
     return XLATensor.__torch_dispatch__(func, (), tuple(arguments))
 
 
 def _call(func: OpOverload, functional_form: OpOverload, spec: OpSpec) -> Call:
-    """The `Call` of `func`, which may have been called before, perhaps by another row."""
-    found = _COUNTS.get(full_name(func))
-    if found is None or found.spec is not spec:
-        made = Call(func, functional_form, spec, _otherwise(func))
-        if found is not None:
-            made.count, made.packed = found.count, found.packed
-        found = _COUNTS[full_name(func)] = made
-    return found
+    """The `Call` of `func`. If another row served `func` before, its counts go on."""
+    call = _COUNTS.get(full_name(func))
+    if call is None or call.spec is not spec:
+        fresh = Call(func, functional_form, spec, _otherwise(func))
+        if call is not None:
+            fresh.count, fresh.packed = call.count, call.packed
+        call = _COUNTS[full_name(func)] = fresh
+    return call
 
 
 def _otherwise(func: OpOverload) -> Callable[..., Any]:
-    """The handler of calls that an operation's row refuses: a read of how large the result is, or the CPU."""
+    """The handler of calls that an operation's row refuses: it reads the size of the result, or runs on the CPU."""
     by_data = data_dependent.REFUSED.get(short_name(func))
     if by_data is None:
         return plainly(partial(fallback.run, func))

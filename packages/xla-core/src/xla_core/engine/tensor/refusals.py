@@ -1,4 +1,4 @@
-"""torch's own errors: what the CPU says of stand-ins for the arguments of a call, once for each signature."""
+"""Raise torch's own errors: the CPU runs each new signature on stand-ins for its arguments, and may refuse them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _host_ones(item: Any) -> Any:
 
 
 def _host_real_ones(item: Any) -> Any:
-    """Ones for numbers, zeros for what may be positions."""
+    """Ones for floating tensors, zeros for others, which may be positions."""
     return _host_ones(item) if type(item) is XLATensor and item.dtype.is_floating_point else _host(item)
 
 
 def _shrunk(sizes: dict[int, int], item: Any) -> Any:
-    """Zeros in a shape of the sizes that stand for its own."""
+    """Zeros whose shape has, for each size of the tensor, the one that stands for it."""
     if type(item) is XLATensor:
         return torch.zeros([sizes.get(size, size) for size in item.shape], dtype=item.dtype, device="cpu")
     return _host(item)
@@ -51,29 +51,29 @@ def _shrunk_meta(sizes: dict[int, int], item: Any) -> Any:
     return _shrunk(sizes, item).to("meta") if type(item) is XLATensor else meta_of(item)
 
 
-# Most elements that a call may have, results included, for the CPU to be asked about it as it is.
+# The CPU sees calls of up to so many elements, results included, in their own shapes.
 _SMALL = 1 << 16
 _FEW = 4  # sizes up to this stand for themselves
-# What the CPU says of the stand-ins' values or strides, not of the call.
+# Errors about the stand-ins' values or strides, not about the call.
 _ABOUT_VALUES = (
     "segment_reduce(): Expected all rows of lengths",
     "allocated size does not match required size",
     "strides should be multiple of 16 bytes",
 )
-# What it says of dtypes and numbers of dimensions, whatever the sizes, and of sizes that have to be equal.
+# Errors about dtypes and numbers of dimensions, whatever the sizes, and about sizes that have to be equal.
 _ABOUT_KINDS = re.compile(
     r"not implemented for|type|integral|floating|boolean|complex|must be 1 dimension|Dimension out of range|Number of indices",
     re.IGNORECASE,
 )
-# Kernels that stock torch lacks on the CPU although their meaning is clear, and operations that it has not there at all.
+# Errors where stock torch has no CPU kernel for a dtype although the meaning is clear, or no CPU kernel at all.
 _UNWRITTEN = re.compile(r"not implemented for '(Half|BFloat16|ComplexHalf|Float8\w*|UInt(16|32|64))'|^Could not run '")
 
 
 def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Raise what the CPU raises for a call that meta tensors let pass: they check less, dtypes in particular.
 
-    beyond_cpu: as in the row of `func`. Of a call with many elements the CPU sees fewer, and what it says counts if it is about dtypes and
-    dimensions.
+    beyond_cpu: as in the row of `func`. For a call with many elements the CPU sees smaller shapes, and only errors about dtypes and
+    dimensions count.
     """
     sizes = [item.numel() for item in tree_leaves((args, kwargs, result)) if isinstance(item, torch.Tensor)]
     if not sizes or _beyond_the_cpu(func, beyond_cpu, args):
@@ -84,25 +84,25 @@ def ask_cpu(func: OpOverload, beyond_cpu: frozenset[torch.dtype], args: tuple[An
     refused = _refusal(func, args, kwargs, _host)
     if refused is None or (_has_masks(args) and str(refused).startswith("shape mismatch")):
         return
-    # More opinions: the first may be about the zeros (a singular matrix, a division), not about the call.
+    # Two more tries: the first error may be about the zeros (a singular matrix, a division), not about the call.
     if all(_refusal(func, args, kwargs, other) for other in (_host_real_ones, _host_ones)):
         raise refused
 
 
 def _ask_about_kinds(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     large = {size for item in tree_leaves((args, kwargs)) if type(item) is XLATensor for size in item.shape if size > _FEW}
-    sizes = {size: _FEW + 1 + place for place, size in enumerate(sorted(large))}  # what is equal or larger remains so
+    sizes = {size: _FEW + 1 + index for index, size in enumerate(sorted(large))}  # equal sizes stay equal, larger ones larger
     try:
         on_meta(func, args, kwargs, partial(_shrunk_meta, sizes))
     except Exception:
-        return  # a number among the arguments goes with the sizes
+        return  # a number among the arguments depends on the sizes
     refused = _refusal(func, args, kwargs, partial(_shrunk, sizes))
     if refused is not None and _ABOUT_KINDS.search(str(refused)):
         raise refused
 
 
 def _beyond_the_cpu(func: OpOverload, dtypes: frozenset[torch.dtype], args: tuple[Any, ...]) -> bool:
-    if func.namespace == "xla":  # our own: where there is a kernel for the CPU, it asks the device
+    if func.namespace == "xla":  # our own: kernels for the CPU, where there are any, ask the device
         return True
     return bool(dtypes) and isinstance(args[0], torch.Tensor) and args[0].dtype in dtypes
 
@@ -132,13 +132,13 @@ def _refusal(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], st
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if _UNWRITTEN.search(str(error)) or str(error).startswith(_ABOUT_VALUES):
             return None
-        # Its frames hold the tensors of the call, and would be in a circle with whoever keeps the error: a step would have them as results.
+        # Its frames hold the tensors of the call, in a reference cycle with whoever keeps the error: they would be results of the step.
         return error.with_traceback(None)
     return None
 
 
 def _placed(func: OpOverload, kwargs: dict[str, Any], device: str) -> dict[str, Any]:
-    """kwargs with the inferring device where the schema takes one: factories and `*_like` must not come back to xla."""
+    """`kwargs` with `device` where the schema takes one: factories and `*_like` must not come back to xla."""
     kwargs.pop("device", None)
     if any(argument.name == "generator" and argument.kwarg_only for argument in func._schema.arguments):
         kwargs["generator"] = None  # some overloads must be given one

@@ -54,7 +54,7 @@ def dotted_name(func: OpOverload) -> str:
 
 
 def calling(func: OpOverload) -> Calling:
-    """The calling convention that the alias annotations of `func` spell."""
+    """The calling convention of `func`, from the alias annotations of its schema."""
     schema = func._schema
     mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     if mutated:
@@ -77,7 +77,7 @@ def functional_of(func: OpOverload) -> OpOverload | None:
     schema = func._schema
     namespace, _, op = schema.name.partition("::")
     outs = tuple(a.name for a in schema.arguments if a.is_out)
-    wanted = _types(func, outs)
+    types = _types(func, outs)
     candidates = [op] if outs else []
     stem = op[:-1] if op.endswith("_") and not op.endswith("__") else op
     if op.startswith("__i") and op.endswith("__"):
@@ -89,12 +89,12 @@ def functional_of(func: OpOverload) -> OpOverload | None:
             continue
         preferred = [schema.overload_name, *packet.overloads()]
         for overload in dict.fromkeys(preferred):
-            found = getattr(packet, overload or "default", None)
-            if not isinstance(found, OpOverload) or calling(found).convention is not Convention.FUNCTIONAL:
+            form = getattr(packet, overload or "default", None)
+            if not isinstance(form, OpOverload) or calling(form).convention is not Convention.FUNCTIONAL:
                 continue
-            # A factory also says where and of what dtype its result is; for out= the given tensor says so.
-            if _types(found, ()) == wanted or (outs and _types(found, _OPTIONS) == wanted):
-                return found
+            # A factory takes a device and a dtype; its out= form takes them from the tensor that it is given.
+            if _types(form, ()) == types or (outs and _types(form, _OPTIONS) == types):
+                return form
     return None
 
 

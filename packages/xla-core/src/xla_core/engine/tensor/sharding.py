@@ -35,23 +35,23 @@ from xla_core.engine.tensor.values import value_of
 
 
 def set_sharding(tensor: torch.Tensor, sharding: NamedSharding | None, note: Any = None) -> None:
-    """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: as it comes.
+    """Set the sharding of the data of `tensor` over the devices that `xla:0` stands for in SPMD mode; None: no sharding of its own.
 
-    Data on the device is resharded now; a pending result is constrained in the program. Data that is not a view's keeps its sharding
-    when it is written to, and gives it to its clones and to what is made like it. So does a tensor that gets other data of the same shape
-    (`tensor.data = other`), unless that has a sharding of its own. Dimensions that are not evenly divisible are padded on the devices.
-    sharding: over the devices of `client().placements[0]`; if it has another order of them, programs send shards around.
+    Data on the device is resharded now; a pending result is constrained in the program. Unless `tensor` is a view, its data
+    keeps the sharding when it is written to, and passes it on to clones and to tensors made like it; also to data of the same shape that
+    replaces it (`tensor.data = other`), unless that has its own sharding. Unevenly divisible dimensions are padded on the devices.
+    sharding: over the devices of `client().placements[0]`; in another order of them, programs move shards between devices.
     note: the caller's own, which `sharding_of` gives back in the attribute `note`.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError outside SPMD mode or for other devices.
     """
-    found = ours(tensor)
-    recorder = found._storage.value.recorder
-    wanted = None if sharding is None else _checked(sharding, placement_of(recorder), note)
-    if found._view is None:
-        resharding.set_sharding(found._storage, wanted)
+    behind = ours(tensor)
+    recorder = behind._storage.value.recorder
+    requested = None if sharding is None else _checked(sharding, placement_of(recorder), note)
+    if behind._view is None:
+        resharding.set_sharding(behind._storage, requested)
     else:
-        resharding.set_sharding_of_view(found._storage, found._view, wanted)
-        found._seen = None  # the value without the constraint
+        resharding.set_sharding_of_view(behind._storage, behind._view, requested)
+        behind._seen = None  # that value lacks the constraint
 
 
 def _checked(sharding: NamedSharding, placement: Placement, note: Any) -> Sharding:
@@ -63,16 +63,16 @@ def _checked(sharding: NamedSharding, placement: Placement, note: Any) -> Shardi
 def _check_devices(sharding: NamedSharding, placement: Placement, in_order: bool = False) -> None:
     if not placement.is_mesh:
         raise ExecutionError("tensors are sharded over several devices in SPMD mode only: call torch_xla.runtime.use_spmd() first")
-    wanted = [device.id for device in sharding.mesh.devices.flat]
+    ids = [device.id for device in sharding.mesh.devices.flat]
     present = [device.id for device in placement.devices]
-    if wanted != present and (in_order or sorted(wanted) != sorted(present)):
-        raise ExecutionError(f"the sharding is over devices {wanted}, programs run over {present}{', in this order' * in_order}")
+    if ids != present and (in_order or sorted(ids) != sorted(present)):
+        raise ExecutionError(f"the sharding is over devices {ids}, programs run over {present}{', in this order' * in_order}")
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
-    """The sharding that `set_sharding` gave the data of `tensor`; None if it gave none."""
-    found = ours(tensor)
-    return resharding.requested_sharding(found._storage, found._view)
+    """The sharding that `set_sharding` gave the data of `tensor`; None if there is none."""
+    behind = ours(tensor)
+    return resharding.requested_sharding(behind._storage, behind._view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,38 +87,38 @@ class DeviceShard:
 def device_shards(tensor: torch.Tensor) -> list[DeviceShard]:
     """The shards of `tensor` on the devices of this process, in their order; computes it if it is pending. Raises as `buffer_of`."""
     shards = {shard.device: shard for shard in stored_buffer(tensor)[1].addressable_shards}
-    found = []
+    local = []
     with transferring(current_recorder(), Direction.FROM_DEVICE, sum(shard.data.nbytes for shard in shards.values())):
         for device in client().devices:
             shard = shards[device]
             index = inside(shard.index, tensor.shape)
-            found.append(DeviceShard(device, index, _without_padding(to_torch(fetched(shard.data)[0], tensor.dtype), index)))
-    return found
+            local.append(DeviceShard(device, index, _without_padding(to_torch(fetched(shard.data)[0], tensor.dtype), index)))
+    return local
 
 
 def _without_padding(shard: torch.Tensor, index: Sequence[slice]) -> torch.Tensor:
-    sizes = tuple(one.stop - one.start for one in index)
+    sizes = tuple(span.stop - span.start for span in index)
     return shard if tuple(shard.shape) == sizes else shard[tuple(slice(size) for size in sizes)].clone()
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedShard:
-    """A shard whose first copy is on this process: the elements at `index`, a slice per dimension. read: them, on the CPU."""
+    """A shard whose first copy is on this process: the elements at `index`, a slice per dimension. read: copies them to the CPU."""
 
     index: tuple[slice, ...]
     read: Callable[[], torch.Tensor]
 
 
 def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
-    """The shards of `tensor` that this process is the one to save: over all processes of an SPMD job, each element once.
+    """The shards of `tensor` that this process saves: the processes of an SPMD job together save each element once.
 
     Computes it if it is pending; copies nothing until a shard is read, which must be before the tensor is written to.
     Raises DeviceMismatchError for a tensor that is not on `xla`, ExecutionError if what computed it failed.
     """
-    found = ours(tensor)
-    # Before it is computed: the shards that exist are those that were asked for.
-    resharding.reshard_one(found._storage)
-    value = value_of(found)
+    behind = ours(tensor)
+    # Before it is computed, so that its shards follow the sharding that was asked for.
+    resharding.reshard_one(behind._storage)
+    value = value_of(behind)
     compute([value])
     if value.buffer is None or not placement_of(value.recorder).is_mesh:
         return [OwnedShard(tuple(slice(0, size) for size in value.aval.shape), lambda: download(value))]
@@ -126,7 +126,7 @@ def owned_shards(tensor: torch.Tensor) -> list[OwnedShard]:
     return [
         OwnedShard(index, partial(_read_shard, shard.data, value, index))
         for index, shard in owned
-        if all(one.stop > one.start for one in index) or not tensor.numel()  # not one of nothing but padding
+        if all(span.stop > span.start for span in index) or not tensor.numel()  # not a shard of padding only
     ]
 
 
@@ -149,9 +149,9 @@ def tensor_from_shards(shards: Sequence[torch.Tensor], sharding: NamedSharding, 
     nbytes = sum(shard.nbytes for shard in shards)
     with jax.enable_x64(True), transferring(recorder, Direction.TO_DEVICE, nbytes) as transfer:
         stored = stored_shape(aval.shape, sharding)
-        wanted = sharding.shard_shape(stored)
+        shard_shape = sharding.shard_shape(stored)
         pairs = zip(shards, client().devices, strict=True)
-        arrays = [jax.device_put(copied(_with_padding(shard, wanted), aval.physical), device) for shard, device in pairs]
+        arrays = [jax.device_put(copied(_with_padding(shard, shard_shape), aval.physical), device) for shard, device in pairs]
         array = transfer.buffer = jax.make_array_from_single_device_arrays(stored, sharding, arrays)
     return wrap(buffer_value(recorder, aval, array))
 
@@ -185,36 +185,36 @@ def upload_sharded(tensor: torch.Tensor, sharding: NamedSharding, local: bool = 
 
 
 UploadPolicy = Callable[[torch.Tensor], Sharding | None]
-_policies: list[UploadPolicy] = []  # the one that was set last, if any
+_policies: list[UploadPolicy] = []  # at most one, the last that was set
 
 
 def set_upload_policy(policy: UploadPolicy) -> None:
-    """Let `policy` choose the sharding of what moves to `xla` in SPMD mode, None for replicated, where `XLA_AUTO_SPMD` asks for that.
+    """Let `policy` choose the sharding of tensors that move to `xla` in SPMD mode, None for replicated, if `XLA_AUTO_SPMD` is set.
 
-    policy: called with the tensor that is moved, a parameter or other, with at least one dimension.
+    policy: called with each tensor of at least one dimension that is moved, parameters included.
     """
     _policies[:] = [policy]
 
 
 def uploaded(host: torch.Tensor, recorder: Recorder, source: torch.Tensor) -> XLATensor:
-    """A CPU tensor on a device, in SPMD mode sharded as the policy says. source: what is moved, of which `host` has the values."""
-    wanted = _sharding_by_policy(host, source)
-    if wanted is None:
+    """Upload a CPU tensor, in SPMD mode sharded as the policy says. source: the tensor that is moved; `host` has its values."""
+    sharding = _sharding_by_policy(host, source)
+    if sharding is None:
         return wrap(upload(host, recorder))
-    found = wrap(upload(host, recorder, wanted.named))
-    resharding.set_sharding(found._storage, wanted)
-    return found
+    tensor = wrap(upload(host, recorder, sharding.named))
+    resharding.set_sharding(tensor._storage, sharding)
+    return tensor
 
 
 def upload_to(target: XLATensor, host: torch.Tensor, source: torch.Tensor) -> Value:
-    """A CPU tensor's value on the device of `target`, which takes it over, sharded by the policy if it had no data."""
+    """Upload a CPU tensor as the next value of `target`, on its device, sharded by the policy if `target` had no data."""
     storage = target._storage
     fresh = storage.value.slot == BLANK and target._view is None and host.shape == target.shape
-    wanted = _sharding_by_policy(host, source) if fresh and resharding.requested_sharding(storage) is None else None
-    if wanted is None:
+    sharding = _sharding_by_policy(host, source) if fresh and resharding.requested_sharding(storage) is None else None
+    if sharding is None:
         return upload(host, storage.value.recorder)
-    resharding.set_sharding(storage, wanted)
-    return upload(host, storage.value.recorder, wanted.named)
+    resharding.set_sharding(storage, sharding)
+    return upload(host, storage.value.recorder, sharding.named)
 
 
 def _sharding_by_policy(host: torch.Tensor, source: torch.Tensor) -> Sharding | None:
@@ -223,7 +223,7 @@ def _sharding_by_policy(host: torch.Tensor, source: torch.Tensor) -> Sharding | 
 
 
 def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
-    """Each device's shard of `tensor` under this sharding: what is recorded over it runs on each device by itself, until `leave_manual`.
+    """Each device's shard of `tensor` under this sharding: until `leave_manual`, operations on it run on each device separately.
 
     Shards are of one shape; zeros pad the last ones. Reading such a tensor gives the shard of this process's first device.
     No autograd. Raises as `set_sharding`.
@@ -232,7 +232,7 @@ def enter_manual(tensor: torch.Tensor, sharding: NamedSharding) -> torch.Tensor:
 
 
 def leave_manual(tensor: torch.Tensor, sharding: NamedSharding, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor of `shape` whose shards the devices hold; of equal copies, one. No autograd. Raises as `set_sharding`."""
+    """The tensor of `shape` whose shards the devices have, or the one of equal copies. No autograd. Raises as `set_sharding`."""
     return _recorded(tensor, sharding, leave(value_of(ours(tensor)).aval, Sharding(sharding), tuple(shape)))
 
 
@@ -246,12 +246,12 @@ def _recorded(tensor: torch.Tensor, sharding: NamedSharding, signature: Signatur
 
 def is_manual(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is one device's shard, in a manual region."""
-    inner = tensor if isinstance(tensor, XLATensor) else ours(tensor)  # a subclass of a plugin's may be asked for, too
+    inner = tensor if isinstance(tensor, XLATensor) else ours(tensor)  # may also be a plugin's subclass
     return bool(inner._storage.value.aval.manual)
 
 
 def order_devices(order: Sequence[int]) -> None:
-    """In SPMD mode, let programs run over the job's devices in this order (numbers in the present one); all data is resharded.
+    """In SPMD mode, run programs over the job's devices in this order, as indices in the present one; all data is resharded.
 
     Raises ExecutionError outside SPMD mode or when data was sharded already.
     """
@@ -263,7 +263,7 @@ def order_devices(order: Sequence[int]) -> None:
 
 
 def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
-    """Reshard all that this process has on `xla:0`, after the devices that programs run over have changed.
+    """Reshard all data of this process on `xla:0`, after the devices that programs run over have changed.
 
     Raises ExecutionError if it has tensors on other devices.
     """
@@ -284,7 +284,7 @@ def reshard_live_data(sharding: jax.sharding.Sharding) -> None:
 
 
 def with_sharding_of(source: XLATensor, tensor: XLATensor) -> XLATensor:
-    """A tensor just made like another, with the sharding of that one (SPMD)."""
+    """`tensor`, which was just made like `source`, with the sharding of `source` (SPMD)."""
     if source._storage.annotations is not None and source._view is None:
         resharding.copy_sharding(source._storage, tensor._storage)
     return tensor

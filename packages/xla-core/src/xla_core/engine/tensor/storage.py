@@ -1,4 +1,4 @@
-"""The storage behind tensors on the device: the current value, and the object by which torch tells who shares data."""
+"""The storage behind tensors on the device: the current value, and the object by which torch tells which tensors share data."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Storage:
 class SharedStorage(torch.UntypedStorage):
     """Stands for data on the device: the same object for all tensors that share it, with its size.
 
-    behind: the storage, None once no tensor shows it. number: where it begins, as `data_ptr` counts; 0 of a copy, which stands for no data.
+    behind: the storage, None once no tensor shows it. number: its `data_ptr`; 0 for a copy, which stands for no data.
     """
 
     behind: Callable[[], Storage | None]
     number: int = 0
 
     def data_ptr(self) -> int:
-        """A number that tells this storage from all others, as an address does, but nothing to read from; 0 of an empty one."""
+        """A number that tells this storage from all others, like an address, but nothing can be read there; 0 for an empty one."""
         return self.number if self.nbytes() else 0
 
     def resize_(self, size: int) -> SharedStorage:
-        """Give up the data for a size of 0, as torch's `fully_shard` does; resized again it is zeros until somebody writes."""
+        """Drop the data if `size` is 0, as torch's `fully_shard` does; resized again, it is zeros until it is written to."""
         storage = self.behind()
         if size == 0 and storage is not None:
             storage.value = blank_value(storage.value.recorder, storage.value.aval)
@@ -52,9 +52,9 @@ class SharedStorage(torch.UntypedStorage):
 
 
 class _Numbers:
-    """Gives each storage a range of numbers as long as it is, so that tensors overlap in numbers where they overlap in data.
+    """Gives each storage a range of numbers, one for each byte, so that tensors overlap in numbers where they overlap in data.
 
-    They begin where no process has memory: code that takes one for an address is stopped at once.
+    They begin where no process has memory: code that uses one as an address fails at once.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Numbers:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> int:
-        """The first of `size` numbers; a multiple of 512, as allocators of devices give."""
+        """The first of `size` numbers; a multiple of 512, like the addresses of device allocators."""
         with self._lock:
             first = self._next
             self._next += max(512, -(-size // 512) * 512)
@@ -75,11 +75,11 @@ _storages: weakref.WeakKeyDictionary[Storage, SharedStorage] = weakref.WeakKeyDi
 
 def shared_storage(storage: Storage) -> SharedStorage:
     """The stand-in for a storage; made at first use."""
-    found = _storages.get(storage)
-    if found is None:
+    shared = _storages.get(storage)
+    if shared is None:
         size = storage.value.aval.nbytes
-        made = SharedStorage(size, device="meta")  # type: ignore[no-untyped-call]
-        made.behind = weakref.ref(storage)
-        made.number = _numbers.take(size)
-        found = _storages.setdefault(storage, made)  # another thread may have been first
-    return found
+        fresh = SharedStorage(size, device="meta")  # type: ignore[no-untyped-call]
+        fresh.behind = weakref.ref(storage)
+        fresh.number = _numbers.take(size)
+        shared = _storages.setdefault(storage, fresh)  # another thread may have been first
+    return shared

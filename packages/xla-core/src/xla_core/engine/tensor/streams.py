@@ -16,9 +16,9 @@ from xla_core.engine.runtime.executor import last_launched, wait
 
 
 class XLAEvent(CppEvent):  # type: ignore[misc]
-    """A point in what a device was given to run: behind all that was launched when it was recorded.
+    """A point in the work of a device: after all programs and copies that were launched when the event was recorded.
 
-    What is recorded by operations and not launched yet lies behind it: `torch_xla.sync()` launches.
+    Operations that are pending then are launched later, and come after it: `torch_xla.sync()` launches them.
     """
 
     _device: torch.device
@@ -33,21 +33,21 @@ class XLAEvent(CppEvent):  # type: ignore[misc]
         """
         if interprocess:
             raise UnsupportedOperationError("events of xla devices cannot be shared between processes: leave interprocess off")
-        made: XLAEvent = super().__new__(cls, "xla")
-        made._device = recorder_of(device).device
-        made._token, made._timed, made._watch = None, enable_timing, None
-        return made
+        event: XLAEvent = super().__new__(cls, "xla")
+        event._device = recorder_of(device).device
+        event._token, event._timed, event._watch = None, enable_timing, None
+        return event
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """`__new__` has done it."""
+        """Do nothing: `__new__` has set it up."""
 
     @property
     def device(self) -> torch.device:
-        """The device that it is on."""
+        """The device of the event."""
         return self._device
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Put the event behind what was launched on the stream's device; None: its own."""
+        """Put the event after all work launched on the stream's device; None: on its own device."""
         self._token = last_launched(recorder_of(self.device if stream is None else stream.device))
         if self._timed:
             self._watch = _Watch(self._token)
@@ -62,7 +62,7 @@ class XLAEvent(CppEvent):  # type: ignore[misc]
         _block(self._token)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Nothing: what is launched later runs later."""
+        """Do nothing: a device runs work in the order of launches."""
 
     def elapsed_time(self, other: XLAEvent) -> float:
         """Milliseconds from this event to `other`. Raises ValueError without `enable_timing`, RuntimeError before both have passed."""
@@ -76,7 +76,7 @@ class XLAEvent(CppEvent):  # type: ignore[misc]
 
 
 class _Watch(threading.Thread):
-    """Takes the time when an execution ends."""
+    """Takes the time at which an execution ends."""
 
     def __init__(self, token: Any) -> None:
         super().__init__(name="xla-event", daemon=True)
@@ -95,7 +95,7 @@ class _Watch(threading.Thread):
 
 
 def _block(token: Any) -> None:
-    """Wait for an execution; whether it failed is for those to say who wait for its results."""
+    """Wait for an execution. Ignores its failure, which is raised where its results are read."""
     if token is not None:
         try:
             token.block_until_ready()
@@ -109,14 +109,14 @@ class XLAStream(CppStream):  # type: ignore[misc]
     def __new__(cls, device: Any = None, **_: Any) -> XLAStream:
         """The stream of `device` (None: the current one); priorities are accepted and mean nothing."""
         index = recorder_of(device).index
-        made: XLAStream = super().__new__(cls, stream_id=0, device_index=index, device_type=CppStream("xla").device_type)
-        return made
+        stream: XLAStream = super().__new__(cls, stream_id=0, device_index=index, device_type=CppStream("xla").device_type)
+        return stream
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """`__new__` has done it."""
+        """Do nothing: `__new__` has set it up."""
 
     def synchronize(self) -> None:
-        """Wait for what was launched. Raises ExecutionError if the last of it failed."""
+        """Wait for all work that was launched. Raises ExecutionError if the last of it failed."""
         wait(recorder_of(self.device))
 
     def query(self) -> bool:
@@ -124,24 +124,24 @@ class XLAStream(CppStream):  # type: ignore[misc]
         return self.record_event().query()
 
     def record_event(self, event: XLAEvent | None = None) -> XLAEvent:
-        """`event`, or a new one, put behind what was launched."""
+        """`event`, or a new one, put after all work that was launched."""
         event = XLAEvent(self.device) if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: torch.Event) -> None:
-        """Wait for an event of another device; of the same one, what is launched later runs later anyway."""
+        """Wait for an event of another device; for one of this device there is no need."""
         if event.device != self.device:
             event.synchronize()
 
     def wait_stream(self, other: torch.Stream) -> None:
-        """Wait for what was launched on another device."""
+        """Wait for all work launched on another device."""
         if other.device != self.device:
             other.synchronize()
 
 
 def register() -> None:
-    """Let `torch.Stream` and `torch.Event` make them."""
+    """Let `torch.Stream` and `torch.Event` make these."""
     private_torch.replace_in_torch(
         {
             (torch, "Stream"): lambda own: private_torch.class_by_device(own, XLAStream, by_default=True),

@@ -38,9 +38,9 @@ _other_arguments: Callable[[Any, Any, Any, BaseException], Arguments | None]
 def set_dispatch(
     make_handler: Callable[[Any], Handler], other_arguments: Callable[[Any, Any, Any, BaseException], Arguments | None]
 ) -> None:
-    """Let `make_handler` choose the handler of each overload at its first call; it keeps it as the overload's `_xla_handler`.
+    """Let `make_handler` make the handler of each overload at its first call, and store it as the overload's `_xla_handler`.
 
-    other_arguments: for a call (overload, args, kwargs) that raised, the arguments to try it with once more, or None.
+    other_arguments: gives the arguments to retry a call with (overload, args, kwargs) that raised an error, or None.
     """
     global _make_handler, _other_arguments
     _make_handler, _other_arguments = make_handler, other_arguments
@@ -111,9 +111,9 @@ class XLATensor(torch.Tensor):
         return 0 if self._view is None else int(self._view.start)
 
     def data_ptr(self) -> int:
-        """Where the tensor begins among the numbers that tell storages apart, equal for tied weights; 0 for a tensor without elements.
+        """A number that tells where the tensor's data begins, equal for tied weights; 0 for a tensor without elements.
 
-        No address: there is nothing to read from.
+        It is no address: nothing can be read there.
         """
         return shared_storage(self._storage).data_ptr() + self.storage_offset() * self.itemsize if self.numel() else 0
 
@@ -197,7 +197,7 @@ _rebound = itertools.count()
 
 
 def rebound() -> int:
-    """How often a tensor that was there already was given the data of another (`tensor.data = other`)."""
+    """How often an existing tensor was given the data of another (`tensor.data = other`)."""
     return counted(_rebound)
 
 
@@ -216,7 +216,7 @@ def wrap(value: Value) -> XLATensor:
 
 
 def wrap_all(values: Sequence[Value]) -> list[XLATensor]:
-    """`wrap` of each, without its calls: operations with lists of results make hundreds."""
+    """`wrap` for each value, without its calls: operations with lists of results make hundreds."""
     tensors = []
     for value in values:
         next(_made)
@@ -233,7 +233,7 @@ def wrap_all(values: Sequence[Value]) -> list[XLATensor]:
 
 
 def view_of(storage: Storage, spec: Any, source: XLATensor | None = None) -> XLATensor:
-    """A tensor that is view `spec` of a storage (None: all of it), made of `source`, whose kind it keeps in inference mode."""
+    """A tensor that is view `spec` of a storage (None: all of it). In inference mode it is a normal tensor if `source` is one."""
     if source is not None and torch.is_inference_mode_enabled() and not source.is_inference():
         with torch.inference_mode(False):
             return view_of(storage, spec)
@@ -256,7 +256,7 @@ _Kind = TypeVar("_Kind", bound=XLATensor)
 
 
 def wrap_like(kind: type[_Kind], inner: XLATensor) -> _Kind:
-    """A new tensor of a derived class, without autograd, that has the shape and strides of `inner` and shows its data."""
+    """A new tensor of class `kind`, without autograd, that has the shape and strides of `inner` and shows its data."""
     strides, start = torch.Tensor.stride(inner), torch.Tensor.storage_offset(inner)
     tensor: _Kind = make_wrapper(kind, inner.shape, strides, start, None, inner.dtype, _STRIDED, inner.device)
     tensor._storage, tensor._view, tensor._seen = inner._storage, inner._view, None
@@ -264,7 +264,7 @@ def wrap_like(kind: type[_Kind], inner: XLATensor) -> _Kind:
 
 
 def shows_same(first: XLATensor, second: XLATensor) -> bool:
-    """Whether two tensors show the same elements of the same data. A derived class counts by what it shows itself, not by what it wraps."""
+    """Whether two tensors show the same elements of the same data. For a derived class, what it shows counts, not what it wraps."""
     return first._storage is second._storage and first._view is second._view
 
 
@@ -272,7 +272,7 @@ _Copied = TypeVar("_Copied", bound=torch.Tensor)
 
 
 def copy_into(fresh: _Copied, tensor: torch.Tensor, memo: dict[int, Any]) -> _Copied:
-    """`fresh`, a copy of `tensor`, once it also has copies of its gradient and its attributes."""
+    """Add copies of the gradient and the attributes of `tensor` to `fresh`, its copy; returns `fresh`."""
     memo[id(tensor)] = fresh
     if tensor.grad is not None:
         fresh.grad = copy.deepcopy(tensor.grad, memo)
@@ -301,7 +301,7 @@ def set_data(tensor: XLATensor, other: torch.Tensor) -> None:
 
 
 def keep_sharding_of(tensor: XLATensor, other: XLATensor) -> None:
-    """Let `other`, whose data `tensor` is about to show, have the sharding of `tensor`, if it has the shape and none of its own (SPMD)."""
+    """Give `other`, whose data `tensor` is about to show, the sharding of `tensor`, if it has the same shape and no sharding (SPMD)."""
     if tensor._storage.annotations is not None and tensor._storage is not other._storage:
         keep_sharding(tensor._storage, tensor._view, other._storage, other._view)
         other._seen = None
@@ -331,5 +331,5 @@ def render(tensor: XLATensor) -> str:
 def _split_dtype(body: str) -> tuple[str, str]:
     """Text without its closing parenthesis, cut before `, dtype=…`, where torch puts the device."""
     inner = body[:-1]
-    place = inner.rfind(", dtype=")
-    return (inner, "") if place < 0 else (inner[:place], inner[place:])
+    index = inner.rfind(", dtype=")
+    return (inner, "") if index < 0 else (inner[:index], inner[index:])

@@ -1,4 +1,4 @@
-"""Between tensors and values: what a tensor shows now, reading it to the CPU, moving it to another device."""
+"""From tensors to values: the value that a tensor shows now, copies of it on the CPU or on another device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 
 def value_of(tensor: XLATensor) -> Value:
-    """The value that `tensor` shows now: its storage's, or that of its view, recorded if need be."""
+    """The value that `tensor` shows now: its storage's, or its view's, which may be recorded here."""
     storage_value = tensor._storage.value
     spec = tensor._view
     if spec is None:
@@ -45,8 +45,8 @@ def value_of(tensor: XLATensor) -> Value:
 def cpu_copies(tensors: Sequence[XLATensor]) -> list[torch.Tensor]:
     """CPU copies of what the tensors show, from one execution for each device."""
     copies = [_cut_on_host(tensor) for tensor in tensors]
-    rest = iter(read_many([value_of(tensor) for tensor, copy in zip(tensors, copies, strict=True) if copy is None]))
-    return [next(rest) if copy is None else copy for copy in copies]
+    downloaded = iter(read_many([value_of(tensor) for tensor, copy in zip(tensors, copies, strict=True) if copy is None]))
+    return [next(downloaded) if copy is None else copy for copy in copies]
 
 
 def number_of(tensor: XLATensor) -> Any:
@@ -56,22 +56,22 @@ def number_of(tensor: XLATensor) -> Any:
     return cpu_copies((tensor,))[0].item()
 
 
-# A view of a computed base of at most so many bytes is cut out of it on the host: `x[i].item()` need not compile for every i.
+# A view of a computed base of at most so many bytes is cut out on the host: `x[i].item()` need not compile for every i.
 CUT_BYTES = 1 << 20
 
 
 def _cut_on_host(tensor: XLATensor) -> torch.Tensor | None:
-    """A copy of what a view shows, from its whole base; None where running its read on the device is right."""
+    """A copy of a view, cut out of a copy of its base; None where the device should run the read."""
     spec, base = tensor._view, tensor._storage.value
     if spec is None or base.buffer is None or not spec.strided or base.aval.nbytes > CUT_BYTES:
         return None
     if tensor._seen is not None and tensor._seen[0] is base:
-        return None  # its own value is there, or asked for
+        return None  # it has a value of its own already
     if base.aval.physical != natural_dtype(base.aval.dtype):
         return None
     meta = spec.meta
-    whole = download(base).untyped_storage()
-    part = torch.empty(0, dtype=meta.dtype, device="cpu").set_(whole, meta.storage_offset(), tuple(meta.shape), meta.stride())
+    host_storage = download(base).untyped_storage()
+    part = torch.empty(0, dtype=meta.dtype, device="cpu").set_(host_storage, meta.storage_offset(), tuple(meta.shape), meta.stride())
     part = part.clone(memory_format=torch.contiguous_format)
     part = part.conj_physical() if meta.is_conj() else part
     return part.neg() if meta.is_neg() else part

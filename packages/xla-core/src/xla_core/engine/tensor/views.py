@@ -1,6 +1,6 @@
-"""Views: a base value and a chain of steps, known once for each kind of base.
+"""Views: a base value and a chain of steps, described once for all bases of one aval.
 
-A `ViewSpec` says all about one view of bases with one shape and dtype: what torch's own strides would be, how to read it,
+A `ViewSpec` describes one view of such bases: what torch's own strides would be, how to read it,
 how to write through it. Equal layouts share a spec.
 """
 
@@ -33,7 +33,7 @@ class ViewSpec:
     exactly that layout.
     read, write: recorded operations `(base, *offsets) -> view` and `(base, new view, *write_offsets) -> new base`, the same for all
     views that differ in where their slices begin; a write may take other steps (`writes`).
-    strided: `meta` is where its elements are in the base; False for what a contiguous copy could be viewed as, not the base itself.
+    strided: `meta` says where its elements are in the base; False for a view that torch can only make of a contiguous copy.
     lazy: torch's conjugate or negative bit is set on it.
     overlaps: several of its elements are one element of the base, so that writing is refused as on the CPU.
     """
@@ -84,17 +84,17 @@ def _offsets(steps: tuple[ViewStep, ...]) -> tuple[int, ...]:
     return tuple(step.offset for step in steps if step.offset is not None)
 
 
-# Reads and writes by base, steps without their offsets, and which of the two.
+# Reads and writes by base, steps without their offsets, whether it writes, and the aval of the result.
 _OPERATIONS: weakref.WeakValueDictionary[tuple[Any, ...], Signature] = weakref.WeakValueDictionary()
 
 
 def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -> Signature:
-    """The one operation that reads, or writes, through such steps, wherever their slices begin."""
+    """The operation that reads, or writes, through these steps: the same one wherever their slices begin."""
     chain = _chain(steps)
-    known = (base, chain, writes, result)
-    found = _OPERATIONS.get(known)
-    if found is not None:
-        return found
+    key = (base, chain, writes, result)
+    existing = _OPERATIONS.get(key)
+    if existing is not None:
+        return existing
 
     def read(context: Context, array: Any, *offsets: Any) -> Any:
         return read_view(array, steps, offsets)
@@ -104,9 +104,9 @@ def _once(base: Aval, steps: tuple[ViewStep, ...], writes: bool, result: Aval) -
 
     # The chain itself is part of the operations' text, which is their identity on disk.
     name, lower, operands = (f"xla.write{chain}", write, 2) if writes else (f"xla.read{chain}", read, 1)
-    made = Signature(name, lower, (PLACEHOLDER,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
+    signature = Signature(name, lower, (PLACEHOLDER,) * (operands + len(_offsets(steps))), {}, (result,), line=user_line())
     # Two threads that make it at once get the same one: programs compare operations by identity.
-    return _OPERATIONS.setdefault(known, made)
+    return _OPERATIONS.setdefault(key, signature)
 
 
 def _chain(steps: tuple[ViewStep, ...]) -> str:
@@ -114,20 +114,20 @@ def _chain(steps: tuple[ViewStep, ...]) -> str:
 
 
 def _length(step: ViewStep) -> tuple[int, ...]:
-    """The number of elements of a slice: unlike in the arguments of other steps, it is not in its own."""
+    """The length of a slice, which is not among the arguments of its step."""
     return (step.shape[step.args[0]],) if step.name == "slice.Tensor" else ()
 
 
-# One spec for each layout: t().t() is the base again, whatever the way there. Who makes views keeps the specs that it needs often.
+# One spec for each layout, whatever the steps: t().t() is the base again. Handlers of views keep the specs that they use often alive.
 _LAYOUTS: weakref.WeakValueDictionary[tuple[Any, ...], ViewSpec] = weakref.WeakValueDictionary()
 
 
 def root(base: Aval) -> ViewSpec:
-    """The view of a base that is the base itself."""
+    """The view that shows all of a base."""
     if base.root is None:
         with hidden_from_modes(all_of_them=True):  # specs outlive the modes
-            found = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
-        base.root = _LAYOUTS.setdefault(_layout(base, found.meta), found)
+            whole_base = ViewSpec(base, (), torch.empty(base.shape, dtype=base.dtype, device="meta"))
+        base.root = _LAYOUTS.setdefault(_layout(base, whole_base.meta), whole_base)
     spec: ViewSpec = base.root
     return spec
 
@@ -142,7 +142,7 @@ def child(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...], kwargs: dic
     Raises what torch raises for arguments that make no view.
     """
     args, kwargs = _plain(args), {name: value for name, value in kwargs.items() if name != "implicit"}
-    with hidden_from_modes(all_of_them=True):  # those of torch's tracing take no tensors but their own
+    with hidden_from_modes(all_of_them=True):  # modes of torch's tracing take no other tensors than their own
         return _derive(parent, func, (*args, *_keywords(func, len(args), kwargs)))
 
 
@@ -150,12 +150,12 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple(int(item) for item in arg) if isinstance(arg, (list, tuple)) else arg for arg in args)
 
 
-def _keywords(func: OpOverload, given: int, kwargs: dict[str, Any]) -> list[Any]:
+def _keywords(func: OpOverload, count: int, kwargs: dict[str, Any]) -> list[Any]:
     """Keyword arguments in the schema's places, defaults in between."""
     if not kwargs:
         return []
-    names = func._schema.arguments[given + 1 :]
-    last = max(number for number, argument in enumerate(names) if argument.name in kwargs)
+    names = func._schema.arguments[count + 1 :]
+    last = max(index for index, argument in enumerate(names) if argument.name in kwargs)
     return list(_plain(tuple(kwargs.get(argument.name, argument.default_value) for argument in names[: last + 1])))
 
 
@@ -172,7 +172,7 @@ def _derive(parent: ViewSpec, func: OpOverload, args: tuple[Any, ...]) -> ViewSp
         strided = False
     if isinstance(metas, torch.Tensor):
         return _spec(parent, _step(parent, name, args, metas), metas, strided)
-    return [_spec(parent, _part(parent, name, args, number, metas), meta, strided) for number, meta in enumerate(metas)]
+    return [_spec(parent, _part(parent, name, args, index, metas), meta, strided) for index, meta in enumerate(metas)]
 
 
 def _step(parent: ViewSpec, name: str, args: tuple[Any, ...], meta: torch.Tensor) -> ViewStep:
@@ -183,15 +183,15 @@ def _step(parent: ViewSpec, name: str, args: tuple[Any, ...], meta: torch.Tensor
     return ViewStep(name, args, tuple(meta.shape))
 
 
-def _part(parent: ViewSpec, name: str, args: tuple[Any, ...], number: int, metas: Any) -> ViewStep:
+def _part(parent: ViewSpec, name: str, args: tuple[Any, ...], index: int, metas: Any) -> ViewStep:
     """Result `number` of a view with several results, as a view with one."""
     if name == "unbind.int":
-        return select_step(parent.aval.shape, args[0] if args else 0, number)
+        return select_step(parent.aval.shape, args[0] if args else 0, index)
     if name not in ("split.Tensor", "split_with_sizes"):
         raise InternalError(f"no single view stands for a result of {name}")
     dim = args[1] if len(args) > 1 else 0
-    start = sum(meta.shape[dim] for meta in metas[:number])
-    return slice_step(parent.aval.shape, dim, start, start + metas[number].shape[dim])
+    start = sum(meta.shape[dim] for meta in metas[:index])
+    return slice_step(parent.aval.shape, dim, start, start + metas[index].shape[dim])
 
 
 def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -> ViewSpec:
@@ -208,13 +208,13 @@ def _spec(parent: ViewSpec, step: ViewStep, meta: torch.Tensor, strided: bool) -
         steps = _from_base(parent.base, meta)
     if not strided:
         return _LAYOUTS.setdefault((parent.base, steps), ViewSpec(parent.base, steps, meta, False))
-    # Put back step by step, old elements that overlap the new ones could win.
-    writes = _from_base(parent.base, meta) if any(VIEWS[each.name].overlaps for each in parent.steps) else steps
+    # Written step by step, old elements that overlap the new ones could win.
+    writes = _from_base(parent.base, meta) if any(VIEWS[earlier.name].overlaps for earlier in parent.steps) else steps
     return _LAYOUTS.setdefault(_layout(parent.base, meta), ViewSpec(parent.base, steps, meta, True, writes))
 
 
 def _from_base(base: Aval, meta: torch.Tensor) -> tuple[ViewStep, ...]:
-    """Steps of an as_strided: it counts from the storage, not from the view that it is called on."""
+    """The steps of an as_strided: its offsets count from the storage, not from the view that it is called on."""
     _check_bounds(base, meta)
     steps: list[ViewStep] = []
     if meta.dtype != base.dtype:
@@ -247,8 +247,8 @@ def _check_bounds(base: Aval, meta: torch.Tensor) -> None:
 
 
 def handler(func: OpOverload) -> Handler:
-    """The handler of a view: records nothing, only lengthens the chain of steps."""
-    known: dict[Any, Any] = {}
+    """The handler of a view: it records nothing, and only adds a step to the chain."""
+    specs: dict[Any, Any] = {}
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
@@ -257,13 +257,13 @@ def handler(func: OpOverload) -> Handler:
         storage = tensor._storage
         parent = tensor._view or storage.value.aval.root or root(storage.value.aval)
         key = (parent, *[tuple(arg) if type(arg) is list else arg for arg in args[1:]])
-        spec = None if kwargs else known.get(key)
+        spec = None if kwargs else specs.get(key)
         if spec is None:
             spec = child(parent, func, args[1:], kwargs)
             if not kwargs:
-                remember(known, key, spec)
+                remember(specs, key, spec)
         if type(spec) is list:
-            return [view_of(storage, one, tensor) for one in spec]
+            return [view_of(storage, part, tensor) for part in spec]
         return view_of(storage, spec, tensor)
 
     return run
@@ -272,9 +272,9 @@ def handler(func: OpOverload) -> Handler:
 def inplace_handler(func: OpOverload) -> Handler:
     """`t_`, `squeeze_` and the like: the tensor itself becomes the view."""
     packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
-    wanted = [str(argument.type) for argument in func._schema.arguments]
+    types = [str(argument.type) for argument in func._schema.arguments]
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    overload = next(one for one in overloads if [str(argument.type) for argument in one._schema.arguments] == wanted)
+    overload = next(candidate for candidate in overloads if [str(argument.type) for argument in candidate._schema.arguments] == types)
 
     become = handler(overload)
 

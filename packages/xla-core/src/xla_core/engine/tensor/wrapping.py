@@ -1,4 +1,4 @@
-"""Wrap the handler of an overload that is recorded: generators by place, other devices, default values, notes for later."""
+"""Wrap the handler of a recorded overload: generators by position, other devices, default values, shardings, filled tensors, gradients."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from xla_core.ops.table import OpSpec
 
 def with_generator_by_position(func: OpOverload, handler: Handler) -> Handler:
     """`handler`, given a generator by name where `func` takes it by position."""
-    places = [place for place, argument in enumerate(func._schema.arguments) if argument.name == "generator" and not argument.kwarg_only]
-    if not places:
+    indices = [index for index, argument in enumerate(func._schema.arguments) if argument.name == "generator" and not argument.kwarg_only]
+    if not indices:
         return handler
-    [place] = places
+    [index] = indices
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if place < len(args) and args[place] is not None:
-            return handler((*args[:place], None, *args[place + 1 :]), {**kwargs, "generator": args[place]})
+        if index < len(args) and args[index] is not None:
+            return handler((*args[:index], None, *args[index + 1 :]), {**kwargs, "generator": args[index]})
         return handler(args, kwargs)
 
     return run
@@ -56,18 +56,18 @@ def with_other_devices(func: OpOverload, handler: Handler) -> Handler:
 
 
 def with_default_values(func: OpOverload, functional: OpOverload, handler: Handler) -> Handler:
-    """`handler`, given the default values that `func` has and its functional form has not: torch leaves them out of a call."""
+    """`handler`, given the default values of `func` that its functional form lacks: torch leaves them out of a call."""
     needed = {argument.name for argument in functional._schema.arguments if not argument.has_default_value()}
     arguments = func._schema.arguments
-    defaults = [(place, argument.default_value) for place, argument in enumerate(arguments) if argument.has_default_value()]
-    missing = [(place, value) for place, value in defaults if arguments[place].name in needed and not arguments[place].kwarg_only]
+    defaults = [(index, argument.default_value) for index, argument in enumerate(arguments) if argument.has_default_value()]
+    missing = [(index, value) for index, value in defaults if arguments[index].name in needed and not arguments[index].kwarg_only]
     if not missing:
         return handler
     names = [argument.name for argument in arguments]
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = args + tuple(value for place, value in missing if place >= len(args) and names[place] not in kwargs)
-        return handler(given, kwargs)
+        filled = args + tuple(value for index, value in missing if index >= len(args) and names[index] not in kwargs)
+        return handler(filled, kwargs)
 
     return run
 
@@ -80,7 +80,7 @@ def with_sharding_of_operand(spec: OpSpec, handler: Handler) -> Handler:
 
 
 def with_note_of_filling(spec: OpSpec, handler: Handler) -> Handler:
-    """`handler`, remembering tensors that it makes by filling: they may turn out to be state (engine/graph/state.py)."""
+    """`handler`, with a note of each tensor that it fills: the tensor may turn out to be state (engine/graph/state.py)."""
     number_of = spec.fills
     if number_of is None:
         return handler
@@ -97,7 +97,7 @@ def with_note_of_filling(spec: OpSpec, handler: Handler) -> Handler:
 
 
 def with_first_gradient(handler: Handler) -> Handler:
-    """`handler`, for which a gradient added to one that was set to zero is that gradient.
+    """`handler`, except that adding a gradient to zeros that were just set gives that gradient.
 
     So the steps after `zero_grad(set_to_none=False)` are the same program as the first one, which found no gradients. (XLA leaves out
     an addition of zeros, too.)

@@ -1,4 +1,4 @@
-"""Write a value to what a tensor shows: its storage, or the part of it that a view is."""
+"""Write a value to a tensor: to its storage, or to the part of it that a view shows."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def alias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same data under another tensor: detach, alias, lift_fresh."""
     tensor = args[0]
     same = view_of(tensor._storage, tensor._view, tensor)
-    # Or reading the alias would compute anew what the tensor has shown already.
+    # Without it, reading the alias would compute the view again.
     same._seen = tensor._seen
     return same
 
@@ -34,7 +34,7 @@ def clone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def check_format(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> None:
-    """Raise torch's error if a tensor has not the dimensions of a memory format: all look contiguous here, whatever it is."""
+    """Raise torch's error if a memory format does not fit a tensor's number of dimensions; whatever it is, all tensors look contiguous."""
     if memory_format in (torch.channels_last, torch.channels_last_3d):
         torch.empty(tensor.shape, memory_format=memory_format, device="meta")
 
@@ -53,10 +53,10 @@ def resize_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tensor
     if any(size < 0 for size in shape):
         raise RuntimeError(f"resize_: sizes cannot be negative, found {list(shape)}")
-    flat = tensor.detach().clone().view(-1)  # below autograd only what is no composite can be called
-    wanted = math.prod(shape)
-    flat = torch.cat([flat, flat.new_zeros(max(wanted - flat.numel(), 0))])
-    set_data(tensor, flat[:wanted].view(shape).clone())
+    flat = tensor.detach().clone().view(-1)  # below autograd no composite operation can be called
+    count = math.prod(shape)
+    flat = torch.cat([flat, flat.new_zeros(max(count - flat.numel(), 0))])
+    set_data(tensor, flat[:count].view(shape).clone())
     return tensor
 
 

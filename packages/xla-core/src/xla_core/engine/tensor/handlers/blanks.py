@@ -20,7 +20,7 @@ from xla_core.ops.table import overload_named
 
 def blank(func: OpOverload) -> Handler:
     """`empty` and its kin: a tensor without values, which costs nothing if it is overwritten first (as every upload does)."""
-    known: dict[Any, Aval] = {}  # by sizes and options: asking torch takes ten times as long
+    avals: dict[Any, Aval] = {}  # by sizes and options: asking torch takes ten times as long
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = args[0] if type(args[0]) is XLATensor else None
@@ -35,7 +35,7 @@ def blank(func: OpOverload) -> Handler:
         if source is not None:
             return with_sharding_of(source, wrap(blank_value(recorder, _aval(func, args, kwargs))))
         key = (*[tuple(arg) if type(arg) is list else arg for arg in args], *kwargs.items(), torch.get_default_dtype())
-        aval = known.get(key) or remember(known, key, _aval(func, args, kwargs))
+        aval = avals.get(key) or remember(avals, key, _aval(func, args, kwargs))
         return wrap(blank_value(recorder, aval))
 
     return run

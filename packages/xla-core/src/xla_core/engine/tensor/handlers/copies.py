@@ -33,7 +33,7 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = moved(value_of(source), recorder)
     else:
         source = _with_shape(source)
-        # The host casts what can be taken as it is; what is broadcast travels small, and the program casts it.
+        # The host casts a source of the target's shape; one that is broadcast is uploaded small, and the program casts it.
         fits = source.shape == target.shape
         value = upload_to(target, source.to("cpu", target.dtype if fits else source.dtype), source)
     if value.aval.shape == tuple(target.shape) and value.aval.dtype == target.dtype:
@@ -43,7 +43,7 @@ def copy_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `target.copy_(source)` would make of the target, as a new tensor; across devices, too."""
+    """The result of `target.copy_(source)` as a new tensor; across devices, too."""
     target, source, *rest = args
     if type(target) is not XLATensor:
         return target.clone().copy_(cpu_copies((source,))[0])
@@ -53,7 +53,7 @@ def copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _with_shape(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; no elements for a parameter of a lazy module, which must not be asked for its shape."""
+    """The tensor, or an empty one for a parameter of a lazy module, which has no shape yet."""
     return torch.empty(0, dtype=tensor.dtype, device="cpu") if is_lazy(tensor) else tensor
 
 

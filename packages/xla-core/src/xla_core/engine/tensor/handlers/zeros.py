@@ -1,4 +1,4 @@
-"""Zeros written over a whole tensor, as `zero_grad(set_to_none=False)` does: nothing is recorded until somebody uses them."""
+"""Zeros written over a whole tensor, as `zero_grad(set_to_none=False)` does: nothing is recorded until they are used."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def foreach_zero_(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._foreach_zero_`."""
-    whole = [tensor for tensor in args[0] if _emptied(tensor)]
-    if len(whole) < len(args[0]):
+    emptied = [tensor for tensor in args[0] if _emptied(tensor)]
+    if len(emptied) < len(args[0]):
         _recorded(aten._foreach_zero_.default)((list(args[0]),), kwargs)
-    elif whole:
-        count_writes(whole)
+    elif emptied:
+        count_writes(emptied)
 
 
 def _emptied(tensor: Any) -> bool:
-    """Whether a tensor could be given zeros without an operation: it shows all of its storage."""
+    """Give a tensor that shows all of its storage zeros, without an operation. Returns False, and does nothing, for others."""
     if type(tensor) is not XLATensor or tensor._view is not None:
         return False
     storage = tensor._storage
