@@ -194,7 +194,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
     def run(code: str, start: Callable[..., Any] = forked_python.run, **variables: str) -> ScriptResult:
         path = tmp_path_factory.mktemp("script") / "script.py"
-        path.write_text(f"from xla_debug.plugin import offered\noffered()\n{textwrap.dedent(code)}", encoding="utf-8")
+        path.write_text(f"from xla_debug.plugin import prepare\nprepare()\n{textwrap.dedent(code)}", encoding="utf-8")
         environment = {**os.environ, "PJRT_DEVICE": "CPU", **variables}
         done = start([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

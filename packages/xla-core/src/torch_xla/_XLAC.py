@@ -1,10 +1,7 @@
 """Upstream's extension module: the names that client code calls, over our own runtime."""
 
-from functools import partial as _partial
-
 from xla_core.api import device_plugins
 from xla_core.api.device_plugins import PjRtPlugin as PjRtPlugin
-from xla_core.api.lookup import attribute as _attribute
 from xla_core.features.amp.steps import _xla_adam_optimizer_step_ as _xla_adam_optimizer_step_
 from xla_core.features.amp.steps import _xla_sgd_optimizer_step_ as _xla_sgd_optimizer_step_
 from xla_core.features.export.custom_call import _xla_custom_call as _xla_custom_call
@@ -39,6 +36,22 @@ from xla_core.legacy.xlac.cached_graphs import _run_cached_graph as _run_cached_
 from xla_core.legacy.xlac.cached_graphs import _xla_computation_cache_is_initialized as _xla_computation_cache_is_initialized
 from xla_core.legacy.xlac.cached_graphs import _xla_get_num_cached_compilation_graph as _xla_get_num_cached_compilation_graph
 from xla_core.legacy.xlac.cached_graphs import _xla_warm_up_cache as _xla_warm_up_cache
+from xla_core.legacy.xlac.collectives import _get_all_reduce_token as _get_all_reduce_token
+from xla_core.legacy.xlac.collectives import _set_all_reduce_token as _set_all_reduce_token
+from xla_core.legacy.xlac.collectives import _xla_all_gather as _xla_all_gather
+from xla_core.legacy.xlac.collectives import _xla_all_gather_coalesced as _xla_all_gather_coalesced
+from xla_core.legacy.xlac.collectives import _xla_all_gather_coalesced_out as _xla_all_gather_coalesced_out
+from xla_core.legacy.xlac.collectives import _xla_all_gather_out as _xla_all_gather_out
+from xla_core.legacy.xlac.collectives import _xla_all_reduce as _xla_all_reduce
+from xla_core.legacy.xlac.collectives import _xla_all_reduce_inplace as _xla_all_reduce_inplace
+from xla_core.legacy.xlac.collectives import _xla_all_to_all as _xla_all_to_all
+from xla_core.legacy.xlac.collectives import _xla_collective_permute as _xla_collective_permute
+from xla_core.legacy.xlac.collectives import _xla_recv as _xla_recv
+from xla_core.legacy.xlac.collectives import _xla_reduce_scatter as _xla_reduce_scatter
+from xla_core.legacy.xlac.collectives import _xla_reduce_scatter_coalesced as _xla_reduce_scatter_coalesced
+from xla_core.legacy.xlac.collectives import _xla_reduce_scatter_coalesced_out as _xla_reduce_scatter_coalesced_out
+from xla_core.legacy.xlac.collectives import _xla_reduce_scatter_out as _xla_reduce_scatter_out
+from xla_core.legacy.xlac.collectives import _xla_send as _xla_send
 from xla_core.legacy.xlac.devices import _init_computation_client as _init_computation_client
 from xla_core.legacy.xlac.devices import _init_xla_lazy_backend as _init_xla_lazy_backend
 from xla_core.legacy.xlac.devices import _prepare_to_exit as _prepare_to_exit
@@ -91,6 +104,7 @@ from xla_core.legacy.xlac.metrics import _xla_counter_value as _xla_counter_valu
 from xla_core.legacy.xlac.metrics import _xla_increment_counter as _xla_increment_counter
 from xla_core.legacy.xlac.metrics import _xla_metric_data as _xla_metric_data
 from xla_core.legacy.xlac.metrics import _xla_metric_names as _xla_metric_names
+from xla_core.legacy.xlac.of_siblings import attribute as _attribute
 from xla_core.legacy.xlac.preemption import _activate_preemption_sync_manager as _activate_preemption_sync_manager
 from xla_core.legacy.xlac.preemption import _deactivate_preemption_sync_manager as _deactivate_preemption_sync_manager
 from xla_core.legacy.xlac.preemption import _ensure_xla_coordinator_initialized as _ensure_xla_coordinator_initialized
@@ -153,7 +167,6 @@ _xla_get_mat_mul_precision = precision.get
 _xla_set_mat_mul_precision = precision.set
 del device_plugins, dynamic_reshape, precision
 
-__all__ = [name for name in dir() if not name.startswith("__") and name not in ("_partial", "_attribute")]
+__all__ = [name for name in dir() if not name.startswith("__") and name != "_attribute"]
 
-
-__getattr__ = _partial(_attribute, __name__)  # collectives, shardings, the profiler
+__getattr__ = _attribute  # shardings, reports, the profiler

@@ -12,7 +12,7 @@ from xla_core.activation import activate as _activate
 from xla_core.api.backend import register as _register_backend
 from xla_core.api.devices import device, device_count, devices
 from xla_core.api.devices import xla_real_devices as real_devices
-from xla_core.api.lookup import attribute as _attribute
+from xla_core.api.launching import launch as launch
 from xla_core.api.plugins import MissingModules as _MissingModules
 from xla_core.api.step import compile, manual_seed, step, sync
 from xla_core.api.user_modules import submodule as _submodule
@@ -61,4 +61,4 @@ def __getattr__(name: str) -> Any:
         return _submodule(__name__, name, _SUBMODULES)
     if name in ("export_step", "load_step", "save_as_stablehlo", "save_torch_model_as_stablehlo"):
         return getattr(_submodule(__name__, "stablehlo", _SUBMODULES), name)
-    return _attribute(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,32 +1,33 @@
-"""The plugin of this package; the core asks for it once, when a device is first needed."""
+"""What this package brings to the core: reports, and what the environment asks to be recorded, from before the devices start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from xla_debug import settings
-from xla_debug.analysis import execution_analysis
-from xla_debug.graphs import tensors_file
-from xla_debug.metrics import metrics_report, metrics_saver
-from xla_debug.profiling import xlac_profiler
-from xla_debug.recording import opentelemetry_environment, trace_log
+from xla_core.abi.plugins import Plugin, Reports
+from xla_debug import _compat, settings
+from xla_debug.recording import opentelemetry_environment
 
 
-def offered() -> Mapping[str, Callable[..., Any]]:
-    """User's name → function. Starts what the environment asks for."""
-    tensors_file.install()  # first: what it is given are the programs, and not what others put around them
-    metrics_saver.install()
-    execution_analysis.install()
-    trace_log.install()
+def prepare() -> None:
+    """Start what the environment asks for, and load nothing else."""
+    if settings.SAVE_TENSORS_FILE.is_set():  # first: what it is given are the programs, and not what others put around them
+        from xla_debug.graphs import tensors_file
+
+        tensors_file.install()
+    if settings.METRICS_FILE.is_set():
+        from xla_debug.metrics import metrics_saver
+
+        metrics_saver.install()
+    if settings.DEBUG.is_set() or settings.DEBUG_LEVEL.is_set():
+        from xla_debug.analysis import execution_analysis
+
+        execution_analysis.install()
+    if _compat.trace_log_is_written():
+        from xla_debug.recording import trace_log
+
+        trace_log.install()
     _start_recording()
-    profiler: Any = xlac_profiler  # a module, not a function
-    return {
-        "torch_xla._XLAC.profiler": profiler,
-        "torch_xla._XLAC._xla_metrics_report": metrics_report.metrics_report,
-        "torch_xla._XLAC._short_xla_metrics_report": metrics_report.short_metrics_report,
-    }
 
 
 def _start_recording() -> None:
@@ -39,3 +40,12 @@ def _start_recording() -> None:
         from xla_debug.recording.opentelemetry_spans import start_spans
 
         start_spans()
+
+
+def _reports() -> Reports:
+    from xla_debug import reports
+
+    return reports
+
+
+PLUGIN = Plugin(prepare=prepare, reports=_reports)

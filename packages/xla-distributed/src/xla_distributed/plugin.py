@@ -1,21 +1,37 @@
-"""The implementations that this package offers, by the user's full names; the core asks for them once, when one is first needed."""
+"""What this package brings to the core: collectives among several replicas, and the launcher that starts them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from xla_core.abi.plugins import CollectiveBackend, Launcher, Plugin
+from xla_core.abi.process import before_start
+from xla_distributed.job import cluster
 
 
-def offered() -> Mapping[str, Callable[..., Any]]:
-    """User's name → function."""
-    from xla_distributed import training
-    from xla_distributed.collectives import buckets, differentiable, low_level, ops, recording, rendezvous
-    from xla_distributed.job import cluster, connection, launch
-    from xla_distributed.job.tpu import host
-
-    del connection  # importing it is enough: it connects the process before its devices start
+def _prepare() -> None:
     cluster.adopt()
-    functions = ops.offered()
-    for module in (buckets, differentiable, launch, low_level, recording, rendezvous, training):
-        functions |= module.OFFERED
-    return {**functions, "torch_xla._internal.tpu.get_worker_ips": host.get_worker_ips}
+    before_start(_connect)
+
+
+def _connect() -> None:
+    """Connect this process to its job before its devices start, if it has one."""
+    from xla_distributed.job import bootstrap
+
+    if bootstrap.is_in_job():
+        from xla_distributed.job import connection
+
+        connection.connect()
+
+
+def _collectives() -> CollectiveBackend:
+    from xla_distributed.collectives import backend
+
+    return backend
+
+
+def _launcher() -> Launcher:
+    from xla_distributed.job import launcher
+
+    return launcher
+
+
+PLUGIN = Plugin(prepare=_prepare, collectives=_collectives, launcher=_launcher)

@@ -23,9 +23,6 @@ HEARTBEAT_TIMEOUT_SECONDS = Setting(
     "a number above 0",
 )
 JOB_KEY = text("XLA_JOB_KEY", "Secret that only the processes of a job know: others cannot join it.")
-BUCKET_SIZE_MB = integer(
-    "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB", 0, "Above 0, gradients are reduced in buckets of this many MiB, the last gradient first."
-)
 
 USE_DUMMY_STORE = flag(
     "XLA_USE_DUMMY_STORE", False, "Init method `xla://` gives torch a store that keeps nothing: groups of backend `xla` need none."

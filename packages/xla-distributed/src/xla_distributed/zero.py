@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 import torch_xla.core.xla_model as xm
+from xla_core.abi.collectives import Groups, ReplicaGroups, even_groups_of
 from xla_core.abi.job import ordinal, world_size
-from xla_distributed.collectives.groups import Groups, ReplicaGroups, even_groups_of
 from xla_distributed.even_sharding import EvenSharding, updated_master
 
 
@@ -164,7 +164,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 "which makes new parameters, then make the optimizer"
             )
         dtype = self._dtype_for(parameter)
-        sharding = EvenSharding(tuple(parameter.shape), self._group.size, self._group.place)
+        sharding = EvenSharding(tuple(parameter.shape), self._group.size, self._group.position)
         # A copy also where the dtype is the same: the base optimizer writes to it, and a shard may be a view of the parameter.
         master = sharding.shard(parameter.detach()).to(dtype, copy=True)
         return _Shard(parameter, torch.nn.Parameter(master), sharding, dtype if self.higher_cc_precision else parameter.dtype)

@@ -1,13 +1,14 @@
-"""The implementations that this package offers, by the user's full names; the core asks for them once, when one is first needed."""
+"""What this package brings to the core: the writer behind `xm.save`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from xla_core.abi.plugins import CheckpointWriter, Plugin
 
 
-def offered() -> Mapping[str, Callable[..., Any]]:
-    """User's name → function."""
+def _checkpoints() -> CheckpointWriter:
     from xla_serialization.torch_formats import xm_save
 
-    return {"torch_xla.core.xla_model.save": xm_save.save}
+    return xm_save
+
+
+PLUGIN = Plugin(checkpoints=_checkpoints)

@@ -1,4 +1,7 @@
-"""The names of `torch_xla._XLAC` about shardings, over the same functions."""
+"""Shardings as the core asks for them: this module is a `xla_core.abi.plugins.ShardingBackend`.
+
+Its functions are those of `torch_xla._XLAC`, without their first underscore, over the functions of this package.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from xla_core.abi.process import client
 from xla_core.abi.sharding import enter_manual, leave_manual, upload_sharded
 from xla_spmd import local_shards
 from xla_spmd.annotations import Annotation, annotate, annotation_of, sharding_for_programs, sharding_text
+from xla_spmd.auto_sharding import sharding_of_upload as sharding_of_upload
 from xla_spmd.errors import AnnotationError, DeviceCountError
 from xla_spmd.manual import check_is_shard, region_sharding
 from xla_spmd.manual import mark_manual_sharding as _mark_manual
 from xla_spmd.marking import check_mode, clear_sharding
-from xla_spmd.op_sharding import OpSharding, ShardingType
+from xla_spmd.op_sharding import OpSharding as OpSharding
+from xla_spmd.op_sharding import ShardingType
 from xla_spmd.shards import shard_shape, tile_counts
 from xla_spmd.tensor import unwrap_sharded_tensor
 
@@ -51,6 +56,9 @@ def _checked(sharding: OpSharding, shape: Sequence[int]) -> Annotation:
     if sharding.tiles.size not in (0, count):
         raise DeviceCountError(f"the sharding {sharding} is over {sharding.tiles.size} devices, the job has {count}")
     return Annotation(sharding)
+
+
+xla_annotate_custom_sharding = xla_mark_sharding
 
 
 def xla_clear_sharding(t: torch.Tensor) -> None:

@@ -1,13 +1,21 @@
-"""Differentiable collectives (alias `xf`), which xla-distributed implements; one replica needs no other package."""
+"""Differentiable collectives (alias `xf`)."""
 
-from __future__ import annotations
+from xla_core.api.differentiable import AllGather as AllGather
+from xla_core.api.differentiable import AllReduce as AllReduce
+from xla_core.api.differentiable import AllReduceSumLayer as AllReduceSumLayer
+from xla_core.api.differentiable import SyncBatchNorm as SyncBatchNorm
+from xla_core.api.differentiable import all_gather as all_gather
+from xla_core.api.differentiable import all_gather_summed as all_gather_summed
+from xla_core.api.differentiable import all_reduce as all_reduce
+from xla_core.api.differentiable import distributed_mm as distributed_mm
 
-from functools import partial as _partial
-
-from xla_core.api.lookup import attribute as _attribute
-from xla_core.api.lookup import names_of as _names_of
-
-__all__ = [*_names_of(__name__)]  # found by `__getattr__`
-
-
-__getattr__ = _partial(_attribute, __name__)
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllReduceSumLayer",
+    "SyncBatchNorm",
+    "all_gather",
+    "all_gather_summed",
+    "all_reduce",
+    "distributed_mm",
+]

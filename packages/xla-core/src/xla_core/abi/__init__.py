@@ -7,7 +7,8 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `texts`: recorded programs as text;
 * `tensors`: between tensors, device buffers and memory of the host;
 * `sharding`: data over the devices of a mesh, and regions that are not partitioned (SPMD);
-* `collectives`: reductions, and the arguments of collectives;
+* `collectives`: reductions and groups of replicas;
+* `plugins`: what a distribution may bring, behind protocols;
 * `process`: this process and its devices;
 * `job`: which process of a job this is, and which replica;
 * `settings`: environment variables as typed rows;
@@ -16,7 +17,6 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `interop`: torch code as JAX functions, JAX functions on tensors;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
-* `uploads`: the sharding that tensors get by themselves when they move to the devices;
 * `views`: what a tensor shows of data that it shares.
 
 A package calls `require` before it imports any of them, so that wheels that do not fit say which of the two to change:
@@ -40,12 +40,12 @@ from xla_core.abi import (
     job,
     metrics,
     operators,
+    plugins,
     process,
     settings,
     sharding,
     tensors,
     texts,
-    uploads,
     views,
 )
 from xla_core.activation import activate
@@ -62,13 +62,13 @@ __all__ = [
     "job",
     "metrics",
     "operators",
+    "plugins",
     "process",
     "require",
     "settings",
     "sharding",
     "tensors",
     "texts",
-    "uploads",
     "views",
 ]
 

@@ -1,26 +1,29 @@
-"""Validation of the arguments of collectives, alike for one replica and for several: tensors, dimensions, outputs, groups."""
+"""Checks of the arguments of collectives: tensors, dimensions, outputs, groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
 
-Groups = Sequence[Sequence[int]] | None
-"""Groups of replicas as users give them: lists of ordinals; None or an empty list is one group of all."""
+from xla_core.api.job import global_ordinal, is_spmd, world_size
+from xla_core.api.replica_groups import Groups, Members, ReplicaGroups
+from xla_core.engine.runtime import client
 
 
-def check_tensors(name: str, tensors: Iterable[Any], dim: int | None = None) -> None:
-    """Raise TypeError for what is no tensor, and what torch raises for a dimension that one does not have.
-
-    name: of the collective, for errors; so below.
-    """
+def check_tensors(name: str, tensors: Iterable[Any]) -> None:
+    """Raise TypeError for what is no tensor. name: of the collective, for errors; so below."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} takes tensors, got {type(tensor).__name__}")
-        if dim is not None:
-            tensor.size(dim)
+
+
+def dimension(tensor: torch.Tensor, dim: int) -> int:
+    """The dimension, counted from the first. Raises what torch raises for one that is not there."""
+    tensor.size(dim)
+    return dim % tensor.dim()
 
 
 def _is_tensor_list(value: Any) -> bool:
@@ -52,9 +55,44 @@ def check_output(name: str, value: Any, output: Any) -> None:
         raise ValueError(f"{name}: output has {len(output)} tensors for {len(value)} inputs")
 
 
-def check_groups(given: Groups, count: int) -> list[list[int]]:
+def groups_of(groups: ReplicaGroups) -> Groups:
+    """Check what a user gave. In SPMD mode, numbers are those of devices, and `position` says nothing.
+
+    Raises ValueError if an ordinal repeats or is out of range, or one is in no group: the same on all replicas.
+    """
+    if is_spmd():  # one program over all devices, of which none is this process's own
+        count, mine = len(client.client().placements[0].devices), 0
+    else:
+        count, mine = world_size(), global_ordinal()
+    if isinstance(groups, Members):
+        members = groups[0]
+        return Groups((), (), len(members), members.index(mine), members)
+    if not groups:
+        return _everyone(count, mine)
+    listed = check_groups(groups, count)
+    members = tuple(member for group in listed for member in group)
+    own = next(group for group in listed if mine in group)
+    if members == tuple(range(count)) and len(listed) == 1:
+        return _everyone(count, mine)
+    return Groups(members, tuple(len(group) for group in listed), len(own), own.index(mine))
+
+
+@cache
+def _everyone(count: int, position: int) -> Groups:
+    return Groups((), (), count, position)
+
+
+def even_groups_of(groups: ReplicaGroups, name: str) -> Groups:
+    """As `groups_of`, of one size. Raises AssertionError if they are not. name: of the collective, for errors."""
+    checked = groups_of(groups)
+    if len(set(checked.sizes)) > 1:
+        raise AssertionError(f"{name} needs groups of one size, got sizes {list(checked.sizes)}")
+    return checked
+
+
+def check_groups(groups: ReplicaGroups, count: int) -> list[list[int]]:
     """The groups among `count` replicas, empty for one group of all. Raises ValueError unless each replica is in exactly one."""
-    listed = [[int(ordinal) for ordinal in group] for group in given or ()]
+    listed = [[int(ordinal) for ordinal in group] for group in groups or ()]
     members = [ordinal for group in listed for ordinal in group]
     if len(set(members)) != len(members) or any(not 0 <= ordinal < count for ordinal in members):
         raise ValueError(f"groups are lists of ordinals from 0 to {count - 1}, each named at most once, got {listed}")

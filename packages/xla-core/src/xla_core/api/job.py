@@ -65,7 +65,7 @@ def _identity(start: bool = False) -> _Identity:
 
 def _place() -> Topology:
     """As set by a launcher or a plugin, else by torchrun's variables, else alone."""
-    plugins.implementations()  # a plugin may know what to put into the variables
+    plugins.load()  # a plugin may know what to put into the variables
     explicit = launched.topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
     if explicit != Topology() or count is None or count == 1:
@@ -113,9 +113,9 @@ def host_index() -> int:
 @budget()
 def get_master_ip() -> str:
     """Address of the host of process 0: on TPUs of several hosts that of host 0, else `MASTER_ADDR`, else 127.0.0.1."""
-    worker_ips = plugins.implementations().get("torch_xla._internal.tpu.get_worker_ips")
-    if worker_ips is not None and client.device_kind() == "TPU":
-        hosts = worker_ips()
+    launcher = plugins.launcher() if client.device_kind() == "TPU" else None
+    if launcher is not None:
+        hosts = launcher.worker_hosts()
         if len(hosts) > 1:
             return socket.gethostbyname(hosts[0])
     return config.MASTER_ADDR.get() or "127.0.0.1"

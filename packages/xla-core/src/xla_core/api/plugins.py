@@ -1,7 +1,6 @@
 """Other distributions as plugins of the core: found by entry point, loaded once, at first use.
 
-A plugin is an entry point of group `xla_core.plugins`; it names a function without parameters that is called once and returns
-what the plugin offers: user's names in full (`torch_xla.core.xla_model.all_reduce`) → functions.
+An entry point of group `xla_core.plugins` names a `backends.Plugin`. Each of its parts is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -9,16 +8,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
+import torch
+
+from xla_core.api.backends import CheckpointWriter, CollectiveBackend, Launcher, Plugin, Reports, ShardingBackend
 from xla_core.base import installation
 from xla_core.base.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
 from xla_core.base.installation import DEBUG, DISTRIBUTED, SERIALIZATION, SPMD
 from xla_core.base.private_torch import before_device_meshes
+from xla_core.engine.placement.sharding import Sharding
 from xla_core.engine.runtime.client import before_start
+from xla_core.engine.tensor.sharding import set_upload_policy
 
 GROUP = "xla_core.plugins"
 
@@ -37,21 +42,79 @@ MODULES: Mapping[str, str] = MappingProxyType(
     {f"torch_xla.{name}": owner for owner, names in _MODULES_OF.items() for name in names.split()}
 )
 
+_NAMES_OF_PARTS = tuple(field.name for field in fields(Plugin) if field.name != "prepare")
 _loading = threading.Lock()
 
 
 @functools.cache
-def implementations() -> Mapping[str, Callable[..., Any]]:
-    """The implementations that installed plugins offer, by user's name. Raises RegistrationError if two offer the same name."""
+def _parts() -> Mapping[str, Callable[[], Any]]:
+    """Load the installed plugins and prepare them; the functions that give their parts, by the field of `Plugin`.
+
+    Raises RegistrationError if two bring the same part.
+    """
     with _loading:
-        offered: dict[str, Callable[..., Any]] = {}
-        owner: dict[str, str] = {}
-        for plugin, offers in installation.load(GROUP):
-            for name, function in (offers() or {}).items():
-                if name in offered:
-                    raise RegistrationError(f"plugins {owner[name]} and {plugin} both offer {name}: uninstall one of them")
-                offered[name], owner[name] = function, plugin
-        return MappingProxyType(offered)
+        parts: dict[str, Callable[[], Any]] = {}
+        owners: dict[str, str] = {}
+        for owner, plugin in installation.load(GROUP):
+            if not isinstance(plugin, Plugin):
+                raise RegistrationError(f"the entry point {owner} of {GROUP} names a {type(plugin).__name__}: name an abi.plugins.Plugin")
+            for part in _NAMES_OF_PARTS:
+                give = getattr(plugin, part)
+                if give is None:
+                    continue
+                if part in parts:
+                    raise RegistrationError(f"plugins {owners[part]} and {owner} both bring {part}: uninstall one of them")
+                parts[part], owners[part] = functools.cache(give), owner
+            if plugin.prepare is not None:
+                plugin.prepare()
+        return MappingProxyType(parts)
+
+
+def _part(name: str) -> Any:
+    give = _parts().get(name)
+    return None if give is None else give()
+
+
+def load() -> None:
+    """Load all installed plugins, if that has not been done."""
+    _parts()
+
+
+@functools.cache
+def collectives() -> CollectiveBackend | None:
+    """The collectives of several replicas; None: no plugin has them."""
+    backend: CollectiveBackend | None = _part("collectives")
+    return backend
+
+
+def launcher() -> Launcher | None:
+    """What starts replicas; None: no plugin does."""
+    found: Launcher | None = _part("launcher")
+    return found
+
+
+def sharding() -> ShardingBackend | None:
+    """The shardings of SPMD mode; None: no plugin has them."""
+    backend: ShardingBackend | None = _part("sharding")
+    return backend
+
+
+def reports() -> Reports | None:
+    """Reports and profiles; None: no plugin makes any."""
+    found: Reports | None = _part("reports")
+    return found
+
+
+def checkpoints() -> CheckpointWriter | None:
+    """What writes for `xm.save`; None: no plugin does."""
+    writer: CheckpointWriter | None = _part("checkpoints")
+    return writer
+
+
+def forget() -> None:
+    """Look for plugins anew when one is next asked for; for tests."""
+    _parts.cache_clear()
+    collectives.cache_clear()
 
 
 def missing(name: str, distribution: str) -> MissingPackageError | AbiVersionError | InstallationError:
@@ -73,7 +136,7 @@ def missing(name: str, distribution: str) -> MissingPackageError | AbiVersionErr
 
 def demand(name: str, distribution: str) -> None:
     """Raise `missing` for a user's name of the core that is of no use without a plugin, unless that is there."""
-    implementations()
+    load()
     if not installation.is_installed(distribution) or installation.unfit(distribution):
         raise missing(name, distribution)
 
@@ -90,9 +153,11 @@ class MissingModules(MetaPathFinder, InspectLoader):
         raise missing(name, MODULES[name])
 
 
-def _load() -> None:
-    implementations()
+def _sharding_of_upload(tensor: torch.Tensor) -> Sharding | None:
+    backend = sharding()
+    return None if backend is None else backend.sharding_of_upload(tensor)
 
 
-before_start(_load)  # a plugin may have to connect the process first
-before_device_meshes("xla", _load)  # or have meshes of its own
+before_start(load)  # a plugin may have to connect the process first
+before_device_meshes("xla", load)  # or have meshes of its own
+set_upload_policy(_sharding_of_upload)

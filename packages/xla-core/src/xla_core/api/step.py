@@ -29,7 +29,7 @@ _EXPERIMENTAL_COMPILE = Deprecation("torch_xla.experimental.compile", "torch_xla
 
 
 def _step(wait: bool, log: str, cause: Cause = Cause.USER_SYNC, reset_scope: bool = False) -> None:
-    plugins.implementations()  # plugins may have hooks for steps
+    plugins.load()  # plugins may have hooks for steps
     if reset_scope:
         check_scopes()
     user_step(client.current_recorder(), wait, log, cause)

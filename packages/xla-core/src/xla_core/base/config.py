@@ -133,6 +133,9 @@ def text(name: str, doc: str) -> Setting[str | None]:
 
 # Behaviour of tensors and steps.
 ALWAYS_ALLREDUCE = flag("XLA_ALWAYS_ALLREDUCE", False, "`all_reduce` issues a collective even for one replica.")
+ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB = integer(
+    "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB", 0, "Above 0, gradients are reduced in buckets of this many MiB, the last gradient first."
+)
 RATE_TRACKER_SMOOTHING = Setting(
     "RATE_TRACKER_SMOOTHING", 0.4, "Share of the previous rate in `RateTracker.rate()`.", _parse_fraction, "a number from 0 to 1"
 )

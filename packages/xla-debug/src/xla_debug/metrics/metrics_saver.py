@@ -36,9 +36,8 @@ def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
 
 @functools.cache
 def install() -> None:
-    """Let each step sync save the report on the local master, if XLA_METRICS_FILE is set now."""
-    if METRICS_FILE.is_set():
-        events.subscribe(_synced, events.SyncEvent)
+    """Let each step sync save the report on the local master."""
+    events.subscribe(_synced, events.SyncEvent)
 
 
 def _synced(event: events.SyncEvent) -> None:

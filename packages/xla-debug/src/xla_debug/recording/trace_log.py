@@ -13,9 +13,8 @@ from xla_debug.recording.program_differences import KnownPrograms
 
 @functools.cache
 def install() -> None:
-    """Write each compilation from now on, if torch writes its trace log now."""
-    if _compat.trace_log_is_written():
-        events.subscribe(_Writer().write, events.CompileEvent)
+    """Write each compilation from now on."""
+    events.subscribe(_Writer().write, events.CompileEvent)
 
 
 class _Writer:

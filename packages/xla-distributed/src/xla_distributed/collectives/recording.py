@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from xla_core.abi.collectives import device_context
+from xla_core.abi.collectives import Groups, get_all_reduce_token
 from xla_core.abi.job import is_spmd
 from xla_core.abi.operators import record as record_call
 from xla_core.abi.sharding import is_manual
 from xla_core.abi.tensors import materialize
 from xla_distributed.collectives.apart import run_apart
 from xla_distributed.collectives.definition import CollectiveOp
-from xla_distributed.collectives.groups import Groups
 from xla_distributed.errors import ModeError
 from xla_distributed.job import connection, thread_replicas
-
-
-def get_all_reduce_token(device: str | None = None) -> tuple[torch.Tensor, Any]:
-    """The token that orders a device's (None: the current one's) next collective after those before it, and the context that keeps it."""
-    context = device_context(device)
-    if context.all_reduce_token is None:
-        with torch.inference_mode(False):  # it is written to for as long as the process lives, inside and outside of that mode
-            context.all_reduce_token = torch.zeros((), dtype=torch.uint8).to(context.device)
-    return context.all_reduce_token, context
 
 
 def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | None = None) -> Any:
     """Record a collective behind those before it; its results. groups: the last arguments of those that have groups.
 
-    Raises JobError without other replicas, ModeError as the message says.
+    Raises JobError without other replicas, RuntimeError for a tensor that is not on an xla device, ModeError as the message says.
     """
     if groups is not None:
         rest = (*rest, groups.members, groups.sizes)
     tensors = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    for tensor in tensors:
+        if tensor.device.type != "xla":
+            raise RuntimeError(f"{collective.name}: Input tensor is not an XLA tensor: {tensor.type()}")
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
@@ -52,10 +45,7 @@ def _record(collective: CollectiveOp, inputs: Any, tensors: Sequence[torch.Tenso
         _check_in_region(collective.name, tensors)
     else:
         connection.job_client()  # raises if there are no others
-    context = device_context()
-    token = context.all_reduce_token
-    if token is None:
-        token, _ = get_all_reduce_token()
+    token, context = get_all_reduce_token()
     if groups is not None and groups.apart:
         results, after = run_apart(collective, inputs, rest, groups.apart, token)
     else:
@@ -67,9 +57,8 @@ def _record(collective: CollectiveOp, inputs: Any, tensors: Sequence[torch.Tenso
 
 def run_pending() -> None:
     """Run the collectives that are recorded, and what they need: before this process waits for others, who may wait in them."""
-    token = device_context().all_reduce_token
-    if token is not None:
-        materialize([token])
+    token, _ = get_all_reduce_token()
+    materialize([token])
 
 
 def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -80,6 +69,3 @@ def _check_in_region(name: str, tensors: Sequence[torch.Tensor]) -> None:
             f"{name} of a tensor of shape {tuple(whole.shape)}: in SPMD mode there is one replica and the compiler places collectives. "
             "Call it on parts, between enable_manual_sharding and disable_manual_sharding, or leave it out"
         )
-
-
-OFFERED: dict[str, Callable[..., Any]] = {"torch_xla.core.xla_model._get_all_reduce_token": get_all_reduce_token}

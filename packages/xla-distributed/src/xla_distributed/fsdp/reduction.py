@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
+from xla_core.abi.collectives import ReplicaGroups
 from xla_core.abi.job import world_size
-from xla_distributed.collectives.groups import ReplicaGroups
 
 Taker = Callable[[torch.Tensor], None]
 _MIB = 1 << 20

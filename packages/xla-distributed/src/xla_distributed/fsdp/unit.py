@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torch_xla.core.xla_model as xm
-from xla_distributed.collectives.groups import Groups, ReplicaGroups
+from xla_core.abi.collectives import Groups, ReplicaGroups
 from xla_distributed.fsdp.places import hide, show
 from xla_distributed.fsdp.reduction import BucketizedReduceScatter
 from xla_distributed.fsdp.sharding import ParameterSharding

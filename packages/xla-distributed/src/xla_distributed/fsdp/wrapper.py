@@ -13,9 +13,9 @@ from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from xla_core.abi.collectives import Groups, ReplicaGroups, even_groups_of
 from xla_core.abi.job import is_spmd
 from xla_distributed._compat import after_backward, in_backward
-from xla_distributed.collectives.groups import Groups, ReplicaGroups, even_groups_of
 from xla_distributed.errors import ModeError
 from xla_distributed.fsdp.call import Call
 from xla_distributed.fsdp.containers import apply_to_tensors, collect_tensors
@@ -163,7 +163,7 @@ class XlaFullyShardedDataParallel(Delegating):
         sharding = sharding_of(parameter)
         if sharding is None:
             sharding = ParameterSharding(tuple(parameter.shape), group.size, self._shard_on_dim_0)
-            shard_parameter(parameter, sharding, group.place, device)
+            shard_parameter(parameter, sharding, group.position, device)
         elif sharding.members != group.size:
             raise ValueError(
                 f"a parameter of shape {sharding.shape} is tied to one that is sharded among {sharding.members} replicas, "
@@ -282,7 +282,7 @@ class XlaFullyShardedDataParallel(Delegating):
         of buffers before they were converted; world_size, rank: of the sharding group.
         """
         group = self._unit.collectives.group
-        found: dict[str, Any] = {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": group.size, "rank": group.place}
+        found: dict[str, Any] = {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": group.size, "rank": group.position}
         for path, module in self.named_modules(remove_duplicate=False):
             prefix = _plain(f"{path}." if path else "")
             if isinstance(module, XlaFullyShardedDataParallel):
@@ -321,7 +321,7 @@ def _check_dtypes(**dtypes: torch.dtype | None) -> None:
 
 
 def _check_place(group: Groups, rank: int | None, size: int | None) -> None:
-    for name, given, found in (("sharding_rank", rank, group.place), ("sharding_world_size", size, group.size)):
+    for name, given, found in (("sharding_rank", rank, group.position), ("sharding_world_size", size, group.size)):
         if given is not None and given != found:
             raise ValueError(f"{name} is {given}; by sharding_groups this replica has {found}")
 

@@ -61,6 +61,11 @@ def is_one_of_several() -> bool:
     return (WORLD_SIZE.get() or 1) > 1
 
 
+def is_in_job() -> bool:
+    """True if this process belongs to a job, set or named by the environment."""
+    return _explicit is not None or is_one_of_several()
+
+
 def current(timeout: float) -> Job | None:
     """The job of this process; None if it is on its own. Finds the others by a rendezvous if the environment names one.
 

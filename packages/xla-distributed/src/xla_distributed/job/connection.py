@@ -16,7 +16,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from xla_core.abi.events import explain_failures
 from xla_core.abi.job import Topology, is_spmd, set_topology
-from xla_core.abi.process import before_start, client, device_kind, started
+from xla_core.abi.process import client, device_kind, started
 from xla_core.abi.settings import CPU_NUM_DEVICES, XLA_FLAGS
 from xla_distributed import settings
 from xla_distributed._compat import join_runtime
@@ -56,7 +56,7 @@ def job_client() -> JobClient:
     return _State.job_client
 
 
-def _connect() -> None:
+def connect() -> None:
     """Join the job that this process belongs to, if there is one and it has not joined yet. Raises JobError."""
     with _lock:
         if _State.job_client is not None:
@@ -80,9 +80,6 @@ def _connect() -> None:
         flight_recorder.start(joined, timeout, confirming)
         explain_failures(_explanation)
         atexit.register(leave)
-
-
-before_start(_connect)
 
 
 def join_by_store(store: Store, rank: int, size: int) -> None:

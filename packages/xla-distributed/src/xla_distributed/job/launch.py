@@ -254,16 +254,9 @@ def _end_with_parent() -> None:
 def launch(fn: Target, args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False) -> None:
     """Run `fn(index, *args)` as each replica: in this process, with its local rank, if it is one of a job's already; else as `spawn` does.
 
-    debug_single_process: call it once, in this process. Raises NotImplementedError in SPMD mode.
+    debug_single_process: call it once, in this process.
     """
-    if is_spmd():
-        raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
     if _is_replica():
         fn(LOCAL_RANK.get() or 0, *args)
         return
     spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.launch": launch,
-}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from xla_core.abi.collectives import groups_of
 from xla_core.abi.job import ordinal, world_size
-from xla_distributed.collectives.groups import groups_of
 from xla_distributed.job import connection
 from xla_distributed.process_groups import meshes
 from xla_distributed.process_groups.process_group import ProcessGroupXla

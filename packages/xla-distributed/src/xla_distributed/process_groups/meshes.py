@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from xla_distributed.collectives.groups import Members
+from xla_core.abi.collectives import Members
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
-from xla_distributed.collectives.groups import ReplicaGroups
+from xla_core.abi.collectives import ReplicaGroups
 
 Tensors = Sequence[torch.Tensor]
 

@@ -17,13 +17,9 @@ from xla_serialization.torch_formats.torch_save import write_torch
 from xla_serialization.torch_formats.whole_tensors import whole_tensors
 
 
-def save(
-    data: Any, file_or_path: str | os.PathLike[str] | IO[bytes], master_only: bool = True, global_master: bool = False, sync: bool = False
-) -> None:
-    """`torch.save` of the nesting with CPU tensors in place of the XLA tensors, to a path or a file object.
+def save(data: Any, file_or_path: str | os.PathLike[str] | IO[bytes], master_only: bool, global_master: bool, sync: bool) -> None:
+    """As `xm.save` says, among replicas and processes; a path is replaced when all is written.
 
-    master_only: each host's master writes (global_master: the job's only); other replicas compute the tensors and write nothing. Otherwise
-    every replica writes, each to its own target. A path is replaced when all is written. sync: then wait for all replicas; all must call.
     Processes of one SPMD program must all call: whole tensors come from all of them a part at a time, and wait in an unnamed file beside
     the path, or in the system's folder for temporary files.
     """

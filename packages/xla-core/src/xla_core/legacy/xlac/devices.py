@@ -87,7 +87,7 @@ def _init_computation_client() -> None:
 
 def _init_xla_lazy_backend() -> None:
     """Load the plugins of this project. Recording needs nothing else, and no device is started."""
-    plugins.implementations()
+    plugins.load()
 
 
 _xla_get_all_runtime_devices = _xla_get_all_devices  # real names

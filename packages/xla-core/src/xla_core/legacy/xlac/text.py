@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from xla_core.api import devices
-from xla_core.api.lookup import attribute
-from xla_core.base.errors import MissingPackageError
+from xla_core.api import devices, plugins
 from xla_core.engine.graph.entries import NamedLine, operation_at
 from xla_core.engine.graph.node_text import element_type, node_text, numbers_of, shape_text
 from xla_core.engine.graph.pending_graph import waits
@@ -116,10 +114,8 @@ def _sharding(tensor: XLATensor) -> str:
     asked = requested_sharding(tensor._storage)
     if asked is None:
         return "None"
-    try:
-        return str(attribute("torch_xla._XLAC", "_get_xla_sharding_spec")(tensor))
-    except MissingPackageError:
-        return sharding_text(asked.named)
+    backend = plugins.sharding()
+    return sharding_text(asked.named) if backend is None else backend.get_xla_sharding_spec(tensor)
 
 
 def _handle(tensor: XLATensor) -> int:

@@ -1,7 +1,6 @@
-"""The collectives, one a file: the function for users, the operation with its shapes and its lowering, and the same among threads.
+"""The collectives, one a file: the operation with its shapes and its lowering, the same among threads, and the function that records it.
 
-`OFFERED` of a file says under which of the user's names its functions are found. The rows of these names are in the core's table
-(`api/single_replica.py`).
+A collective that the core does not know is a function of its file's `OFFERED`, by its name in `torch_xla.core.xla_model`.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any
 
 
 def offered() -> dict[str, Callable[..., Any]]:
-    """User's name in full → function, of all files here."""
+    """Name in `xla_model` → function, of all files here that offer one."""
     functions: dict[str, Callable[..., Any]] = {}
     for module in pkgutil.iter_modules(__path__):
-        functions |= importlib.import_module(f"{__name__}.{module.name}").OFFERED
+        functions |= getattr(importlib.import_module(f"{__name__}.{module.name}"), "OFFERED", {})
     return functions

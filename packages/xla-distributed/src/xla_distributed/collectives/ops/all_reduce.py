@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import torch
 
-from xla_core.abi.collectives import ReduceOp, parse_reduce_op
+from xla_core.abi.collectives import Groups, ReduceOp
 from xla_core.abi.operators import Context
-from xla_distributed.collectives.arguments import check_on_device, write
 from xla_distributed.collectives.definition import GROUPS, Tensors, define, shapes_of_inputs
-from xla_distributed.collectives.groups import ReplicaGroups, groups_of
 from xla_distributed.collectives.lowering import Ints, elementwise, index_groups, join, split_as, together
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.reductions import reduced, reduced_among_threads, scaled
@@ -59,28 +57,7 @@ ALL_REDUCE = define(
 )
 
 
-def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: ReplicaGroups = None, pin_layout: bool = True) -> Any:
-    """Reduce tensors over the replicas of a group: a new tensor for a tensor; a list or tuple is updated in place and returned.
-
-    reduce_type: sum, mul, and, or, xor, min or max. scale: what results are multiplied by. groups: lists of ordinals that name each replica
-    once; None: one group of all. pin_layout: has no effect. All replicas must call it, and all collectives in one order.
-    Raises ValueError for an unknown reduction or bad groups, TypeError for a dtype that does not have the reduction.
-    """
-    single = isinstance(inputs, torch.Tensor)
-    tensors = [inputs] if single else list(inputs)
-    check_on_device("all_reduce", tensors)
-    op = parse_reduce_op(reduce_type)
-    op.check_dtypes(tensors)
-    found = groups_of(groups)
-    if not tensors:
-        return inputs
-    results = record(ALL_REDUCE, tensors, op.value, float(scale), groups=found)
-    if single:
-        return results[0]
-    write(tensors, results)
-    return inputs
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.xla_model.all_reduce": all_reduce,
-}
+def all_reduce(op: ReduceOp, tensors: Tensors, scale: float, groups: Groups) -> Tensors:
+    """The reduction of each tensor over the members of a group, times `scale`."""
+    results: Tensors = record(ALL_REDUCE, tensors, op.value, scale, groups=groups)
+    return results

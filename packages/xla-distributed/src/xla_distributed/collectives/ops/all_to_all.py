@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 from jax import lax
 
+from xla_core.abi.collectives import Groups
 from xla_core.abi.operators import REPLICA_AXIS, Context
-from xla_distributed.collectives.arguments import check_on_device, dimension
 from xla_distributed.collectives.definition import GROUPS, define, resized
-from xla_distributed.collectives.groups import ReplicaGroups, even_groups_of
 from xla_distributed.collectives.lowering import Ints, flatten, in_order, index_groups
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.threads import gathered
@@ -53,30 +51,7 @@ ALL_TO_ALL = define(
 )
 
 
-def all_to_all(
-    value: torch.Tensor,
-    split_dimension: int,
-    concat_dimension: int,
-    split_count: int,
-    groups: ReplicaGroups = None,
-    pin_layout: bool = True,
-) -> torch.Tensor:
-    """Send part j of a tensor to replica j of the group, and concatenate what arrives, in the order of the senders.
-
-    split_dimension: is cut into parts; concat_dimension: grows. split_count: the size of the group. groups: as of `all_gather`.
-    Raises ValueError for another split_count and for a dimension that it does not divide.
-    """
-    check_on_device("all_to_all", [value])
-    found = even_groups_of(groups, "all_to_all")
-    if split_count != found.size:
-        raise ValueError(f"all_to_all: split_count is {split_count}, must be the group's size, {found.size}")
-    split, concat = dimension(value, split_dimension), dimension(value, concat_dimension)
-    if value.size(split) % split_count:
-        raise ValueError(f"all_to_all: dimension {split} of {tuple(value.shape)} is not divisible by {split_count} members")
-    result: torch.Tensor = record(ALL_TO_ALL, value, split, concat, split_count, groups=found)
+def all_to_all(tensor: torch.Tensor, split_dim: int, concat_dim: int, groups: Groups) -> torch.Tensor:
+    """Part j of a tensor goes to member j of the group, who concatenates what arrives, in the order of the senders."""
+    result: torch.Tensor = record(ALL_TO_ALL, tensor, split_dim, concat_dim, groups.size, groups=groups)
     return result
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.xla_model.all_to_all": all_to_all,
-}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import torch
 from jax import lax
 
+from xla_core.abi.collectives import Groups, ReplicaGroups, groups_of
 from xla_core.abi.job import world_size
 from xla_core.abi.operators import REPLICA_AXIS, Context
-from xla_distributed.collectives.arguments import check_on_device, write
 from xla_distributed.collectives.definition import GROUPS, Tensors, define, shapes_of_inputs
-from xla_distributed.collectives.groups import ReplicaGroups, groups_of
 from xla_distributed.collectives.lowering import (
     Ints,
     elementwise,
@@ -29,9 +28,9 @@ from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.threads import gathered
 
 
-def _lower(context: Context, inputs: list[jax.Array], token: jax.Array, place: int, members: Ints, sizes: Ints) -> list[jax.Array]:
+def _lower(context: Context, inputs: list[jax.Array], token: jax.Array, position: int, members: Ints, sizes: Ints) -> list[jax.Array]:
     groups = index_groups(members, sizes)
-    is_root = place_in_group(groups) == place
+    is_root = place_in_group(groups) == position
 
     def step(tensors: Sequence[jax.Array], token: jax.Array) -> Any:
         flat = join(tensors)
@@ -58,35 +57,21 @@ def _among_threads(name: str, inputs: Tensors, root: int, members: Any, sizes: A
 
 BROADCAST = define(
     "broadcast",
-    f"(Tensor[] inputs, Tensor token, int place, {GROUPS}) -> (Tensor[], Tensor)",
+    f"(Tensor[] inputs, Tensor token, int position, {GROUPS}) -> (Tensor[], Tensor)",
     shapes_of_inputs,
     _lower,
     _among_threads,
 )
 
 
-def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: ReplicaGroups = None, pin_layout: bool = True) -> None:
-    """Give tensors the values that they have on replica `root_ordinal`, in place. groups: as of `all_reduce`, each with the root.
-
-    Raises ValueError for a group without it.
-    """
-    check_on_device("collective_broadcast", tensors)
-    found = groups_of(groups)
-    without = [list(group) for group in groups or [range(world_size())] if root_ordinal not in group]
-    if without:
-        raise ValueError(f"collective_broadcast: root_ordinal {root_ordinal} is not in the groups {without}")
-    members = found.apart or found.members
-    broadcast_from(members.index(root_ordinal) if members else root_ordinal, tensors, groups)
+def broadcast(tensors: Tensors, position: int, groups: Groups) -> Tensors:
+    """The tensors of the member at this position of the group."""
+    results: Tensors = record(BROADCAST, tensors, position, groups=groups)
+    return results
 
 
-def broadcast_from(place: int, tensors: Sequence[torch.Tensor], groups: ReplicaGroups) -> None:
-    """All tensors take, in place, the values of the replica at a place of their group."""
-    if not tensors or world_size() == 1:
-        return
-    found = groups_of(groups)
-    write(tensors, record(BROADCAST, list(tensors), place, groups=found))
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.xla_model.collective_broadcast": collective_broadcast,
-}
+def broadcast_from(position: int, tensors: Tensors, groups: ReplicaGroups) -> None:
+    """All tensors take, in place, the values of the member at this position of their group."""
+    if tensors and world_size() > 1:
+        with torch.no_grad():
+            torch._foreach_copy_(list(tensors), list(broadcast(list(tensors), position, groups_of(groups))))

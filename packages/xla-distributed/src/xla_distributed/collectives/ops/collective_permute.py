@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import torch
 from jax import lax
 
-from xla_core.abi.job import world_size
 from xla_core.abi.operators import REPLICA_AXIS, Context
-from xla_distributed.collectives.arguments import check_on_device
 from xla_distributed.collectives.definition import define, shape_of_input
 from xla_distributed.collectives.lowering import Ints, flatten, in_order
 from xla_distributed.collectives.recording import record
@@ -42,21 +39,7 @@ COLLECTIVE_PERMUTE = define(
 )
 
 
-def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Send a tensor from the source of each pair of ordinals to its target: same shape and dtype; zeros for whom nothing arrives.
-
-    Raises ValueError for an ordinal that is out of range, or twice a source or twice a target.
-    """
-    check_on_device("collective_permute", [value])
-    routes = [(int(source), int(target)) for source, target in pairs]
-    count = world_size()
-    for side in zip(*routes, strict=True):
-        if len(set(side)) != len(side) or any(not 0 <= ordinal < count for ordinal in side):
-            raise ValueError(f"collective_permute: pairs name each source and target once, from 0 to {count - 1}, got {routes}")
-    result: torch.Tensor = record(COLLECTIVE_PERMUTE, value, [ordinal for route in routes for ordinal in route])
+def permute(tensor: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """The tensor of the replica that is the source of this one in `pairs` (source, target); zeros where there is none."""
+    result: torch.Tensor = record(COLLECTIVE_PERMUTE, tensor, [ordinal for pair in pairs for ordinal in pair])
     return result
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.xla_model.collective_permute": collective_permute,
-}

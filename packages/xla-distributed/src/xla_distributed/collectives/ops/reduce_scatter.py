@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from xla_core.abi.collectives import ReduceOp, check_output, parse_reduce_op, tensor_list
+from xla_core.abi.collectives import Groups, ReduceOp
 from xla_core.abi.operators import REPLICA_AXIS, Context
-from xla_distributed.collectives.arguments import check_on_device, dimension, returned
 from xla_distributed.collectives.definition import GROUPS, Results, Tensors, define, resized
-from xla_distributed.collectives.groups import ReplicaGroups, even_groups_of
 from xla_distributed.collectives.lowering import IndexGroups, Ints, flatten, in_order, index_groups, place_in_group, together
 from xla_distributed.collectives.recording import record
 from xla_distributed.collectives.reductions import reduced, reduced_among_threads, scaled
@@ -92,46 +90,7 @@ REDUCE_SCATTER = define(
 )
 
 
-def reduce_scatter(
-    reduce_type: str,
-    input: Any,
-    scale: float,
-    scatter_dim: int,
-    shard_count: int,
-    groups: ReplicaGroups = None,
-    output: Any = None,
-    pin_layout: bool = True,
-    channel_id: int | None = None,
-    use_global_device_ids: bool | None = None,
-) -> Any:
-    """Reduce tensors over a group and keep this replica's shard of the result along `scatter_dim`, which shrinks by `shard_count`.
-
-    reduce_type, scale: as of `all_reduce`. input, groups, output: as of `all_gather`. shard_count: the size of the group.
-    Raises ValueError for another shard_count and for a dimension that it does not divide; else as `all_reduce` and `all_gather`.
-    """
-    tensors = tensor_list("reduce_scatter", input, pin_layout)
-    check_output("reduce_scatter", input, output)
-    check_on_device("reduce_scatter", tensors)
-    op = parse_reduce_op(reduce_type)
-    op.check_dtypes(tensors)
-    found = even_groups_of(groups, "reduce_scatter")
-    if shard_count != found.size:
-        raise ValueError(f"reduce_scatter: shard_count is {shard_count}, must be the group's size, {found.size}")
-    if not tensors:
-        return returned(input, [], output)
-    dims = [dimension(tensor, scatter_dim) for tensor in tensors]
-    for tensor, dim in zip(tensors, dims, strict=True):
-        if tensor.size(dim) % shard_count:
-            raise ValueError(f"reduce_scatter: dimension {dim} of {tuple(tensor.shape)} is not divisible by {shard_count} members")
-    if len(set(dims)) == 1:
-        rest = (op.value, float(scale), dims[0], shard_count)
-        results = record(REDUCE_SCATTER, tensors, *rest, groups=found)
-    else:
-        # A negative scatter_dim of tensors with different ranks.
-        results = [reduce_scatter(reduce_type, tensor, scale, scatter_dim, shard_count, groups) for tensor in tensors]
-    return returned(input, results, output)
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.xla_model.reduce_scatter": reduce_scatter,
-}
+def reduce_scatter(op: ReduceOp, tensors: Tensors, scale: float, dim: int, groups: Groups) -> Tensors:
+    """The reduction of each tensor over a group, times `scale`, of which member k keeps part k along `dim`."""
+    results: Tensors = record(REDUCE_SCATTER, tensors, op.value, scale, dim, groups.size, groups=groups)
+    return results

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-import torch_xla.core.xla_model as xm
-from xla_core.abi.collectives import ReduceOp, parse_reduce_op
-from xla_core.abi.job import ordinal, world_size
-from xla_distributed.collectives.groups import ReplicaGroups
+from xla_core.api import collectives
+from xla_core.api.collectives import is_alone
+from xla_core.api.job import global_ordinal, world_size
+from xla_core.api.reductions import ReduceOp, parse_reduce_op
+from xla_core.api.replica_groups import ReplicaGroups
+from xla_core.api.user_modules import xm
 
 # Reductions whose gradient depends on input and result.
 _WITH_GRADIENT_OF_RESULT = (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.MUL)
@@ -25,7 +26,7 @@ class AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, reduce_type: str, value: torch.Tensor, scale: float, groups: ReplicaGroups) -> torch.Tensor:
         """As `all_reduce`."""
-        result: torch.Tensor = xm.all_reduce(reduce_type, value, scale=scale, groups=groups)
+        result: torch.Tensor = xm(collectives.all_reduce)(reduce_type, value, scale=scale, groups=groups)
         ctx.op, ctx.scale = parse_reduce_op(reduce_type), scale
         if ctx.op in _WITH_GRADIENT_OF_RESULT:
             ctx.save_for_backward(value, result)
@@ -53,13 +54,13 @@ class AllGather(torch.autograd.Function):
     def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
         """As `all_gather`."""
         ctx.dim, ctx.size = dim, value.shape[dim]
-        result: torch.Tensor = xm.all_gather(value, dim=dim)
+        result: torch.Tensor = xm(collectives.all_gather)(value, dim=dim)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """As the class says."""
-        return gradients[0].narrow(ctx.dim, ordinal() * ctx.size, ctx.size), None
+        return gradients[0].narrow(ctx.dim, global_ordinal() * ctx.size, ctx.size), None
 
 
 class AllGatherSummed(torch.autograd.Function):
@@ -69,14 +70,14 @@ class AllGatherSummed(torch.autograd.Function):
     def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
         """As `all_gather`."""
         ctx.dim = dim
-        result: torch.Tensor = xm.all_gather(value, dim=dim)
+        result: torch.Tensor = xm(collectives.all_gather)(value, dim=dim)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """As the class says."""
         count = world_size()
-        return xm.reduce_scatter("sum", gradients[0], 1.0, ctx.dim, count), None
+        return xm(collectives.reduce_scatter)("sum", gradients[0], 1.0, ctx.dim, count), None
 
 
 class AllReduceSumLayer(torch.autograd.Function):
@@ -85,18 +86,21 @@ class AllReduceSumLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
         """The sum of the values."""
-        result: torch.Tensor = xm.all_reduce("sum", value)
+        result: torch.Tensor = xm(collectives.all_reduce)("sum", value)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         """The sum of the gradients."""
-        result: torch.Tensor = xm.all_reduce("sum", gradients[0])
+        result: torch.Tensor = xm(collectives.all_reduce)("sum", gradients[0])
         return result
 
 
 def all_reduce(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups: ReplicaGroups = None) -> torch.Tensor:
     """The reduction of a tensor over replicas, with the gradient of `AllReduce`."""
+    if is_alone(between_devices=True):
+        alone: torch.Tensor = xm(collectives.all_reduce)(reduce_type, value, scale=scale, groups=groups)
+        return alone
     result: torch.Tensor = AllReduce.apply(reduce_type, value, scale, groups)  # type: ignore[no-untyped-call]
     return result
 
@@ -107,14 +111,24 @@ def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     That is the gradient of a loss of which each replica computes the same from the whole. Where the losses of replicas differ and their
     sum is meant, what the others have of this replica's part is missing: `all_gather_summed` has it.
     """
+    if is_alone(between_devices=True):
+        return _copy(value, dim)
     result: torch.Tensor = AllGather.apply(value, dim)  # type: ignore[no-untyped-call]
     return result
 
 
 def all_gather_summed(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """As `all_gather`, with the gradient of the sum of all replicas' losses: a reduce-scatter of the gradients."""
+    if is_alone():
+        return _copy(value, dim)
     result: torch.Tensor = AllGatherSummed.apply(value, dim)  # type: ignore[no-untyped-call]
     return result
+
+
+def _copy(value: torch.Tensor, dim: int) -> torch.Tensor:
+    """What one replica gathers, by operations that torch's transforms know. Raises what torch raises for a dimension that is not there."""
+    value.size(dim)
+    return value.clone()
 
 
 def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Tensor:
@@ -129,7 +143,7 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
         raise ValueError(f"distributed_mm: split is {split}, which does not divide the {w.shape[1]} columns of w")
     width = w.shape[1] // split
     parts = [
-        all_gather_summed(w[:, place * width : (place + 1) * width]) @ x[place * width : (place + 1) * width] for place in range(split)
+        all_gather_summed(w[:, index * width : (index + 1) * width]) @ x[index * width : (index + 1) * width] for index in range(split)
     ]
     return torch.stack(parts).sum(0) if split > 1 else parts[0]
 
@@ -178,15 +192,3 @@ class SyncBatchNorm(torch.nn.Module):
 def _summed(value: torch.Tensor) -> torch.Tensor:
     result: torch.Tensor = AllReduceSumLayer.apply(value)  # type: ignore[no-untyped-call]
     return result
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.functions.AllGather": AllGather,
-    "torch_xla.core.functions.AllReduce": AllReduce,
-    "torch_xla.core.functions.AllReduceSumLayer": AllReduceSumLayer,
-    "torch_xla.core.functions.SyncBatchNorm": SyncBatchNorm,
-    "torch_xla.core.functions.all_gather": all_gather,
-    "torch_xla.core.functions.all_gather_summed": all_gather_summed,
-    "torch_xla.core.functions.all_reduce": all_reduce,
-    "torch_xla.core.functions.distributed_mm": distributed_mm,
-}

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-import torch_xla.core.xla_model as xm
-from xla_distributed.collectives.groups import ReplicaGroups
+from xla_core.api.collectives import all_gather, all_reduce, reduce_scatter
+from xla_core.api.replica_groups import ReplicaGroups
+from xla_core.api.user_modules import xm
+from xla_core.base.budgets import budget
 
 _MIB = 1 << 20
 
@@ -18,22 +20,22 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def buckets(sizes: list[int], cap: int) -> list[list[int]]:
-    """Places of tensors of these sizes, in buckets of at most `cap` bytes, but for the rule below.
+    """Indices of tensors of these sizes, in buckets of at most `cap` bytes, but for the rule below.
 
     A tensor larger than a bucket joins a bucket that is less than half full if both stay below two caps, and closes it.
     """
     closed: list[list[int]] = []
     opened: list[int] = []
     total = 0
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         if size > cap and total < cap / 2 and total + size <= 2 * cap:
-            closed.append([*opened, place])
+            closed.append([*opened, index])
             opened, total = [], 0
             continue
         if opened and total + size > cap:
             closed.append(opened)
             opened, total = [], 0
-        opened.append(place)
+        opened.append(index)
         total += size
     return [*closed, opened] if opened else closed
 
@@ -70,16 +72,17 @@ class CoalescingBuckets:
     def __call__(self) -> list[Any]:
         """Results in the order of the inputs."""
         results: list[Any] = []
-        for places in buckets([_size(tensor) for tensor in self._inputs], self._cap):
-            inputs = [self._inputs[place] for place in places]
-            outputs = None if self._outputs is None else [self._outputs[place] for place in places]
-            if len(places) == 1:
+        for bucket in buckets([_size(tensor) for tensor in self._inputs], self._cap):
+            inputs = [self._inputs[index] for index in bucket]
+            outputs = None if self._outputs is None else [self._outputs[index] for index in bucket]
+            if len(bucket) == 1:
                 results.append(self._func(inputs[0], None if outputs is None else outputs[0]))
             else:
                 results.extend(self._func(inputs, outputs))
         return results
 
 
+@budget()
 def all_gather_bucketized(
     input_list: list[torch.Tensor],
     dim: int = 0,
@@ -96,11 +99,12 @@ def all_gather_bucketized(
         raise RuntimeError("all_gather_bucketized needs pin_layout=False")
 
     def gather(tensors: Any, outputs: Any) -> Any:
-        return xm.all_gather(tensors, dim=dim, groups=groups, output=outputs, pin_layout=False)
+        return xm(all_gather)(tensors, dim=dim, groups=groups, output=outputs, pin_layout=False)
 
     return CoalescingBuckets(gather, input_list, output, bucket_cap_mb)()
 
 
+@budget()
 def reduce_scatter_bucketized(
     reduce_type: str,
     input_list: list[torch.Tensor],
@@ -120,7 +124,7 @@ def reduce_scatter_bucketized(
         raise RuntimeError("reduce_scatter_bucketized needs pin_layout=False")
 
     def scatter(tensors: Any, outputs: Any) -> Any:
-        return xm.reduce_scatter(reduce_type, tensors, scale, scatter_dim, shard_count, groups, outputs, pin_layout=False)
+        return xm(reduce_scatter)(reduce_type, tensors, scale, scatter_dim, shard_count, groups, outputs, pin_layout=False)
 
     return CoalescingBuckets(scatter, input_list, output, bucket_cap_mb)()
 
@@ -140,17 +144,10 @@ def gradient_buckets(gradients: Iterable[torch.Tensor], cap: int) -> Iterator[li
         yield opened
 
 
+@budget()
 def all_reduce_bucketized_gradients(
     gradients: Iterable[torch.Tensor], scale: float, groups: ReplicaGroups, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:
     """Sum gradients over replicas in place, in buckets of up to `bucket_cap_mb` MiB, 0: one by one. scale, groups: as of `all_reduce`."""
     for bucket in gradient_buckets(gradients, bucket_cap_mb * _MIB):
-        xm.all_reduce("sum", bucket, scale=scale, groups=groups, pin_layout=pin_layout)
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    "torch_xla.core.xla_model.CoalescingBuckets": CoalescingBuckets,
-    "torch_xla.core.xla_model.all_gather_bucketized": all_gather_bucketized,
-    "torch_xla.core.xla_model.all_reduce_bucketized_gradients": all_reduce_bucketized_gradients,
-    "torch_xla.core.xla_model.reduce_scatter_bucketized": reduce_scatter_bucketized,
-}
+        xm(all_reduce)("sum", bucket, scale=scale, groups=groups, pin_layout=pin_layout)

@@ -5,15 +5,15 @@ A token stands for the order of collectives. The device keeps that order by itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-import torch_xla.core.xla_model as xm
-from xla_core.abi.collectives import device_context
-from xla_core.abi.job import world_size
-from xla_distributed.collectives.recording import get_all_reduce_token
+from xla_core.api import collectives
+from xla_core.api.collectives import get_all_reduce_token
+from xla_core.api.job import world_size
+from xla_core.api.step_closures import device_context
+from xla_core.api.user_modules import xm
 
 Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
@@ -42,13 +42,13 @@ def _check_count(name: str, shard_count: int, groups: Groups) -> None:
 
 def _xla_all_reduce(reduce_type: str, input: Tensor, scale: float, replica_groups: Groups, pin_layout: bool) -> Tensor:
     """`xm.all_reduce` of a tensor."""
-    result: Tensor = xm.all_reduce(reduce_type, input, scale, replica_groups, pin_layout)
+    result: Tensor = xm(collectives.all_reduce)(reduce_type, input, scale, replica_groups, pin_layout)
     return result
 
 
 def _xla_all_reduce_inplace(reduce_type: str, tensors: Tensors, scale: float, replica_groups: Groups, pin_layout: bool) -> None:
     """`xm.all_reduce` of a list, in place."""
-    xm.all_reduce(reduce_type, list(tensors), scale, replica_groups, pin_layout)
+    xm(collectives.all_reduce)(reduce_type, list(tensors), scale, replica_groups, pin_layout)
 
 
 def _xla_all_to_all(
@@ -61,28 +61,28 @@ def _xla_all_to_all(
     pin_layout: bool,
 ) -> tuple[Tensor, Tensor]:
     """The result of `xm.all_to_all`, and a token."""
-    return xm.all_to_all(input, split_dimension, concat_dimension, split_count, replica_groups, pin_layout), _next(input)
+    return xm(collectives.all_to_all)(input, split_dimension, concat_dimension, split_count, replica_groups, pin_layout), _next(input)
 
 
 def _xla_collective_permute(input: Tensor, token: Tensor, source_target_pairs: Groups) -> tuple[Tensor, Tensor]:
     """The result of `xm.collective_permute`, and a token."""
-    return xm.collective_permute(input, source_target_pairs), _next(input)
+    return xm(collectives.collective_permute)(input, source_target_pairs), _next(input)
 
 
 def _xla_send(input: Tensor, token: Tensor, channel_id: int) -> tuple[Tensor, Tensor]:
     """Raises NotImplementedError, as `xm.send`."""
-    return xm.send(input, channel_id), _next(input)
+    return xm(collectives.send)(input, channel_id), _next(input)
 
 
 def _xla_recv(output: Tensor, token: Tensor, channel_id: int) -> tuple[Tensor, Tensor]:
     """Raises NotImplementedError, as `xm.recv`."""
-    return xm.recv(output, channel_id), _next(output)
+    return xm(collectives.recv)(output, channel_id), _next(output)
 
 
 def _xla_all_gather(input: Tensor, dim: int, shard_count: int, replica_groups: Groups, pin_layout: bool) -> Tensor:
     """`xm.all_gather` of a tensor. Raises ValueError for another shard_count than the size of the group."""
     _check_count("_xla_all_gather", shard_count, replica_groups)
-    result: Tensor = xm.all_gather(input, dim, replica_groups, pin_layout=pin_layout)
+    result: Tensor = xm(collectives.all_gather)(input, dim, replica_groups, pin_layout=pin_layout)
     return result
 
 
@@ -91,7 +91,7 @@ def _xla_all_gather_out(
 ) -> Tensor:
     """`xm.all_gather` into `output`; a token. Raises as `_xla_all_gather`."""
     _check_count("_xla_all_gather_out", shard_count, replica_groups)
-    xm.all_gather(input, dim, replica_groups, output, pin_layout)
+    xm(collectives.all_gather)(input, dim, replica_groups, output, pin_layout)
     return _next(output)
 
 
@@ -100,7 +100,7 @@ def _xla_all_gather_coalesced(
 ) -> list[Tensor]:
     """The results of `xm.all_gather` of a list, and behind them a token. Raises as `_xla_all_gather`."""
     _check_count("_xla_all_gather_coalesced", shard_count, replica_groups)
-    return [*xm.all_gather(list(inputs), dim, replica_groups, pin_layout=False), _next(token)]
+    return [*xm(collectives.all_gather)(list(inputs), dim, replica_groups, pin_layout=False), _next(token)]
 
 
 def _xla_all_gather_coalesced_out(
@@ -108,7 +108,7 @@ def _xla_all_gather_coalesced_out(
 ) -> Tensor:
     """`xm.all_gather` of a list into `outputs`; a token. Raises as `_xla_all_gather`."""
     _check_count("_xla_all_gather_coalesced_out", shard_count, replica_groups)
-    xm.all_gather(list(inputs), dim, replica_groups, list(outputs), False)
+    xm(collectives.all_gather)(list(inputs), dim, replica_groups, list(outputs), False)
     return _next(token)
 
 
@@ -123,7 +123,9 @@ def _xla_reduce_scatter(
     pin_layout: bool,
 ) -> tuple[Tensor, Tensor]:
     """The result of `xm.reduce_scatter`, and a token."""
-    return xm.reduce_scatter(reduce_type, input, scale, scatter_dim, shard_count, replica_groups, None, pin_layout), _next(input)
+    return xm(collectives.reduce_scatter)(reduce_type, input, scale, scatter_dim, shard_count, replica_groups, None, pin_layout), _next(
+        input
+    )
 
 
 def _xla_reduce_scatter_out(
@@ -138,7 +140,7 @@ def _xla_reduce_scatter_out(
     pin_layout: bool,
 ) -> Tensor:
     """`xm.reduce_scatter` into `output`; a token."""
-    xm.reduce_scatter(reduce_type, input, scale, scatter_dim, shard_count, replica_groups, output, pin_layout)
+    xm(collectives.reduce_scatter)(reduce_type, input, scale, scatter_dim, shard_count, replica_groups, output, pin_layout)
     return _next(output)
 
 
@@ -153,7 +155,10 @@ def _xla_reduce_scatter_coalesced(
     pin_layout: bool,
 ) -> list[Tensor]:
     """The results of `xm.reduce_scatter` of a list, and behind them a token."""
-    return [*xm.reduce_scatter(reduce_type, list(inputs), scale, scatter_dim, shard_count, replica_groups, None, False), _next(token)]
+    return [
+        *xm(collectives.reduce_scatter)(reduce_type, list(inputs), scale, scatter_dim, shard_count, replica_groups, None, False),
+        _next(token),
+    ]
 
 
 def _xla_reduce_scatter_coalesced_out(
@@ -168,28 +173,5 @@ def _xla_reduce_scatter_coalesced_out(
     pin_layout: bool,
 ) -> Tensor:
     """`xm.reduce_scatter` of a list into `outputs`; a token."""
-    xm.reduce_scatter(reduce_type, list(inputs), scale, scatter_dim, shard_count, replica_groups, list(outputs), False)
+    xm(collectives.reduce_scatter)(reduce_type, list(inputs), scale, scatter_dim, shard_count, replica_groups, list(outputs), False)
     return _next(token)
-
-
-OFFERED: dict[str, Callable[..., Any]] = {
-    f"torch_xla._XLAC.{function.__name__}": function
-    for function in (
-        _get_all_reduce_token,
-        _set_all_reduce_token,
-        _xla_all_gather,
-        _xla_all_gather_coalesced,
-        _xla_all_gather_coalesced_out,
-        _xla_all_gather_out,
-        _xla_all_reduce,
-        _xla_all_reduce_inplace,
-        _xla_all_to_all,
-        _xla_collective_permute,
-        _xla_recv,
-        _xla_reduce_scatter,
-        _xla_reduce_scatter_coalesced,
-        _xla_reduce_scatter_coalesced_out,
-        _xla_reduce_scatter_out,
-        _xla_send,
-    )
-}
