@@ -40,9 +40,9 @@ def gradient_accumulation(
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or len(after) != len(carried):
                 raise ValueError(f"the step of gradient_accumulation returns a scalar loss and {len(carried)} carried tensors")
             loss = loss.reshape(()) / turns
-            found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
-        used.update(place for place, grad in enumerate(found) if grad is not None)
-        added = [total if grad is None else total + grad for total, grad in zip(grads, found, strict=True)]
+            new_grads = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
+        used.update(index for index, grad in enumerate(new_grads) if grad is not None)
+        added = [total if grad is None else total + grad for total, grad in zip(grads, new_grads, strict=True)]
         return (added, [tensor.detach() for tensor in after]), loss.detach()
 
     used: set[int] = set()
@@ -51,5 +51,5 @@ def gradient_accumulation(
         (grads, carried), losses = scan(part, start, slices)
         loss = losses.sum(0)
     if used:
-        torch.autograd.backward([params[place] for place in sorted(used)], [grads[place] for place in sorted(used)])
+        torch.autograd.backward([params[index] for index in sorted(used)], [grads[index] for index in sorted(used)])
     return (loss, *carried) if carried else loss

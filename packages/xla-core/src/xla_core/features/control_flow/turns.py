@@ -1,4 +1,4 @@
-"""One turn of a scan and its gradient as two functions, for loops that users write themselves."""
+"""One turn of a scan and its gradient as two functions, for loops that users write."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def value_and_grad_partitioned(
         )
     count = len(parts.outs)
 
-    def run(name: str, body: Body, given: Sequence[Any], outs: Sequence[Any]) -> list[torch.Tensor]:
+    def run(name: str, body: Body, inputs: Sequence[Any], outs: Sequence[Any]) -> list[torch.Tensor]:
         with torch.no_grad():
-            return record(recorder, name, _lower, (), [body], given, outs)
+            return record(recorder, name, _lower, (), [body], inputs, outs)
 
     def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, list[torch.Tensor]]]:
-        given = [leaf for leaf in (*tree_flatten(carry)[0], *tree_flatten(x)[0]) if leaf is not None]
-        results = run("turn", parts.forward, given, [*parts.outs, *parts.saved])
+        inputs = [leaf for leaf in (*tree_flatten(carry)[0], *tree_flatten(x)[0]) if leaf is not None]
+        results = run("turn", parts.forward, inputs, [*parts.outs, *parts.saved])
         after, outputs = nested.nest(results[:count])
         return after, (outputs, results[count:])
 
@@ -60,14 +60,14 @@ def value_and_grad_partitioned(
 
     def backward(grad_carry: Any, rest: tuple[list[torch.Tensor], Any]) -> tuple[Any, Any]:
         saved, grad_y = rest
-        given = [leaf for leaf in (*tree_flatten(grad_carry)[0], *tree_flatten(grad_y)[0]) if leaf is not None]
-        tangents = [given[place] for place in parts.differentiable]
-        wanted = [parts.wanted[place] for place in parts.dependent]
-        # The body's own arguments are saved, where it needs them.
+        cotangents = [leaf for leaf in (*tree_flatten(grad_carry)[0], *tree_flatten(grad_y)[0]) if leaf is not None]
+        tangents = [cotangents[index] for index in parts.differentiable]
+        wanted = [parts.wanted[index] for index in parts.dependent]
+        # The body does not read its own arguments: those that it needs were saved.
         filled = [*[tangents[0]] * len(avals), *tangents, *saved]
-        grads = run("turn_backward", cast(Body, parts.backward), filled, [avals[place] for place in wanted])
+        grads = run("turn_backward", cast(Body, parts.backward), filled, [avals[index] for index in wanted])
         of = dict(zip(wanted, grads, strict=True))
-        flat = iter([of[place] if place in of else torch.zeros_like(tensor) for place, tensor in enumerate(tensors)])
+        flat = iter([of[index] if index in of else torch.zeros_like(tensor) for index, tensor in enumerate(tensors)])
         leaves = [None if leaf is None else next(flat) for leaf in (*init_leaves, *xs_leaves)]
         return tree_unflatten(leaves[: len(init_leaves)], init_tree), tree_unflatten(leaves[len(init_leaves) :], xs_tree)
 

@@ -1,4 +1,4 @@
-"""What a recorded FX graph is made of, for callers that take it apart, and the backend of `torch.compile` by its second name."""
+"""Extracts the parts of a recorded FX graph for callers, and the backend of `torch.compile` under its second name."""
 
 from __future__ import annotations
 
@@ -56,19 +56,17 @@ def extract_graph_helper(
     captured = CompiledGraph(xla_model).program(args, tensors)
     if not isinstance(captured, RecordedGraph):
         raise NotOneProgram("the graph is no single program: extract_compiled_graph gives a callable that parts it")
-    found = _extracted(captured, args)
+    extracted = _extracted(captured, args)
     numbers = tuple(arg for arg in args if isinstance(arg, (int, float)))
-    sym_constants_to_graph_vars[numbers] = found
-    return found
+    sym_constants_to_graph_vars[numbers] = extracted
+    return extracted
 
 
 def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph:
-    places = [source if isinstance(source, int) else None for source in captured.sources]
-    written = {place for number, _ in captured.written if (place := places[number]) is not None}
-    updates = {
-        place: origin.index for number, origin in captured.written if isinstance(origin, Result) and (place := places[number]) is not None
-    }
-    need_update = [place in written for place in range(len(args))]
+    arg_of = [source if isinstance(source, int) else None for source in captured.sources]
+    written = {arg for index, _ in captured.written if (arg := arg_of[index]) is not None}
+    updates = {arg: origin.index for index, origin in captured.written if isinstance(origin, Result) and (arg := arg_of[index]) is not None}
+    need_update = [arg in written for arg in range(len(args))]
     results = list(captured.results)
     none_remover = NoneRemover()
     none_remover.remove_nones(results)
@@ -83,7 +81,7 @@ def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph
         if isinstance(result, (ArgumentItself, ViewOf))
     ]
     return ExtractedGraph(
-        [resharding.requested_sharding(found._storage) for found in map(tensor_behind, args) if found is not None],
+        [resharding.requested_sharding(tensor._storage) for tensor in map(tensor_behind, args) if tensor is not None],
         [torch.empty(aval.shape, dtype=aval.dtype, device="meta") for aval in captured.avals],
         bytes.fromhex(graph_hash(captured.graph)),
         updates,
@@ -95,13 +93,13 @@ def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph
 
 
 def _matcher(captured: RecordedGraph, args: tuple[Any, ...]) -> GraphInputMatcher:
-    """Finds the tensors whose data the program takes among the arguments; what the graph holds itself stands for itself."""
+    """Make a matcher that finds the program's inputs among a call's arguments. The graph's own tensors are used as they are."""
     ids: dict[int, int] = {}
-    for place, found in enumerate(map(tensor_behind, args)):
-        if found is not None:
-            ids.setdefault(id(found._storage), place)
-    held = [args[source] if isinstance(source, int) else source for source in captured.input_sources()]
-    return GraphInputMatcher(ids, [id(tensor_behind(item)._storage) for item in held], held, set(ids))  # type: ignore[union-attr]
+    for index, tensor in enumerate(map(tensor_behind, args)):
+        if tensor is not None:
+            ids.setdefault(id(tensor._storage), index)
+    inputs = [args[source] if isinstance(source, int) else source for source in captured.input_sources()]
+    return GraphInputMatcher(ids, [id(tensor_behind(item)._storage) for item in inputs], inputs, set(ids))  # type: ignore[union-attr]
 
 
 def extract_internal(xla_model: fx.GraphModule) -> Callable[..., Any]:
