@@ -35,12 +35,12 @@ class GradScaler(torch.amp.GradScaler):
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
         """Multiply all gradients by `inv_scale`, in place; returns for each device whether one was not finite, as 0.0 or 1.0."""
-        found: dict[torch.device, Tensor] = {}
+        flags: dict[torch.device, Tensor] = {}
         with torch.no_grad():
             for device, grads in _dense_grads(optimizer, allow_fp16).items():
-                found[device] = torch.maximum(found_inf.to(device), _any_not_finite(grads))
+                flags[device] = torch.maximum(found_inf.to(device), _any_not_finite(grads))
                 torch._foreach_mul_(grads, inv_scale.to(device))
-        return found
+        return flags
 
     def _maybe_opt_step(self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         found_inf = _total(optimizer_state["found_inf_per_device"])
@@ -68,15 +68,15 @@ class GradScaler(torch.amp.GradScaler):
             super().update(new_scale)
             return
         scale, tracker = self._check_scale_growth_tracker("update")
-        found = {
+        flags = {
             (key, device): value
             for key, state in self._per_optimizer_states.items()
             for device, value in state["found_inf_per_device"].items()
         }
-        if not found:
+        if not flags:
             raise AssertionError("update() needs a step() or unscale_() of at least one optimizer before it")
         with torch.no_grad():
-            bad = _total(found).to(scale.device) != 0
+            bad = _total(flags).to(scale.device) != 0
             grown = scale * self._growth_factor
             due = ~bad & (tracker + 1 >= self._growth_interval)
             better = torch.where(due & torch.isfinite(grown), grown, scale)
@@ -108,10 +108,10 @@ def _any_not_finite(grads: list[Tensor]) -> Tensor:
     return torch.stack([torch.isfinite(torch.stack(norms)).all() for norms in largest.values()]).all().logical_not().to(torch.float32)
 
 
-def _total(found: dict[Any, Tensor]) -> Tensor:
+def _total(flags: dict[Any, Tensor]) -> Tensor:
     """The sum of all entries, on the device of the first."""
-    first, *rest = found.values()
+    first, *others = flags.values()
     total = first
-    for value in rest:
+    for value in others:
         total = total + value.to(first.device)
     return total

@@ -13,13 +13,13 @@ from xla_core.features.amp.syncfree import Bucket, Gate, update_adam, update_sgd
 
 def _buckets(steps: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], states: list[dict[str, Any]]) -> list[Bucket]:
     """Parameters by step counter."""
-    found: dict[int, Bucket] = {}
+    buckets: dict[int, Bucket] = {}
     for step, param, grad, state in zip(steps, params, grads, states, strict=True):
-        bucket = found.setdefault(id(step), Bucket(step))
+        bucket = buckets.setdefault(id(step), Bucket(step))
         bucket.params.append(param)
         bucket.grads.append(grad)
         bucket.states.append(state)
-    return list(found.values())
+    return list(buckets.values())
 
 
 @torch.no_grad()

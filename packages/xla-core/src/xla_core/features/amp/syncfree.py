@@ -157,19 +157,19 @@ class _SyncFree(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As in torch; each parameter gets a copy of its counter, since torch's own optimizers would advance a shared one each time."""
         packed = super().state_dict()
-        states = {key: {**held, "step": held["step"].clone()} if "step" in held else held for key, held in packed["state"].items()}
+        states = {key: {**state, "step": state["step"].clone()} if "step" in state else state for key, state in packed["state"].items()}
         return {**packed, "state": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also called by load_state_dict: counters go to the parameters' device, and equal ones are shared."""
         super().__setstate__(state)
         for group in self.param_groups:
-            held = [(param.device, self.state[param]) for param in group["params"] if param in self.state]
-            counted = [(device, state, count) for device, state in held if (count := self._counted(state)) is not None]
-            known = {id(count): count for _, _, count in counted}
-            if len(known) == 1 and isinstance(counted[0][2], Tensor) and counted[0][2].device == counted[0][0]:
+            states = [(param.device, self.state[param]) for param in group["params"] if param in self.state]
+            counted = [(device, state, count) for device, state in states if (count := self._counted(state)) is not None]
+            by_id = {id(count): count for _, _, count in counted}
+            if len(by_id) == 1 and isinstance(counted[0][2], Tensor) and counted[0][2].device == counted[0][0]:
                 continue  # nothing to change, and nothing to read back
-            values = _read(known)
+            values = _read(by_id)
             counters: dict[tuple[torch.device, float], Tensor] = {}
             for device, state, count in counted:
                 key = (device, values[id(count)])

@@ -45,15 +45,15 @@ def with_composites(graph: Graph) -> Graph:
 
 def _next(graph: Graph) -> _Use | None:
     """The use with inputs and outputs that ends first: what is nested in another comes before it."""
-    found: dict[tuple[str, str], _Use] = {}
+    uses: dict[tuple[str, str], _Use] = {}
     for slot, (signature, *_) in graph.recorded():
         if signature.target == "xla::mark_tensor":
             arguments: list[Any] = [*signature.args, *signature.kwargs.values(), None]
             name, position, use_id, is_input = arguments[1:5]
-            use = found.setdefault((name, use_id), _Use(name))
+            use = uses.setdefault((name, use_id), _Use(name))
             (use.inputs if is_input else use.outputs)[position] = slot
             use.attr = arguments[5]
-    return min((use for use in found.values() if use.inputs and use.outputs), key=lambda use: max(use.outputs.values()), default=None)
+    return min((use for use in uses.values() if use.inputs and use.outputs), key=lambda use: max(use.outputs.values()), default=None)
 
 
 def _operand(graph: Graph, mark: int) -> int:
@@ -66,14 +66,14 @@ def _replaced(graph: Graph, use: _Use) -> Graph:
     first = min(use.outputs.values())
     if any(operand >= first for operand in operands):
         raise UnsupportedOperationError(f"composite {use.name!r} has an input that is marked after its first output: mark the inputs first")
-    marks = [use.outputs[place] for place in sorted(use.outputs)]
+    marks = [use.outputs[position] for position in sorted(use.outputs)]
     signature = _signature(use, body, len(operands), tuple(cast(Aval, graph.parts.avals[mark]) for mark in marks))
     entries: list[Any] = []
     renamed: dict[int, int] = {}
     for slot, entry in enumerate(graph.entries):
         if slot == first:
             begin = len(entries) + (len(marks) > 1)
-            renamed.update({mark: begin + place for place, mark in enumerate(marks)})
+            renamed.update({mark: begin + position for position, mark in enumerate(marks)})
             entries.append((signature, *[renamed[operand] for operand in operands]))
             entries.extend([None] * len(marks) if len(marks) > 1 else [])
         if slot not in use.outputs.values():
@@ -88,12 +88,12 @@ def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
     cut.entries = list(graph.entries)
     for mark in use.inputs.values():
         cut.entries[mark] = graph.parts.avals[mark]
-    wanted = [_operand(graph, use.outputs[place]) for place in sorted(use.outputs)]
-    leaves = [slot for slot in ancestors(cut, wanted) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
-    marked = [use.inputs[place] for place in sorted(use.inputs) if use.inputs[place] in leaves]
+    results = [_operand(graph, use.outputs[position]) for position in sorted(use.outputs)]
+    leaves = [slot for slot in ancestors(cut, results) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
+    marked = [use.inputs[position] for position in sorted(use.inputs) if use.inputs[position] in leaves]
     order = [*marked, *[slot for slot in leaves if slot not in marked]]
     cut.input_data = {slot: Argument(order.index(slot)) for slot in leaves}
-    return body_of(cut, wanted), [_operand(graph, slot) if slot in marked else slot for slot in order]
+    return body_of(cut, results), [_operand(graph, slot) if slot in marked else slot for slot in order]
 
 
 def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> Signature:
@@ -111,10 +111,10 @@ def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> 
 
 def needed(entries: Sequence[Any], outs: Sequence[int]) -> Graph:
     """The graph without operations that no result needs; it keeps all of its leaves."""
-    whole = PendingGraph()
-    whole.entries = list(entries)
+    pending_graph = PendingGraph()
+    pending_graph.entries = list(entries)
     # A result of an operation that was computed before stands as a leaf among the others: it belongs to the operation's block.
-    whole.input_data = {slot: None for slot, entry in enumerate(entries) if isinstance(entry, (Aval, ScalarInput))}
-    kept = sorted({*ancestors(whole, outs), *whole.input_data})
-    chosen, renamed, _ = extract(whole, kept)
+    pending_graph.input_data = {slot: None for slot, entry in enumerate(entries) if isinstance(entry, (Aval, ScalarInput))}
+    kept = sorted({*ancestors(pending_graph, outs), *pending_graph.input_data})
+    chosen, renamed, _ = extract(pending_graph, kept)
     return Graph(tuple(chosen), tuple(renamed[slot] for slot in outs))

@@ -121,10 +121,10 @@ def _xla_custom_call(
     api_version: int,
     frontend_attributes: Mapping[str, str],
 ) -> list[torch.Tensor]:
-    found = stablehlo_custom_call(
+    results = stablehlo_custom_call(
         inputs, target, output_shapes, output_dtypes, has_side_effect, backend_config, api_version, frontend_attributes
     )
-    return found if isinstance(found, list) else [found]
+    return results if isinstance(results, list) else [results]
 
 
 def _xla_tpu_custom_call(

@@ -86,9 +86,9 @@ def _walk(root: int, name: str) -> int:
 
 
 def _regular(descriptor: int, path: Path) -> BinaryIO:
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        what = "folder" if stat.S_ISDIR(kind) else "pipe, device or socket"
-        raise ExportFolderError(f"{path} is a {what}, where an export has a file: save the program again")
+        noun = "folder" if stat.S_ISDIR(mode) else "pipe, device or socket"
+        raise ExportFolderError(f"{path} is a {noun}, where an export has a file: save the program again")
     return open(descriptor, "rb")

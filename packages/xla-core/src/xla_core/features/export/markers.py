@@ -19,7 +19,7 @@ Attribute = int | float | str | bool
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
 
 
-def _copy(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _copy(x: torch.Tensor, *others: Any) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -40,7 +40,7 @@ def _define(schema: str, lower: Any) -> Any:
     return getattr(torch.ops.xla, name).default
 
 
-def _same(context: Context, x: jax.Array, *rest: Any) -> jax.Array:
+def _same(context: Context, x: jax.Array, *others: Any) -> jax.Array:
     """mark_tensor(Tensor x, str name, int pos, str id, bool is_input, str? attr=None) -> Tensor; features/export/composites.py reads it."""
     return x
 
@@ -138,7 +138,7 @@ class StableHLOCompositeBuilder:
     def mark_inputs(self, *tensors: torch.Tensor) -> Any:
         """The tensors as the next inputs: one, or a tuple of them."""
         marked = tuple(
-            mark_tensor(tensor, self.name, self._inputs + place, self.id, True, self.attr) for place, tensor in enumerate(tensors)
+            mark_tensor(tensor, self.name, self._inputs + index, self.id, True, self.attr) for index, tensor in enumerate(tensors)
         )
         self._inputs += len(tensors)
         return marked[0] if len(marked) == 1 else marked
@@ -146,7 +146,7 @@ class StableHLOCompositeBuilder:
     def mark_outputs(self, *tensors: torch.Tensor) -> Any:
         """The tensors as the next outputs: one, or a tuple of them."""
         marked = tuple(
-            mark_tensor(tensor, self.name, self._outputs + place, self.id, False, self.attr) for place, tensor in enumerate(tensors)
+            mark_tensor(tensor, self.name, self._outputs + index, self.id, False, self.attr) for index, tensor in enumerate(tensors)
         )
         self._outputs += len(tensors)
         return marked[0] if len(marked) == 1 else marked

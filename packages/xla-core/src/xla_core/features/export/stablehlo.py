@@ -67,17 +67,20 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> PendingPro
         return PendingProgram(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
-def lower(found: PendingProgram) -> Any:
+def lower(pending: PendingProgram) -> Any:
     """`jax.stages.Lowered` of a program over its buffers and its packed numbers."""
     emit = program(
-        for_readers(found.graph, found.inputs.buffers.__getitem__), found.constants, placement_of(found.recorder).context, source_scope
+        for_readers(pending.graph, pending.inputs.buffers.__getitem__),
+        pending.constants,
+        placement_of(pending.recorder).context,
+        source_scope,
     )
 
     def main(*arguments: Any) -> tuple[Any, ...]:
         return emit(*arguments)[:-1]  # without the token
 
-    structs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in (*_values(found), *found.packed)]
-    return lowered(placement_of(found.recorder).spread(main), structs, jax_device(found.recorder))
+    structs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in (*_values(pending), *pending.packed)]
+    return lowered(placement_of(pending.recorder).spread(main), structs, jax_device(pending.recorder))
 
 
 def for_readers(graph: Graph, value: Callable[[int], Any]) -> Graph:
@@ -91,11 +94,11 @@ def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct
         return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(device.platform,))
 
 
-def _values(found: PendingProgram) -> list[Any]:
+def _values(pending: PendingProgram) -> list[Any]:
     """The values of a program's leaves, as they are without padding."""
-    leaves = found.graph.parts.leaves
-    default = placement_of(found.recorder).sharding
-    return [whole(buffer, aval, default) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
+    leaves = pending.graph.parts.leaves
+    default = placement_of(pending.recorder).sharding
+    return [whole(buffer, aval, default) for buffer, aval in zip(pending.inputs.buffers, leaves, strict=True)]
 
 
 def text_of(lowered: Any) -> str:
@@ -141,21 +144,21 @@ def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
     With metadata (names of operations, lines) under `XLA_HLO_DEBUG`, and where operations keep their lines or were given names.
     """
-    found = pending_program(tensors)
-    return str(lower_as_run(found).as_text(dialect="hlo", debug_info=bool(found.graph.lines) or config.HLO_DEBUG.get()))
+    pending = pending_program(tensors)
+    return str(lower_as_run(pending).as_text(dialect="hlo", debug_info=bool(pending.graph.lines) or config.HLO_DEBUG.get()))
 
 
-def lower_as_run(found: PendingProgram) -> Any:
+def lower_as_run(pending: PendingProgram) -> Any:
     """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
-    placement = placement_of(found.recorder)
-    given = [buffer.sharding for buffer in found.inputs.buffers]
-    function = readable(found.graph, found.constants, placement, placement.layout(found.graph, given), "program")
+    placement = placement_of(pending.recorder)
+    shardings = [buffer.sharding for buffer in pending.inputs.buffers]
+    function = readable(pending.graph, pending.constants, placement, placement.layout(pending.graph, shardings), "program")
     structs = [
         jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, placement.sharding))
-        for buffer in found.inputs.buffers
+        for buffer in pending.inputs.buffers
     ]
     with jax.enable_x64(True):
-        return function.lower(*structs, *found.packed)
+        return function.lower(*structs, *pending.packed)
 
 
 def compiled(bytecode: bytes, device: torch.device) -> Run:
@@ -163,13 +166,13 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
 
     Raises ExecutionError if it does not compile; the function, if it does not run on what it is given.
     """
-    place = jax_device(recorder_of(device))
+    jax_target = jax_device(recorder_of(device))
 
     def failed(error: Exception) -> ExecutionError:
-        return ExecutionError(f"the StableHLO module did not run on {place}: {error}")
+        return ExecutionError(f"the StableHLO module did not run on {jax_target}: {error}")
 
     try:
-        execute = compile_module(runnable(bytecode), place, compiler_options(place.platform, has_loops=b"while" in bytecode))
+        execute = compile_module(runnable(bytecode), jax_target, compiler_options(jax_target.platform, has_loops=b"while" in bytecode))
     except (RuntimeError, ValueError, TypeError) as error:
         raise failed(error) from error
 
@@ -177,7 +180,7 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
         buffers = [buffer_of(unwrapped(tensor)) for tensor in tensors]
         try:
             with jax.enable_x64(True):
-                results = execute([jax.device_put(buffer, place) for buffer in buffers])  # in SPMD mode, one device stands for all
+                results = execute([jax.device_put(buffer, jax_target) for buffer in buffers])  # in SPMD mode, one device stands for all
         except (RuntimeError, ValueError, TypeError) as error:
             raise failed(error) from error
         return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]

@@ -53,12 +53,12 @@ class Uniform:
     @classmethod
     def of(cls, text: str) -> Uniform | None:
         """The type of such a text; None for another type."""
-        found = _TYPE.fullmatch(text)
-        if found is None:
+        match = _TYPE.fullmatch(text)
+        if match is None:
             return None
-        kind, bits, low, high, axis, numbers = found.groups()
-        dtype = np.dtype(f"{kind}{int(bits) // 8}")
-        pairs = [one.strip().partition(":") for one in numbers.split(",")]
+        letter, bits, low, high, axis, numbers = match.groups()
+        dtype = np.dtype(f"{letter}{int(bits) // 8}")
+        pairs = [pair.strip().partition(":") for pair in numbers.split(",")]
         bounds = (np.iinfo(dtype).min, np.iinfo(dtype).max) if low is None else (int(low), int(high))
         scale, zeros = tuple(float(scale) for scale, _, _ in pairs), tuple(int(zero or 0) for _, _, zero in pairs)
         return cls(dtype, *bounds, scale, zeros, -1 if axis is None else int(axis))
@@ -81,11 +81,11 @@ def with_uniform_types(graph: Graph, value: Callable[[int], Any]) -> Graph:
 
     What depends on scales that the program computes, or that no quantized type can say, stays arithmetic.
     """
-    known = {slot: partial(value, number) for number, slot in enumerate(graph.parts.leaf_slots)}
+    values = {slot: partial(value, index) for index, slot in enumerate(graph.parts.leaf_slots)}
     entries: list[Any] = list(graph.entries)
     integers: dict[int, tuple[Uniform, tuple[int, ...]]] = {}  # by slot: of which type, and of what they were made
     for operation in graph.operations():
-        kind = _kind(graph, operation, known) if operation.target in _QUANTIZE + _DEQUANTIZE else None
+        kind = _kind(graph, operation, values) if operation.target in _QUANTIZE + _DEQUANTIZE else None
         if kind is None:
             continue
         operands = operation.operands
@@ -97,30 +97,30 @@ def with_uniform_types(graph: Graph, value: Callable[[int], Any]) -> Graph:
     return needed(entries, graph.outs) if integers else replace(graph, entries=tuple(entries))
 
 
-def _kind(graph: Graph, operation: Operation, known: Mapping[int, Callable[[], Any]]) -> Uniform | None:
+def _kind(graph: Graph, operation: Operation, values: Mapping[int, Callable[[], Any]]) -> Uniform | None:
     names = [argument.name for argument in overload_named(operation.target)._schema.arguments]
     args, kwargs = graph.arguments(operation)
-    given: dict[str, Any] = {"axis": -1, **dict(zip(names, args, strict=False)), **kwargs}
-    scale, zero_point = (_numbers(given[name], known) for name in ("scale", "zero_point"))
-    if scale is None or zero_point is None or given["input"].dtype is torch.float64:
+    arguments: dict[str, Any] = {"axis": -1, **dict(zip(names, args, strict=False)), **kwargs}
+    scale, zero_point = (_numbers(arguments[name], values) for name in ("scale", "zero_point"))
+    if scale is None or zero_point is None or arguments["input"].dtype is torch.float64:
         return None
-    dtype = np.dtype(device_dtype(given["dtype"]))
-    kind = Uniform(dtype, given["quant_min"], given["quant_max"], scale, tuple(int(zero) for zero in zero_point), given["axis"])
+    dtype = np.dtype(device_dtype(arguments["dtype"]))
+    kind = Uniform(dtype, arguments["quant_min"], arguments["quant_max"], scale, tuple(int(zero) for zero in zero_point), arguments["axis"])
     return kind if kind.valid else None
 
 
-def _numbers(given: Any, known: Mapping[int, Callable[[], Any]]) -> tuple[float, ...] | None:
+def _numbers(argument: Any, values: Mapping[int, Callable[[], Any]]) -> tuple[float, ...] | None:
     """Listed numbers, or those of a leaf."""
-    if isinstance(given, (list, tuple)):
-        return tuple(float(number) for number in given)
-    value = known[given.slot]() if given.slot in known else None
+    if isinstance(argument, (list, tuple)):
+        return tuple(float(number) for number in argument)
+    value = values[argument.slot]() if argument.slot in values else None
     return tuple(np.asarray(value, np.float64).ravel().tolist()) if isinstance(value, (jax.Array, np.ndarray)) else None
 
 
 def _signature(signature: Signature, kind: Uniform, operands: int) -> Signature:
     gives_floats = signature.target in _DEQUANTIZE
 
-    def lower(context: Context, x: jax.Array, *rest: Any) -> Any:
+    def lower(context: Context, x: jax.Array, *others: Any) -> Any:
         wide = jax.lax.convert_element_type(x, np.float32) if jax.numpy.issubdtype(x.dtype, np.floating) else x
         return _UNIFORM.bind(wide, kind=kind, gives_floats=gives_floats)
 
@@ -165,8 +165,8 @@ def _load_quantized_types(context: Any) -> None:
 def _artifact() -> bytes:
     from jax.extend.mlir.dialects import stablehlo  # slow to import
 
-    kind = "tensor<!quant.uniform<i8:f32, 1.0>>"
-    text = f"func.func @main(%x: {kind}) -> {kind} {{ return %x : {kind} }}"
+    tensor_type = "tensor<!quant.uniform<i8:f32, 1.0>>"
+    text = f"func.func @main(%x: {tensor_type}) -> {tensor_type} {{ return %x : {tensor_type} }}"
     return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version()))
 
 
@@ -186,10 +186,10 @@ def runnable(module: bytes | str) -> bytes | str:
     with context, ir.Location.unknown():
         artifact = isinstance(module, bytes) and module.startswith(_BYTECODE)
         parsed = stablehlo.deserialize_portable_artifact(context, module) if artifact else ir.Module.parse(module)
-        found = _operations(parsed, ("stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"))
-        kinds = [_kind_of(operation) for operation in found]  # before any of the types is another
-        for number, (operation, kind) in enumerate(zip(found, kinds, strict=True)):
-            _replace_by_call(parsed, operation, kind, f"quantization_{number}")
+        operations = _operations(parsed, ("stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"))
+        kinds = [_kind_of(operation) for operation in operations]  # before any of the types is another
+        for index, (operation, kind) in enumerate(zip(operations, kinds, strict=True)):
+            _replace_by_call(parsed, operation, kind, f"quantization_{index}")
         for operation in _operations(parsed, (_CAST,)):
             if operation.operands[0].type == operation.result.type:
                 operation.result.replace_all_uses_with(operation.operands[0])
@@ -202,18 +202,18 @@ def runnable(module: bytes | str) -> bytes | str:
 
 
 def _operations(module: Any, names: tuple[str, ...]) -> list[Any]:
-    found: list[Any] = []
+    matches: list[Any] = []
 
     def look(operation: Any) -> None:
         for region in operation.regions:
             for block in region:
                 for inner in block:
                     if inner.operation.name in names:
-                        found.append(inner.operation)
+                        matches.append(inner.operation)
                     look(inner.operation)
 
     look(module.operation)
-    return found
+    return matches
 
 
 def _kind_of(operation: Any) -> Uniform:

@@ -69,7 +69,7 @@ class Recorded:
     def _parts(self) -> Differentiated:
         seen = self.derivatives is Derivatives.JAX
         return self._record(
-            what_jax_sees(self.what, _ADVICE, self.function) if seen else self.function, [seen and one for one in self.wanted]
+            what_jax_sees(self.what, _ADVICE, self.function) if seen else self.function, [seen and needed for needed in self.wanted]
         )
 
     @cached_property
@@ -107,26 +107,26 @@ class Recorded:
     @property
     def is_closed(self) -> bool:
         """Whether it uses no tensor from outside: those may be others at the next call."""
-        return not any(isinstance(held, Value) for held in self.forward.held)
+        return not any(isinstance(captured, Value) for captured in self.forward.held)
 
-    def __call__(self, given: list[Any], random_state: Any) -> list[Any]:
+    def __call__(self, arguments: list[Any], random_state: Any) -> list[Any]:
         """The results over arrays of the device dtypes. random_state: (2,) uint32. 64-bit types must be on."""
         if self.derivatives is Derivatives.JAX:
-            return evaluated(self.forward, given, random_state)[: len(self.outs)]
-        results: list[Any] = self._with_torchs_gradient(given, random_state)
+            return evaluated(self.forward, arguments, random_state)[: len(self.outs)]
+        results: list[Any] = self._with_torchs_gradient(arguments, random_state)
         return results
 
     @cached_property
     def _with_torchs_gradient(self) -> Any:
         count = len(self.outs)
 
-        def primal(given: list[Any], state: Any) -> list[Any]:
-            return evaluated(self.forward, given, state)[:count]
+        def primal(arguments: list[Any], state: Any) -> list[Any]:
+            return evaluated(self.forward, arguments, state)[:count]
 
-        def forward(given: list[Any], state: Any) -> Any:
+        def forward(arguments: list[Any], state: Any) -> Any:
             parts = self._gradient
             with jax.enable_x64(True):
-                results = _once(self.what, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *given)
+                results = _once(self.what, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *arguments)
             return results[:count], (results[count:], state)
 
         def backward(residuals: Any, cotangents: Any) -> Any:
@@ -135,16 +135,16 @@ class Recorded:
             grads: list[Any] = [None] * len(self.avals)
             if parts.backward is not None:
                 body, count = parts.backward, len(self.avals)
-                tangents = [conj(cotangents[place]) for place in parts.differentiable]
+                tangents = [conj(cotangents[index]) for index in parts.differentiable]
 
                 def pull(state: Any, *arrays: Any) -> list[Any]:
                     return evaluated(body, [None] * count + list(arrays), state)  # what it needs of the arguments was saved
 
                 with jax.enable_x64(True):
-                    found = _once(self.what, pull)(state, *tangents, *saved)
-                for place, grad in zip(parts.dependent, found, strict=True):
-                    if place < len(parts.wanted):  # behind them are tensors from outside
-                        grads[parts.wanted[place]] = conj(grad)
+                    grads_given = _once(self.what, pull)(state, *tangents, *saved)
+                for index, grad in zip(parts.dependent, grads_given, strict=True):
+                    if index < len(parts.wanted):  # behind them are tensors from outside
+                        grads[parts.wanted[index]] = conj(grad)
             return grads, None
 
         run = jax.custom_vjp(primal)
@@ -183,9 +183,9 @@ def _once(what: str, function: Callable[..., Any]) -> Any:
 def what_jax_sees(what: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
     """`function`, in which `detach` is one of JAX, too, and which refuses other gradients than those of its operations."""
 
-    def run(given: list[Any]) -> Sequence[Any]:
+    def run(arguments: list[Any]) -> Sequence[Any]:
         with _Stops(what, advice):
-            results = function(given)
+            results = function(arguments)
         for name in _custom_gradients(results):
             raise UnsupportedOperationError(f"{what} uses {name}, an autograd.Function, which JAX cannot see: {advice}")
         return results
@@ -228,7 +228,7 @@ def _custom_gradients(results: Sequence[Any]) -> list[str]:
     """The names of gradients of the user's own that `results` have."""
     stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
     seen: set[Any] = set()
-    found: list[str] = []
+    names: list[str] = []
     while stack:
         node = stack.pop()
         if node is None or node in seen:
@@ -236,6 +236,6 @@ def _custom_gradients(results: Sequence[Any]) -> list[str]:
         seen.add(node)
         owner = getattr(node, "_forward_cls", None)
         if owner is not None and not owner.__module__.startswith("xla_core."):
-            found.append(owner.__name__)
-        stack += [each for each, _ in node.next_functions]
-    return found
+            names.append(owner.__name__)
+        stack += [following for following, _ in node.next_functions]
+    return names

@@ -79,9 +79,9 @@ def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str]
     """
     if policy not in _POLICIES:
         raise ValueError(f"{policy!r} is no policy that remat knows: use one of {', '.join(_POLICIES)}, or save= and offload= with names")
-    for given in (save, offload):
-        if isinstance(given, str):
-            raise ValueError(f"save and offload are sequences of names, got the text {given!r}: write [{given!r}]")
+    for names in (save, offload):
+        if isinstance(names, str):
+            raise ValueError(f"save and offload are sequences of names, got the text {names!r}: write [{names!r}]")
     kept = _Policy(policy, tuple(save), tuple(offload))
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -110,29 +110,29 @@ class _Function:
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
         """The results."""
-        rest = iter(operands)
-        given = [next(rest) for _ in range(self.arguments)]
-        held = [next(rest) if number is None else typed(number[0], number[2]) for number in self.numbers]
-        return results_of(self.program, self.body, given, held, list(rest), None)
+        remaining = iter(operands)
+        arguments = [next(remaining) for _ in range(self.arguments)]
+        captured = [next(remaining) if number is None else typed(number[0], number[2]) for number in self.numbers]
+        return results_of(self.program, self.body, arguments, captured, list(remaining), None)
 
     @property
     def chosen(self) -> tuple[int, ...]:
         """The operands that need a gradient."""
-        values = [place for place, number in enumerate(self.numbers) if number is None]
-        return (*self.wanted, *[self.arguments + values.index(place) for place in self.places])
+        values = [index for index, number in enumerate(self.numbers) if number is None]
+        return (*self.wanted, *[self.arguments + values.index(index) for index in self.places])
 
     def differentiated(self, operands: Sequence[Any]) -> tuple[list[Any], Any]:
         """The results, and the function of cotangents that gives gradients of the chosen operands: a nesting of what was saved."""
 
         def run(chosen: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             arrays = list(operands)
-            for place, array in zip(self.chosen, chosen, strict=True):
-                arrays[place] = array
+            for index, array in zip(self.chosen, chosen, strict=True):
+                arrays[index] = array
             results = self(arrays)
-            return [results[place] for place in self.differentiable], results
+            return [results[index] for index in self.differentiable], results
 
         remade = jax.checkpoint(run, policy=self.policy.of_jax())
-        _, pull, results = jax.vjp(remade, [operands[place] for place in self.chosen], has_aux=True)
+        _, pull, results = jax.vjp(remade, [operands[index] for index in self.chosen], has_aux=True)
         return results, pull
 
 
@@ -157,10 +157,10 @@ def _saved(function: _Function, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
     structs = [*[kind.struct for kind in kinds], *[jax.ShapeDtypeStruct((2,), np.uint32)] * seeds]
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(saving)(*structs).jaxpr
-    at = {id(variable): place for place, variable in enumerate(jaxpr.invars[: len(kinds)])}
+    at = {id(variable): index for index, variable in enumerate(jaxpr.invars[: len(kinds)])}
     operands = tuple(at.get(id(variable)) for variable in jaxpr.outvars)
-    made = [variable.aval for variable, place in zip(jaxpr.outvars, operands, strict=True) if place is None]
-    return _Saved(trees[0], operands, tuple(aval_of(tuple(aval.shape), torch_dtype(aval.dtype)) for aval in made))
+    to_save = [variable.aval for variable, index in zip(jaxpr.outvars, operands, strict=True) if index is None]
+    return _Saved(trees[0], operands, tuple(aval_of(tuple(aval.shape), torch_dtype(aval.dtype)) for aval in to_save))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +187,23 @@ def _called(function: Callable[..., Any], policy: _Policy, args: tuple[Any, ...]
     recorder = holder(tensors[0])._storage.value.recorder if tensors else current_recorder()
     nesting: list[Any] = []
 
-    def flat(given: list[Any]) -> list[Any]:
-        rest = iter(given)
-        args, kwargs = tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
+    def flat(values: list[Any]) -> list[Any]:
+        remaining = iter(values)
+        args, kwargs = tree_unflatten([next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
         results, shape = tree_flatten(function(*args, **kwargs))
         nesting.append(shape)
         return results
 
     enabled = torch.is_grad_enabled()
     advice = "use torch.utils.checkpoint"
-    found = _recorded(recorder, what_jax_sees("remat", advice, flat) if enabled else flat, policy, tensors)
+    recorded = _recorded(recorder, what_jax_sees("remat", advice, flat) if enabled else flat, policy, tensors)
     results: Sequence[torch.Tensor]
-    if enabled and found.function.chosen:
-        results = _Rematerialized.apply(recorder, found, *tensors, *found.outside)  # type: ignore[no-untyped-call]
+    if enabled and recorded.function.chosen:
+        results = _Rematerialized.apply(recorder, recorded, *tensors, *recorded.outside)  # type: ignore[no-untyped-call]
     else:
-        results = record(recorder, "remat", partial(_lower, found.function), (found.function.text,), [found.body], tensors, found.outs)
+        results = record(
+            recorder, "remat", partial(_lower, recorded.function), (recorded.function.text,), [recorded.body], tensors, recorded.outs
+        )
     return tree_unflatten(list(results), nesting[0])
 
 
@@ -209,27 +211,27 @@ def _recorded(
     recorder: Recorder, function: Callable[[list[Any]], Sequence[Any]], policy: _Policy, tensors: Sequence[torch.Tensor]
 ) -> _Found:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
-    with lines_in_errors(), recording(recorder, "remat") as found:
-        given = [found.stand_in(aval, tensor.requires_grad) for aval, tensor in zip(avals, tensors, strict=True)]
-        results = [found.inside(result) for result in function(list(given))]
-        slots = [found.slot_of(result) for result in results]
-        outs = tuple(cast(Aval, aval_at(found.graph.entries, slot)) for slot in slots)
-        body = found.body(slots)
-        differentiable = tuple(place for place, result in enumerate(results) if result.requires_grad)
-        outside = [(tensor, value_of(holder(tensor))) for tensor in found.tensors]
-    at = {id(held): place for place, held in enumerate(body.held)}
+    with lines_in_errors(), recording(recorder, "remat") as trace:
+        stand_ins = [trace.stand_in(aval, tensor.requires_grad) for aval, tensor in zip(avals, tensors, strict=True)]
+        results = [trace.inside(result) for result in function(list(stand_ins))]
+        slots = [trace.slot_of(result) for result in results]
+        outs = tuple(cast(Aval, aval_at(trace.graph.entries, slot)) for slot in slots)
+        body = trace.body(slots)
+        differentiable = tuple(index for index, result in enumerate(results) if result.requires_grad)
+        outside = [(tensor, value_of(holder(tensor))) for tensor in trace.tensors]
+    index_of = {id(held): index for index, held in enumerate(body.held)}
     for tensor, value in outside:
-        if id(value) not in at and holder(tensor)._view is not None:
+        if id(value) not in index_of and holder(tensor)._view is not None:
             raise UnsupportedOperationError("remat cannot differentiate by a view from outside of its function: pass it as an argument")
-    used = [(tensor, at[id(value)]) for tensor, value in outside if id(value) in at]
+    used = [(tensor, index_of[id(value)]) for tensor, value in outside if id(value) in index_of]
     numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
     held = tuple(value for value in body.held if isinstance(value, Value))
-    text = graph_hash(body.graph, [(feed.value, place) for feed, place in body.feeds])
+    text = graph_hash(body.graph, [(feed.value, index) for feed, index in body.feeds])
     flat = _Function(
         bodies_alone([body])[0],
         numbers,
-        tuple(place for place, tensor in enumerate(tensors) if tensor.requires_grad),
-        tuple(place for _, place in used),
+        tuple(index for index, tensor in enumerate(tensors) if tensor.requires_grad),
+        tuple(index for _, index in used),
         differentiable,
         policy,
         len(tensors),
@@ -247,30 +249,30 @@ class _Rematerialized(torch.autograd.Function):
     """The recorded function, which gives what its policy saves, and its gradient as another operation."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, found: _Found, *tensors: torch.Tensor) -> Any:
-        function = found.function
-        saved = _saved(function, found.kinds, len(found.seeds))
+    def forward(ctx: Any, recorder: Recorder, recorded: _Found, *tensors: torch.Tensor) -> Any:
+        function = recorded.function
+        saved = _saved(function, recorded.kinds, len(recorded.seeds))
         lower = partial(_lower_forward, function, saved)
-        given = tensors[: function.arguments]
-        results = record(recorder, "remat", lower, _layout(function), [found.body], given, [*found.outs, *saved.kinds])
-        count = len(found.outs)
-        operands: list[Any] = [*given, *map(wrap, found.held)]
-        rest = iter(results[count:])
-        ctx.recorder, ctx.found, ctx.saved = recorder, found, saved
-        ctx.save_for_backward(*[next(rest) if place is None else operands[place] for place in saved.operands])
-        ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in function.differentiable])
+        arguments = tensors[: function.arguments]
+        results = record(recorder, "remat", lower, _layout(function), [recorded.body], arguments, [*recorded.outs, *saved.kinds])
+        count = len(recorded.outs)
+        operands: list[Any] = [*arguments, *map(wrap, recorded.held)]
+        remaining = iter(results[count:])
+        ctx.recorder, ctx.recorded, ctx.saved = recorder, recorded, saved
+        ctx.save_for_backward(*[next(remaining) if index is None else operands[index] for index in saved.operands])
+        ctx.mark_non_differentiable(*[result for index, result in enumerate(results[:count]) if index not in function.differentiable])
         return tuple(results[:count])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
-        found: _Found = ctx.found
-        function = found.function
-        given = [*ctx.saved_tensors, *[cotangents[place] for place in function.differentiable]]
+        recorded: _Found = ctx.recorded
+        function = recorded.function
+        inputs = [*ctx.saved_tensors, *[cotangents[index] for index in function.differentiable]]
         lower = partial(_lower_backward, ctx.saved)
-        outs = [found.kinds[place] for place in function.chosen]
-        grads = final("remat", record(ctx.recorder, "remat_backward", lower, _layout(function), [], given, outs), given)
+        outs = [recorded.kinds[index] for index in function.chosen]
+        grads = final("remat", record(ctx.recorder, "remat_backward", lower, _layout(function), [], inputs, outs), inputs)
         of = dict(zip(function.wanted, grads, strict=False))
-        return None, None, *[of.get(place) for place in range(function.arguments)], *grads[len(function.wanted) :]
+        return None, None, *[of.get(index) for index in range(function.arguments)], *grads[len(function.wanted) :]
 
 
 def _layout(function: _Function) -> tuple[Any, ...]:
@@ -281,7 +283,7 @@ def _layout(function: _Function) -> tuple[Any, ...]:
 def _lower_forward(function: _Function, saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     results, pull = function.differentiated([*operands.given, *operands.held[0], *operands.seeds[0]])
     leaves = jax.tree.leaves(pull)
-    return [*results, *[leaf for leaf, place in zip(leaves, saved.operands, strict=True) if place is None]]
+    return [*results, *[leaf for leaf, index in zip(leaves, saved.operands, strict=True) if index is None]]
 
 
 def _lower_backward(saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:

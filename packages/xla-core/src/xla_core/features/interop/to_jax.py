@@ -89,7 +89,7 @@ class _Calls:
     def __init__(self, what: str, derivatives: Derivatives) -> None:
         self.what = what
         self._derivatives = derivatives
-        self._known: dict[Any, _Nested] = {}
+        self._recordings: dict[Any, _Nested] = {}
 
     def run(
         self,
@@ -115,17 +115,17 @@ class _Calls:
         avals += [_aval(array, wide) for array in arrays[len(state) :]]
         kinds = tuple((type(leaf), leaf) for leaf in constants)
         key = (tree, kinds, tuple(avals), tuple(name for name, *_ in state), modes, surroundings(current_recorder()))
-        found = self._known.get(key)
-        if found is None:
-            found = self._record(state, avals, constants, tree, call, enter)
-            if found.recorded.is_closed:
-                if len(self._known) >= _KEPT:
-                    self._known.clear()
-                self._known[key] = found
-        if rng is None and found.recorded.is_random:
-            line = found.recorded.first_random_line
+        nested = self._recordings.get(key)
+        if nested is None:
+            nested = self._record(state, avals, constants, tree, call, enter)
+            if nested.recorded.is_closed:
+                if len(self._recordings) >= _KEPT:
+                    self._recordings.clear()
+                self._recordings[key] = nested
+        if rng is None and nested.recorded.is_random:
+            line = nested.recorded.first_random_line
             raise ValueError(f"{self.what} draws random numbers{f' at {line}' if line else ''}: pass rng=jax.random.key(…)")
-        return self._evaluated(found, arrays, rng, wide)
+        return self._evaluated(nested, arrays, rng, wide)
 
     def _record(
         self,
@@ -138,17 +138,19 @@ class _Calls:
     ) -> _Nested:
         seen: list[Any] = []
 
-        def flat(given: list[Any]) -> list[Any]:
-            rest = iter(given)
+        def flat(values: list[Any]) -> list[Any]:
+            remaining = iter(values)
             # Buffers may be written to: copies are no arguments.
-            own = {name: next(rest).clone() if is_buffer else next(rest) for name, _, _, is_buffer in state}
+            own = {name: next(remaining).clone() if is_buffer else next(remaining) for name, _, _, is_buffer in state}
             before = {name: holder(own[name])._storage.value for name, _, _, is_buffer in state if is_buffer}
-            args, kwargs = jax.tree.unflatten(tree, [next(rest) if leaf is _ARRAY else leaf for leaf in constants])
+            args, kwargs = jax.tree.unflatten(tree, [next(remaining) if leaf is _ARRAY else leaf for leaf in constants])
             result, buffers = call(own, args, kwargs)
             changed = {name: buffer for name, buffer in buffers.items() if buffer is not own[name] or _written(buffer, before[name])}
             results, nesting = tree_flatten(result)
-            seen.append((nesting, {place: one for place, one in enumerate(results) if not isinstance(one, torch.Tensor)}, tuple(changed)))
-            return [*[one for one in results if isinstance(one, torch.Tensor)], *changed.values()]
+            seen.append(
+                (nesting, {index: item for index, item in enumerate(results) if not isinstance(item, torch.Tensor)}, tuple(changed))
+            )
+            return [*[item for item in results if isinstance(item, torch.Tensor)], *changed.values()]
 
         wanted = tuple(not is_buffer for *_, is_buffer in state) + (True,) * (len(avals) - len(state))
         differentiable = tuple(needed and not aval.integral for needed, aval in zip(wanted, avals, strict=True))
@@ -156,19 +158,22 @@ class _Calls:
         recorded.forward  # noqa: B018  what it computes records it
         return _Nested(recorded, *seen[0])
 
-    def _evaluated(self, found: _Nested, arrays: list[Any], rng: Any, wide: bool) -> tuple[Any, _Arrays]:
-        recorded = found.recorded
+    def _evaluated(self, nested: _Nested, arrays: list[Any], rng: Any, wide: bool) -> tuple[Any, _Arrays]:
+        recorded = nested.recorded
         with jax.enable_x64(True):
             random_state = np.zeros(2, np.uint32) if rng is None else jax.random.bits(rng, (2,), np.uint32)
-            given = [lax.convert_element_type(array, aval.physical) for array, aval in zip(arrays, recorded.avals, strict=True)]
-            *given, random_state = _varying_alike([*given, lax.convert_element_type(random_state, np.uint32)])
-            results = recorded(given, random_state)
+            arguments = [lax.convert_element_type(array, aval.physical) for array, aval in zip(arrays, recorded.avals, strict=True)]
+            *arguments, random_state = _varying_alike([*arguments, lax.convert_element_type(random_state, np.uint32)])
+            results = recorded(arguments, random_state)
             if not wide:
-                count = len(results) - len(found.changed)
-                results = [*[lax.convert_element_type(one, _NARROW.get(one.dtype, one.dtype)) for one in results[:count]], *results[count:]]
-        rest = iter(results)
-        leaves = [found.constants[place] if place in found.constants else next(rest) for place in range(found.tree.num_leaves)]
-        return tree_unflatten(leaves, found.tree), dict(zip(found.changed, rest, strict=True))
+                count = len(results) - len(nested.changed)
+                results = [
+                    *[lax.convert_element_type(result, _NARROW.get(result.dtype, result.dtype)) for result in results[:count]],
+                    *results[count:],
+                ]
+        remaining = iter(results)
+        leaves = [nested.constants[index] if index in nested.constants else next(remaining) for index in range(nested.tree.num_leaves)]
+        return tree_unflatten(leaves, nested.tree), dict(zip(nested.changed, remaining, strict=True))
 
 
 _NARROW = {
@@ -208,13 +213,13 @@ class _Module(_Calls):
         ]
         for tensors, arrays, is_buffer in own:
             if set(tensors) != set(arrays):
-                kind, missing, more = "buffers" if is_buffer else "parameters", set(tensors) - set(arrays), set(arrays) - set(tensors)
-                raise ValueError(f"{self.what} takes {kind} by name as to_jax gave them; missing {sorted(missing)}, unknown {sorted(more)}")
+                noun, missing, more = "buffers" if is_buffer else "parameters", set(tensors) - set(arrays), set(arrays) - set(tensors)
+                raise ValueError(f"{self.what} takes {noun} by name as to_jax gave them; missing {sorted(missing)}, unknown {sorted(more)}")
         state = [(name, arrays[name], tensor, is_buffer) for tensors, arrays, is_buffer in own for name, tensor in tensors.items()]
         modes = tuple(module.training for module in self._module.modules())
 
-        def call(given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            result = call_with(self._module, given, args, kwargs)
+        def call(tensors: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            result = call_with(self._module, tensors, args, kwargs)
             return result, {name: tensor for name, tensor in self._module.named_buffers() if name in buffers}
 
         def enter() -> ExitStack:
@@ -232,14 +237,14 @@ class _Module(_Calls):
 def _in_modes(module: torch.nn.Module, modes: tuple[bool, ...]) -> Iterator[None]:
     """Whether each module trains is as it was: a gradient is recorded when it is first asked for."""
     modules = list(module.modules())
-    before = [each.training for each in modules]
-    for each, mode in zip(modules, modes, strict=True):
-        each.training = mode
+    before = [submodule.training for submodule in modules]
+    for submodule, mode in zip(modules, modes, strict=True):
+        submodule.training = mode
     try:
         yield
     finally:
-        for each, mode in zip(modules, before, strict=True):
-            each.training = mode
+        for submodule, mode in zip(modules, before, strict=True):
+            submodule.training = mode
 
 
 def _written(tensor: torch.Tensor, value: Any) -> bool:

@@ -29,12 +29,12 @@ def flatten(nested: Any) -> tuple[list[Any], Any]:
         if depth > _MOST_NESTED:
             raise ValueError(f"more than {_MOST_NESTED} containers are in each other")
         if type(item) in (tuple, list):
-            return {type(item).__name__: [walk(each, depth + 1) for each in item]}
+            return {type(item).__name__: [walk(child, depth + 1) for child in item]}
         if type(item) is dict:
             wrong = next((key for key in item if type(key) not in (str, int)), None)
             if wrong is not None:
                 raise TypeError(f"a dict has the key {wrong!r}: take texts or whole numbers")
-            return {"dict": [[key, walk(each, depth + 1)] for key, each in item.items()]}
+            return {"dict": [[key, walk(child, depth + 1)] for key, child in item.items()]}
         leaves.append(item)
         return len(leaves) - 1
 
@@ -48,8 +48,8 @@ def unflatten(leaves: list[Any], nesting: Any) -> Any:
     if isinstance(nesting, dict) and len(nesting) == 1:
         ((kind, items),) = nesting.items()
         if kind in ("tuple", "list") and isinstance(items, list):
-            found = [unflatten(leaves, item) for item in items]
-            return tuple(found) if kind == "tuple" else found
+            children = [unflatten(leaves, item) for item in items]
+            return tuple(children) if kind == "tuple" else children
         if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
             return {key: unflatten(leaves, item) for key, item in items if type(key) in (str, int)}
     raise StepFileError(f"a nesting has {str(nesting)[:60]!r}")

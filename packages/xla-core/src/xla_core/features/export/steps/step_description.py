@@ -164,33 +164,33 @@ def from_json(data: Any) -> Description:
         description: Description = typed_json.read(Description, data, "description")
     except ValueError as error:
         raise StepFileError(str(error)) from None
-    for number, program in enumerate(description.programs):
-        _check(description, program, f"programs[{number}]")
+    for index, program in enumerate(description.programs):
+        _check(description, program, f"programs[{index}]")
     return description
 
 
 def _check(description: Description, program: Program, where: str) -> None:
     """Raise StepFileError for places that do not exist."""
-    given = [leaf.tensor for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
-    tensors = len(given)
-    made = sum(slot.kind is Kind.RESULT for slot in program.outputs)
-    if [slot.number for slot in program.outputs[:made]] != list(range(made)):
+    arguments = [leaf.tensor for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
+    tensors = len(arguments)
+    results = sum(slot.kind is Kind.RESULT for slot in program.outputs)
+    if [slot.number for slot in program.outputs[:results]] != list(range(results)):
         raise StepFileError(f"{where}.outputs has results that are not numbered, or not first")
     for slots, name in ((program.inputs, "inputs"), (program.outputs, "outputs")):
         for slot in slots:
             wrong = slot.kind is Kind.STATE and (slot.name not in description.state or description.state[slot.name].tensor != slot.tensor)
-            wrong = wrong or (slot.kind is Kind.ARGUMENT and slot.tensor not in given[slot.number : slot.number + 1])
-            if wrong or (slot.kind is Kind.RESULT and slot.number >= made):
+            wrong = wrong or (slot.kind is Kind.ARGUMENT and slot.tensor not in arguments[slot.number : slot.number + 1])
+            if wrong or (slot.kind is Kind.RESULT and slot.number >= results):
                 raise StepFileError(f"{where}.{name} names {slot}, which is not there")
     for leaf in program.leaves:
         if (leaf.kind is Kind.ARGUMENT) is not (leaf.tensor is not None) or leaf.same_as > tensors:
             raise StepFileError(f"{where}.leaves has {leaf}, which is neither a tensor nor a constant")
     for result in program.results:
-        if result.number >= {Kind.RESULT: made, Kind.ARGUMENT: tensors}.get(result.kind, math.inf):
+        if result.number >= {Kind.RESULT: results, Kind.ARGUMENT: tensors}.get(result.kind, math.inf):
             raise StepFileError(f"{where}.results names {result}, which is not there")
     if program.draws > MOST_DRAWS or program.steps > MOST_DRAWS:
         raise StepFileError(f"{where} has {program.draws} draws and {program.steps} steps of the random state, of {MOST_DRAWS} at most")
-    if any(number >= len(program.inputs) for number in program.donated):
+    if any(index >= len(program.inputs) for index in program.donated):
         raise StepFileError(f"{where}.donated has {program.donated}, of {len(program.inputs)} inputs")
     unknown = [name for count in program.counts for name in count.names if name not in description.numbers]
     if unknown or not all(count.names for count in program.counts):

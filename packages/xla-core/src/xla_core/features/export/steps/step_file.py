@@ -33,7 +33,7 @@ def write(
 
     Readers find the old file or the new one. Raises OSError.
     """
-    offsets = [sum(sizes[:number]) for number in range(len(sizes))]
+    offsets = [sum(sizes[:index]) for index in range(len(sizes))]
     blank = "0" * 64
     unknown = [Part(offset, size, blank) for offset, size in zip(offsets, sizes, strict=True)]
     room = len(_text(describe(unknown)))  # checksums have one length, so the description has
@@ -76,9 +76,9 @@ class Reader:
             raise self.error(f"cannot be read: {error}") from error
         self._check_parts(status.st_size - self._start)
 
-    def error(self, what: str) -> StepFileError:
+    def error(self, problem: str) -> StepFileError:
         """An error that names the file."""
-        return StepFileError(f"{self._path} {what}")
+        return StepFileError(f"{self._path} {problem}")
 
     def _check_parts(self, size: int) -> None:
         end = 0

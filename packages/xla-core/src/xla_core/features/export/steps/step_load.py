@@ -41,19 +41,19 @@ def load_step(path: str | os.PathLike[str]) -> ExportedStep:
     that was exported where the device held dtypes in another way (XLA_USE_BF16); OSError.
     """
     recorder = current_recorder()
-    place = jax_device(recorder)
+    device = jax_device(recorder)
     with step_file.open_step(path) as reader:
         description = reader.description
         try:
-            _check(description, place.platform)
-            codes = [_checked_code(reader.part(program.code, f"program {number}")) for number, program in enumerate(description.programs)]
+            _check(description, device.platform)
+            codes = [_checked_code(reader.part(program.code, f"program {index}")) for index, program in enumerate(description.programs)]
         except StepFileError as error:
             raise error if str(error).startswith(str(path)) else reader.error(f"cannot be read: {error}") from error
         state = {}
         for name, kept in description.state.items():
             array = np.frombuffer(reader.part(kept.value, name), np.dtype(kept.tensor.stored)).reshape(kept.tensor.shape)
             with jax.enable_x64(True):
-                state[name] = jax.device_put(array, place, may_alias=False)
+                state[name] = jax.device_put(array, device, may_alias=False)
     return ExportedStep(description, codes, state, recorder.device)
 
 
@@ -73,9 +73,9 @@ class ExportedStep:
         self._compiled: dict[int, _Run] = {}
         self._codes = codes
         self._programs: dict[str, int] = {}
-        for number, program in enumerate(description.programs):
+        for index, program in enumerate(description.programs):
             leaves = [_kind(str(leaf.tensor), leaf.requires_grad) if leaf.tensor else leaf.value for leaf in program.leaves]
-            self._programs[json.dumps([program.arguments, leaves])] = number
+            self._programs[json.dumps([program.arguments, leaves])] = index
 
     def __repr__(self) -> str:
         return f"<exported step {self._description.name}: {len(self._state)} state tensors, takes {self._takes()}>"
@@ -87,17 +87,17 @@ class ExportedStep:
         else; ExecutionError.
         """
         leaves, nest = nesting.flatten((args, kwargs))
-        number = self._program(leaves, nest)
-        program = self._description.programs[number]
-        tensors = [leaf for leaf, known in zip(leaves, program.leaves, strict=True) if known.kind is Kind.ARGUMENT]
+        index = self._program(leaves, nest)
+        program = self._description.programs[index]
+        tensors = [leaf for leaf, leaf_form in zip(leaves, program.leaves, strict=True) if leaf_form.kind is Kind.ARGUMENT]
         _check_shared(program, tensors)
-        given = [buffer_of(tensor.detach().to(self._device)) for tensor in tensors]
+        buffers = [buffer_of(tensor.detach().to(self._device)) for tensor in tensors]
         with self._lock:
             numbers = formulas.evaluate(program.formulas, self._checked_numbers(self.numbers, program))
             draw = rng.drawing_from(rng.past_step(self._random_state))
             packed = dict(zip((Kind.NUMBERS, Kind.SEEDS), (np.array(numbers, np.float64), _packed_seeds(draw, program.draws)), strict=True))
-            arrays = [self._input(slot, packed, given) for slot in program.inputs]
-            run = self._compiled_program(number)
+            arrays = [self._input(slot, packed, buffers) for slot in program.inputs]
+            run = self._compiled_program(index)
             with uninterrupted():  # the old state is gone with the call
                 outputs = self._run(run, arrays)
                 self._keep(program, outputs)
@@ -109,19 +109,19 @@ class ExportedStep:
                 tensors[slot.number].detach().copy_(tensor_from_buffer(output, tensors[slot.number].dtype))
         return nesting.unflatten([_returned(item, program, outputs, tensors) for item in program.results], program.returned)
 
-    def _input(self, slot: Slot, packed: Mapping[Kind, Any], given: list[jax.Array]) -> Any:
+    def _input(self, slot: Slot, packed: Mapping[Kind, Any], buffers: list[jax.Array]) -> Any:
         if slot.kind is Kind.STATE:
             return self._state[slot.name]  # is there already
         with jax.enable_x64(True):
-            return jax.device_put(given[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
+            return jax.device_put(buffers[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
 
-    def _compiled_program(self, number: int) -> _Run:
-        run = self._compiled.get(number)
+    def _compiled_program(self, index: int) -> _Run:
+        run = self._compiled.get(index)
         if run is None:
-            code = self._codes[number]
+            code = self._codes[index]
             options = compiler_options(self._place.platform, has_loops=b"while" in code)
             try:
-                run = self._compiled[number] = compile_module(runnable(code), self._place, options)
+                run = self._compiled[index] = compile_module(runnable(code), self._place, options)
             except (RuntimeError, ValueError, TypeError) as error:
                 raise self._failed(error) from error
         return run
@@ -143,15 +143,15 @@ class ExportedStep:
             self.numbers.update(dict.fromkeys(count.names, now))
 
     def _program(self, leaves: list[Any], nest: Any) -> int:
-        given = [_given(leaf) for leaf in leaves]
-        found = self._programs.get(json.dumps([nest, given]))
-        if found is None:
-            shown = nesting.unflatten([_shown(leaf) for leaf in leaves], nest)
+        described = [_given(leaf) for leaf in leaves]
+        index = self._programs.get(json.dumps([nest, described]))
+        if index is None:
+            called = nesting.unflatten([_shown(leaf) for leaf in leaves], nest)
             raise ValueError(
-                f"no program of the exported step {self._description.name} takes {_call_text(shown)}; it takes {self._takes()}. Constants "
+                f"no program of the exported step {self._description.name} takes {_call_text(called)}; it takes {self._takes()}. Constants "
                 "are part of a program: capture and export one for each"
             )
-        return found
+        return index
 
     def _takes(self) -> str:
         """The arguments that it has programs for."""
@@ -198,9 +198,9 @@ class ExportedStep:
         if tensors.keys() != self._state.keys():
             raise ValueError(f"{', '.join(sorted(tensors.keys() ^ self._state.keys()))}: in one of the states, and not in the other")
         for name, tensor in tensors.items():
-            wanted = self._description.state[name].tensor
-            if _text(tensor) != str(wanted):
-                raise ValueError(f"{name} is {_text(tensor)}, and {wanted} in this step")
+            expected = self._description.state[name].tensor
+            if _text(tensor) != str(expected):
+                raise ValueError(f"{name} is {_text(tensor)}, and {expected} in this step")
         numbers, random_state = self._checked_numbers(state_dict["numbers"]), rng.checked(state_dict["random_state"])
         with jax.enable_x64(True):
             placed = {
@@ -264,18 +264,18 @@ def _shown(leaf: Any) -> Any:
 def _check_shared(program: Program, tensors: list[torch.Tensor]) -> None:
     """Raise ValueError for tensors that share data in another way than those of the captured calls, where that makes a difference."""
     keys = [None if tensor_behind(tensor) is None else storage_key(tensor) for tensor in tensors]
-    known = [leaf for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
+    recorded = [leaf for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
     written = {slot.number for slot in program.outputs if slot.kind is Kind.ARGUMENT}
-    for number, leaf in enumerate(known):
-        if leaf.same_as != number and (keys[number] != keys[leaf.same_as] or tensors[number] is not tensors[leaf.same_as]):
+    for index, leaf in enumerate(recorded):
+        if leaf.same_as != index and (keys[index] != keys[leaf.same_as] or tensors[index] is not tensors[leaf.same_as]):
             raise ValueError(
-                f"tensor arguments {leaf.same_as} and {number} were the same tensor when the step was captured: give one tensor for both"
+                f"tensor arguments {leaf.same_as} and {index} were the same tensor when the step was captured: give one tensor for both"
             )
         if any(
-            other != number and keys[other] is not None and keys[other] == keys[number] and known[other].same_as != number
+            other != index and keys[other] is not None and keys[other] == keys[index] and recorded[other].same_as != index
             for other in written
         ):
-            raise ValueError(f"tensor argument {number} shares data with one that the step writes to: give a copy, from clone()")
+            raise ValueError(f"tensor argument {index} shares data with one that the step writes to: give a copy, from clone()")
 
 
 def _check(description: Description, platform: str) -> None:
