@@ -18,7 +18,7 @@ from xla_core.engine.tracing.numbers import Formulas, Symbol, picker
 from xla_core.engine.tracing.origins import Argument, Gradient, NewStorage, Origin, Result, Source, State, ViewOf
 from xla_core.features.captured.holders import Writes
 from xla_core.features.captured.optimizers import Counter, reader
-from xla_core.features.captured.recording import Leaf, Recorded
+from xla_core.features.captured.recording import GradientLeaf, Recorded
 
 Pick = Callable[[Any], Any]
 
@@ -171,7 +171,7 @@ class Gradients:
 
     leaves: list[torch.Tensor]
     without: list[bool]
-    fresh: list[Leaf]
+    fresh: list[GradientLeaf]
     pick_fresh: Pick
     results: list[int]
     pick_results: Pick

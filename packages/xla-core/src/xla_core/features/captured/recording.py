@@ -29,7 +29,7 @@ from xla_core.features.captured.tape import Run, Tape
 
 
 @dataclass(slots=True, eq=False)
-class Leaf:
+class GradientLeaf:
     """A tensor that gets gradients. before, after: whether it had one; fresh: the call gave it a new gradient tensor, from `origin`."""
 
     tensor: torch.Tensor
@@ -54,7 +54,7 @@ class Recorded:
     run: Run
     sources: list[Source]
     writes: list[tuple[Source, Origin]]
-    leaves: list[Leaf]
+    leaves: list[GradientLeaf]
     new: list[Origin]
     shardings: list[Sharding | None]
     results: list[Any]
@@ -82,7 +82,7 @@ class Recorded:
 class CallRecording:
     """Follows a call from before its first operation to after its sync. number: of the call; leaves: of an earlier call."""
 
-    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, leaves: list[Leaf]) -> None:
+    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, leaves: list[GradientLeaf]) -> None:
         self.tape = tape
         self.number = number
         self.arguments = arguments
@@ -119,7 +119,7 @@ class CallRecording:
         self._look_at_optimizers()
         if self.problems:
             return None
-        recorded = _Outcome(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
+        recorded = _CallOutcome(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
         return None if self.problems else recorded
 
     def state(self) -> PythonState:
@@ -178,7 +178,7 @@ def _parameters(state: PythonState) -> Iterator[torch.Tensor]:
         yield from (parameter for parameter in module._parameters.values() if parameter is not None)
 
 
-class _Outcome:
+class _CallOutcome:
     """Finds where a program's inputs come from, and which storages took its results."""
 
     def __init__(self, recording: CallRecording, run: Run, leaves: list[torch.Tensor], grads: dict[int, weakref.ref[torch.Tensor]]) -> None:
@@ -289,9 +289,9 @@ class _Outcome:
     def _source_of(self, storage: Storage) -> Source:
         return self._sources.setdefault(id(storage), State(storage))
 
-    def _gradient(self, tensor: torch.Tensor) -> Leaf:
+    def _gradient(self, tensor: torch.Tensor) -> GradientLeaf:
         entry = self._grads.get(id(tensor))
-        leaf = Leaf(tensor, entry is not None, tensor.grad is not None)
+        leaf = GradientLeaf(tensor, entry is not None, tensor.grad is not None)
         gradient = None if tensor.grad is None else tensor_behind(tensor.grad)
         if gradient is None or (entry is not None and entry() is tensor.grad):
             return leaf

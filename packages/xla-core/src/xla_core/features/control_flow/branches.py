@@ -73,7 +73,7 @@ def run(recorder: Recorder, recorded: Branches, predicate: torch.Tensor | None, 
     if all(part.backward is None for part in recorded.parts):
         return _forward(recorder, recorded, predicate, tensors)
     outside = [tensor for part in recorded.parts for tensor in part.tensors]
-    results: Sequence[torch.Tensor] = _Differentiable.apply(recorder, recorded, predicate, *tensors, *outside)  # type: ignore[no-untyped-call]
+    results: Sequence[torch.Tensor] = _DifferentiableBranches.apply(recorder, recorded, predicate, *tensors, *outside)  # type: ignore[no-untyped-call]
     return results
 
 
@@ -84,7 +84,7 @@ def _forward(recorder: Recorder, recorded: Branches, predicate: torch.Tensor | N
     return record(recorder, recorded.name, lower, counts, [part.forward for part in recorded.parts], arguments, recorded.outs)
 
 
-class _Differentiable(torch.autograd.Function):
+class _DifferentiableBranches(torch.autograd.Function):
     """Branches with the gradient of the branch that ran."""
 
     @staticmethod

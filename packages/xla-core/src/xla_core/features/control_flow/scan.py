@@ -172,7 +172,7 @@ def nest(results: Sequence[torch.Tensor], trees: tuple[TreeSpec, TreeSpec], plac
 def _run(recorder: Recorder, recorded: _Scan, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     if recorded.parts.backward is None:
         return _forward(recorder, recorded, tensors)
-    results: Sequence[torch.Tensor] = _Differentiable.apply(recorder, recorded, *tensors, *recorded.parts.tensors)  # type: ignore[no-untyped-call]
+    results: Sequence[torch.Tensor] = _DifferentiableScan.apply(recorder, recorded, *tensors, *recorded.parts.tensors)  # type: ignore[no-untyped-call]
     return results
 
 
@@ -181,7 +181,7 @@ def _forward(recorder: Recorder, recorded: _Scan, tensors: Sequence[torch.Tensor
     return record(recorder, "scan", partial(_lower, *layout), layout, [recorded.parts.forward], tensors, recorded.outs)
 
 
-class _Differentiable(torch.autograd.Function):
+class _DifferentiableScan(torch.autograd.Function):
     """A scan whose gradient is a scan in the other direction over the values that the turns saved."""
 
     @staticmethod

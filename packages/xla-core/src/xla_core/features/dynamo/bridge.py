@@ -32,7 +32,7 @@ from xla_core.base.private_torch import (
 from xla_core.engine.graph.text import graph_text
 from xla_core.engine.tensor.plain import PLAIN, tensor_behind
 from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.features.dynamo.capture import GraphInterpreter, NotOneProgram, capture, with_own_pending_graph
+from xla_core.features.dynamo.capture import NotOneProgram, StandInInterpreter, capture, with_own_pending_graph
 from xla_core.features.dynamo.program import RecordedGraph
 from xla_core.features.dynamo.program_graph import host_tensor
 
@@ -112,7 +112,7 @@ class CompiledGraph(torch.nn.Module):
             return self._model
         _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")
         try:
-            captured = capture(args, lambda stand_ins: GraphInterpreter(self._model, stand_ins).run(*stand_ins.args))
+            captured = capture(args, lambda stand_ins: StandInInterpreter(self._model, stand_ins).run(*stand_ins.args))
         except NotOneProgram as reason:
             why = str(reason)
             _debug(lambda: f"not one program: {why}")
@@ -146,7 +146,7 @@ def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -
     return graph
 
 
-class UnsupportedNodesCollector(GraphInterpreter):
+class UnsupportedNodesCollector(StandInInterpreter):
     """Finds the operations of a graph that cannot be part of a program, and continues with tensors of the shapes that torch inferred.
 
     module: the graph. It is run on stand-ins for the arguments: nothing is computed, and nothing written to.

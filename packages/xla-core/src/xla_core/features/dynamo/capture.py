@@ -93,7 +93,7 @@ class StandIns:
         self.leaves.append(storage.value)
 
 
-class GraphInterpreter(fx.Interpreter):
+class StandInInterpreter(fx.Interpreter):
     """Runs a graph on stand-ins."""
 
     def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
@@ -231,7 +231,7 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> RecordedG
             outcome = record(stand_ins)
             if stand_ins.changed():
                 raise NotOneProgram("the graph changes what a tensor shows: its data, or its shape in place")
-            captured = _Outcome(stand_ins).captured(outcome)
+            captured = _GraphOutcome(stand_ins).captured(outcome)
     except NotOneProgram:
         raise
     except GraphBreakError as error:
@@ -242,7 +242,7 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> RecordedG
     return captured
 
 
-class _Outcome:
+class _GraphOutcome:
     """Describes the results of a recording."""
 
     def __init__(self, stand_ins: StandIns) -> None:

@@ -42,7 +42,7 @@ class Derivatives(Enum):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedFunction:
     """A flat function, from tensors to tensors, recorded for arguments like `avals`. what: its name, for errors.
 
     enter: contexts in which it was recorded, to record its gradient in.

@@ -91,7 +91,7 @@ def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _RematFunction:
     """A recorded function over arrays: `operands` are its arguments, then the values that it holds, then its seeds.
 
     numbers: by place among what it holds, None for a value. wanted, places: the arguments, and what it holds, that need a gradient.
@@ -146,7 +146,7 @@ class _Saved:
 
 
 @lru_cache(maxsize=_KEPT)
-def _saved(function: _Function, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
+def _saved(function: _RematFunction, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
     trees: list[Any] = []
 
     def saving(*operands: Any) -> list[Any]:
@@ -164,10 +164,10 @@ def _saved(function: _Function, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Call:
     """A call: its function, the values that it holds and its seeds, its results, and the tensors from outside that need a gradient."""
 
-    function: _Function
+    function: _RematFunction
     held: tuple[Value, ...]
     seeds: tuple[int, ...]
     kinds: tuple[Aval, ...]
@@ -209,7 +209,7 @@ def _called(function: Callable[..., Any], policy: _Policy, args: tuple[Any, ...]
 
 def _recorded(
     recorder: Recorder, function: Callable[[list[Any]], Sequence[Any]], policy: _Policy, tensors: Sequence[torch.Tensor]
-) -> _Found:
+) -> _Call:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
     with lines_in_errors(), recording(recorder, "remat") as trace:
         stand_ins = [trace.stand_in(aval, tensor.requires_grad) for aval, tensor in zip(avals, tensors, strict=True)]
@@ -227,7 +227,7 @@ def _recorded(
     numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
     held = tuple(value for value in body.held if isinstance(value, Value))
     text = graph_hash(body.graph, [(feed.value, index) for feed, index in body.feeds])
-    flat = _Function(
+    flat = _RematFunction(
         bodies_alone([body])[0],
         numbers,
         tuple(index for index, tensor in enumerate(tensors) if tensor.requires_grad),
@@ -238,10 +238,10 @@ def _recorded(
         f"{text} {[number and number[2] for number in numbers]}",
         placement_of(recorder).context,
     )
-    return _Found(flat, held, body.seeds, (*avals, *[value.aval for value in held]), outs, tuple(tensor for tensor, _ in used))
+    return _Call(flat, held, body.seeds, (*avals, *[value.aval for value in held]), outs, tuple(tensor for tensor, _ in used))
 
 
-def _lower(function: _Function, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+def _lower(function: _RematFunction, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     return function([*operands.given, *operands.held[0], *operands.seeds[0]])
 
 
@@ -249,7 +249,7 @@ class _Rematerialized(torch.autograd.Function):
     """The recorded function, which gives what its policy saves, and its gradient as another operation."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, recorded: _Found, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, recorder: Recorder, recorded: _Call, *tensors: torch.Tensor) -> Any:
         function = recorded.function
         saved = _saved(function, recorded.kinds, len(recorded.seeds))
         lower = partial(_lower_forward, function, saved)
@@ -265,7 +265,7 @@ class _Rematerialized(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
-        recorded: _Found = ctx.recorded
+        recorded: _Call = ctx.recorded
         function = recorded.function
         inputs = [*ctx.saved_tensors, *[cotangents[index] for index in function.differentiable]]
         lower = partial(_lower_backward, ctx.saved)
@@ -275,12 +275,12 @@ class _Rematerialized(torch.autograd.Function):
         return None, None, *[of.get(index) for index in range(function.arguments)], *grads[len(function.wanted) :]
 
 
-def _layout(function: _Function) -> tuple[Any, ...]:
+def _layout(function: _RematFunction) -> tuple[Any, ...]:
     policy = function.policy
     return (function.text, function.wanted, function.places, function.differentiable, policy.name, policy.save, policy.offload)
 
 
-def _lower_forward(function: _Function, saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+def _lower_forward(function: _RematFunction, saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     results, pull = function.differentiated([*operands.given, *operands.held[0], *operands.seeds[0]])
     leaves = jax.tree.leaves(pull)
     return [*results, *[leaf for leaf, index in zip(leaves, saved.operands, strict=True) if index is None]]

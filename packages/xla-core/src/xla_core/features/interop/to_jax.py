@@ -21,7 +21,7 @@ from xla_core.engine.tensor.interop import buffer_of
 from xla_core.engine.tensor.plain import holder
 from xla_core.engine.tracing.bodies import call_with
 from xla_core.engine.tracing.surroundings import surroundings
-from xla_core.features.interop.recorded import Derivatives, Recorded
+from xla_core.features.interop.recorded import Derivatives, RecordedFunction
 
 _KEPT = 256
 _ARRAY = object()  # stands for an array among the arguments
@@ -70,14 +70,14 @@ def to_jax(torch_function: Any, *, derivatives: str = "torch") -> JaxModule | Ca
         return JaxModule(module, parameters, {name: buffer_of(tensor) for name, tensor in torch_function.named_buffers()})
     if not callable(torch_function):
         raise TypeError(f"to_jax takes a torch module or a function of tensors, got a {type(torch_function).__name__}")
-    return _Function(torch_function, whose)
+    return _JaxFunction(torch_function, whose)
 
 
 @dataclass(frozen=True, slots=True)
 class _Nested:
     """A recorded function with the nesting of its results. constants: by place, the results that are no tensors."""
 
-    recorded: Recorded
+    recorded: RecordedFunction
     tree: Any
     constants: Mapping[int, Any]
     changed: tuple[str, ...]  # the buffers behind the other results
@@ -154,7 +154,7 @@ class _Calls:
 
         wanted = tuple(not is_buffer for *_, is_buffer in state) + (True,) * (len(avals) - len(state))
         differentiable = tuple(needed and not aval.integral for needed, aval in zip(wanted, avals, strict=True))
-        recorded = Recorded(self.what, flat, tuple(avals), differentiable, self._derivatives, enter)
+        recorded = RecordedFunction(self.what, flat, tuple(avals), differentiable, self._derivatives, enter)
         recorded.forward  # noqa: B018  what it computes records it
         return _Nested(recorded, *seen[0])
 
@@ -182,7 +182,7 @@ _NARROW = {
 }
 
 
-class _Function(_Calls):
+class _JaxFunction(_Calls):
     """A torch function over JAX arrays."""
 
     def __init__(self, function: Callable[..., Any], derivatives: Derivatives) -> None:

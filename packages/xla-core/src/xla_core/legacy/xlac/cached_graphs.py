@@ -61,7 +61,7 @@ def _get_tensors_xla_device_data_node(output_tensors: Tensors, uncloned_tensors:
     program = _cut(output_tensors)
     if program is None:
         return [], []
-    held = holders(uncloned_tensors)
+    holder_of = holders(uncloned_tensors)
     numbers = numbers_of(program.graph, program.inputs)
     buffers = iter(program.inputs.buffers)
     ids: list[int] = []
@@ -73,7 +73,7 @@ def _get_tensors_xla_device_data_node(output_tensors: Tensors, uncloned_tensors:
             ids.append(_SEED_ID if seed else id(tensor))
         else:
             buffer = next(buffers)
-            holder = held.get(id(buffer))
+            holder = holder_of.get(id(buffer))
             tensor = wrap(buffer_value(program.recorder, entry, buffer, shared=True)) if holder is None else holder
             ids.append(storage_key(unwrapped(tensor)))
         values.append(tensor)
@@ -96,8 +96,8 @@ def _run_cached_graph(hash: str | bytes, graph_inputs: Sequence[torch.Tensor]) -
     leaves = list(_leaves(graph))
     if len(leaves) != len(graph_inputs):
         raise ValueError(f"the program takes {len(leaves)} inputs, got {len(graph_inputs)}")
-    given = [_value(entry, tensor, recorder) for (_, entry), tensor in zip(leaves, graph_inputs, strict=True)]
-    found = [value for value in given if isinstance(value, Value)]
+    values = [_value(entry, tensor, recorder) for (_, entry), tensor in zip(leaves, graph_inputs, strict=True)]
+    device_values = [value for value in values if isinstance(value, Value)]
     results: list[torch.Tensor] = []
 
     def keep(buffers: list[jax.Array]) -> None:
@@ -105,18 +105,18 @@ def _run_cached_graph(hash: str | bytes, graph_inputs: Sequence[torch.Tensor]) -
         donation.settle()
 
     with recorder.lock:
-        compute(found)
+        compute(device_values)
         if _xla_get_enable_alias_with_buffer_donor_config(str(recorder.device)):
-            dead = tuple(number for number, value in enumerate(found) if donation.is_marked(value))
+            dead = tuple(index for index, value in enumerate(device_values) if donation.is_marked(value))
             graph = Graph(graph.entries, graph.outs, dead, graph.lines)
-        executor.execute(recorder, graph, _inputs(graph, leaves, given, recorder), keep, Cause.DYNAMO_EXECUTE)
+        executor.execute(recorder, graph, _inputs(graph, leaves, values, recorder), keep, Cause.DYNAMO_EXECUTE)
     return results
 
 
-def _inputs(graph: Graph, leaves: list[tuple[int, Any]], given: list[Any], recorder: Recorder) -> Inputs:
+def _inputs(graph: Graph, leaves: list[tuple[int, Any]], values: list[Any], recorder: Recorder) -> Inputs:
     data: dict[int, Any] = {}
     seeds = 0
-    for (slot, entry), value in zip(leaves, given, strict=True):
+    for (slot, entry), value in zip(leaves, values, strict=True):
         if isinstance(value, Value):
             value = computed_buffer(value)
         elif entry.kind is ScalarKind.SEED:

@@ -28,9 +28,9 @@ def plain_tensors(tensors: Tensors) -> list[XLATensor]:
 
 def holders(first: Tensors = ()) -> dict[int, XLATensor]:
     """The live tensors, those of `first` before others, that show all of a computed value, by the id of its buffer."""
-    found: dict[int, XLATensor] = {}
+    by_buffer: dict[int, XLATensor] = {}
     for tensor in (*plain_tensors(first), *live_tensors()):
         buffer = tensor._storage.value.buffer if tensor._view is None else None
         if buffer is not None:
-            found.setdefault(id(buffer), tensor)
-    return found
+            by_buffer.setdefault(id(buffer), tensor)
+    return by_buffer

@@ -29,8 +29,8 @@ def _xla_metric_names() -> list[str]:
 
 def _xla_metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
     """The number of samples of a metric, their sum, and the newest as (seconds since the epoch, value); None without samples."""
-    found = metrics.metric(name)
-    return None if found is None else (found.total_samples, found.accumulator, list(found.samples))
+    metric = metrics.metric(name)
+    return None if metric is None else (metric.total_samples, metric.accumulator, list(metric.samples))
 
 
 def _clear_xla_counters() -> None:

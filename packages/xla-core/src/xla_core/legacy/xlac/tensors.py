@@ -132,12 +132,12 @@ def _check_device_tensor_need_materialization(device: str) -> list[bool]:
 
 
 _numbers = itertools.count()
-_known: weakref.WeakKeyDictionary[Value, int] = weakref.WeakKeyDictionary()
+_ids: weakref.WeakKeyDictionary[Value, int] = weakref.WeakKeyDictionary()
 
 
 def _unique_id_for_ir_and_data(tensor: torch.Tensor) -> str:
     """A text that another one takes the place of whenever the tensor is written to."""
-    return str(_known.setdefault(value_of(unwrapped(tensor)), next(_numbers)))
+    return str(_ids.setdefault(value_of(unwrapped(tensor)), next(_numbers)))
 
 
 def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> None:

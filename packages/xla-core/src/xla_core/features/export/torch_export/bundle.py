@@ -63,8 +63,8 @@ class StableHLOGraphModule:
         name = function.meta.name
         flat, spec = tree_flatten((args, kwargs))
         takes, gives = self._takes[name], self._gives[name]
-        if takes is not None and takes != spec and takes != (found := pytree_text.plain(spec, "an argument")):
-            raise ValueError(f"arguments are nested as {found}, the exported program takes {takes}")
+        if takes is not None and takes != spec and takes != (nesting := pytree_text.plain(spec, "an argument")):
+            raise ValueError(f"arguments are nested as {nesting}, the exported program takes {takes}")
         results = self.evaluate(name, flat)
         if gives is None:
             return results[0] if len(results) == 1 else results
@@ -82,12 +82,12 @@ class StableHLOGraphModule:
             self._input(location, signature, args).to(device)
             for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
         ]
-        found = self._run_of(function, device, [tensor.shape for tensor in tensors])(tensors)
-        count = len(found) - len(meta.written)
-        results: list[Any] = found[:count]
+        outputs = self._run_of(function, device, [tensor.shape for tensor in tensors])(tensors)
+        count = len(outputs) - len(meta.written)
+        results: list[Any] = outputs[:count]
         for position, number in meta.constant_outputs:
             results.insert(position, number)
-        for location, value in zip(meta.written, found[count:], strict=True):
+        for location, value in zip(meta.written, outputs[count:], strict=True):
             if location.type_ is VariableType.PARAMETER:
                 self.bundle.state_dict[location.name] = buffer_of(value)
                 self._placed.pop(location.name, None)
@@ -160,12 +160,12 @@ def _nesting(text: str | None) -> TreeSpec | None:
 
 
 def _argument(position: int, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
-    given = args[position]
-    tensor = isinstance(given, torch.Tensor)
-    if not tensor or not signature.takes(given):
-        what = f"{given.dtype} of {list(given.shape)}" if tensor else repr(given)
-        raise ValueError(f"argument {position} is {what}, the exported program takes {signature.dtype} of {signature.shape}")
-    return given.detach()  # type: ignore[no-any-return]
+    argument = args[position]
+    is_tensor = isinstance(argument, torch.Tensor)
+    if not is_tensor or not signature.takes(argument):
+        description = f"{argument.dtype} of {list(argument.shape)}" if is_tensor else repr(argument)
+        raise ValueError(f"argument {position} is {description}, the exported program takes {signature.dtype} of {signature.shape}")
+    return argument.detach()  # type: ignore[no-any-return]
 
 
 def _check(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
@@ -178,13 +178,13 @@ def _check(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
             raise ValueError(f"argument {position} is {args[position]!r}, the program was exported for {number!r}: export it again")
     for location in meta.written:
         memory = _memory(args[location.position]) if location.type_ is VariableType.INPUT_ARG else None
-        for other, given in enumerate(args):
-            if memory is not None and other != location.position and _memory(given) == memory:
+        for other, argument in enumerate(args):
+            if memory is not None and other != location.position and _memory(argument) == memory:
                 raise ValueError(f"the program writes to argument {location.position}, which is argument {other} too: copy it")
 
 
-def _memory(given: Any) -> Hashable:
+def _memory(argument: Any) -> Hashable:
     """Equal for tensors that begin with the same element; None for what has none."""
-    if not isinstance(given, torch.Tensor) or not given.numel():
+    if not isinstance(argument, torch.Tensor) or not argument.numel():
         return None
-    return alias_key(given) if given.device.type == "xla" else given.data_ptr()
+    return alias_key(argument) if argument.device.type == "xla" else argument.data_ptr()

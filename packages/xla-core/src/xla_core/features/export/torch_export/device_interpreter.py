@@ -63,4 +63,6 @@ class XLAExportInterpreter(torch.fx.Interpreter):
 
 
 def _makes_tensors(target: Any) -> bool:
-    return isinstance(target, OpOverload) and any(each.name == "device" and each.kwarg_only for each in target._schema.arguments)
+    return isinstance(target, OpOverload) and any(
+        argument.name == "device" and argument.kwarg_only for argument in target._schema.arguments
+    )

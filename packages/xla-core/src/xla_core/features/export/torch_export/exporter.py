@@ -45,7 +45,7 @@ def exported_programs_to_stablehlo(
     written = {location.name for method in methods.values() for location, _ in method.written if location.name}
     constants: list[np.ndarray[Any, Any]] = []
     functions = [function_of(name, method, written, chosen, constants) for name, method in methods.items()]
-    kept = [each.location.name for method in methods.values() for each in method.variables(written) if each.location.name]
+    kept = [variable.location.name for method in methods.values() for variable in method.variables(written) if variable.location.name]
     arrays = state.arrays(kept, written) if chosen.export_weights else {}
     return StableHLOGraphModule(StableHLOModelBundle(arrays, constants, functions))
 

@@ -12,11 +12,11 @@ from xla_core.base.errors import ExportFolderError
 from xla_core.features.export.inside import FOLDERS, is_inside, open_file, opened
 from xla_core.features.export.torch_export.folder_index import INDEX, Index, read_index
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 _TRIES = 100
 
 
-def read_folder(folder: Path, make: Callable[[ExportFiles], _Made]) -> _Made:
+def read_folder(folder: Path, make: Callable[[ExportFiles], _Result]) -> _Result:
     """What `make` makes of the files of one export, whatever is saved there meanwhile: then it is called again.
 
     Raises FileNotFoundError if there is no such folder, ExportFolderError for one that is damaged, and what `make` raises.
@@ -25,13 +25,13 @@ def read_folder(folder: Path, make: Callable[[ExportFiles], _Made]) -> _Made:
         for _ in range(_TRIES):
             index = read_index(root, folder)
             try:
-                made = make(ExportFiles(folder, root, index))
+                result = make(ExportFiles(folder, root, index))
             except (OSError, ValueError):
                 if read_index(root, folder) == index:
                     raise
                 continue
             if index is not None or read_index(root, folder) is None:
-                return made
+                return result
     raise ExportFolderError(f"{folder} is saved to faster than it can be read: load it again")
 
 
@@ -89,9 +89,9 @@ class ExportFiles:
             raise self.error(name, f"has {size} bytes, of {largest} at most")
         return size
 
-    def error(self, name: str, what: str) -> ExportFolderError:
+    def error(self, name: str, problem: str) -> ExportFolderError:
         """An error that names a file, and what to do."""
         again = "save the program again"
         if self._index is not None:
             again += f"; if another program has written it, remove {INDEX}: then the folder loads unchecked"
-        return ExportFolderError(f"{self.folder / name} {what}: {again}")
+        return ExportFolderError(f"{self.folder / name} {problem}: {again}")

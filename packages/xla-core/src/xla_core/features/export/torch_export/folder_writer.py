@@ -34,13 +34,13 @@ def write_folder(folder: Path, contents: Iterable[tuple[str, Write]]) -> None:
 
     Raises BlockingIOError if another program is saving there, OSError; then the folder holds the export that it held.
     """
-    made = [one for one in (*[folder / name for name in FOLDERS], folder, *folder.parents) if not one.exists()]
+    new_folders = [path for path in (*[folder / name for name in FOLDERS], folder, *folder.parents) if not path.exists()]
     try:
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
         with opened(folder) as root, _locked(root, folder):
             for name in FOLDERS:
-                with _place(folder, root, name):
+                with _open_subfolder(folder, root, name):
                     pass  # it is a folder
             _finish(folder, root)
             for name in os.listdir(root):
@@ -49,8 +49,8 @@ def write_folder(folder: Path, contents: Iterable[tuple[str, Write]]) -> None:
             _replace(folder, root, contents)
     except BaseException:
         with suppress(OSError):  # a folder in which there is something stays, and those around it
-            for one in made:
-                one.rmdir()
+            for path in new_folders:
+                path.rmdir()
         raise
 
 
@@ -78,8 +78,8 @@ def _replace(folder: Path, root: int, contents: Iterable[tuple[str, Write]]) -> 
             if (folder / name).is_dir() and not (folder / name).is_symlink():
                 raise IsADirectoryError(errno.EISDIR, "a folder is where a file of the export belongs: move it", str(folder / name))
         text = dump(Index(VERSION, export_id, files, sorted(old - files.keys())))
-        for one in sorted({(staging / name).parent for name in files}):
-            sync_folder(one)
+        for subfolder in sorted({(staging / name).parent for name in files}):
+            sync_folder(subfolder)
         with atomic_write(folder / INDEX, staging / INDEX, durable=True) as temporary:
             with name_errors(temporary), open(temporary, "xb") as file:
                 file.write(text)
@@ -99,9 +99,9 @@ def _old_names(folder: Path, root: int) -> set[str]:
         if index is not None:
             return set(index.files)
     names = set()
-    for each in FOLDERS:
-        with _place(folder, root, each) as inner:
-            names |= {f"{each}/{file}" for file in os.listdir(inner)}
+    for subfolder in FOLDERS:
+        with _open_subfolder(folder, root, subfolder) as inner:
+            names |= {f"{subfolder}/{file}" for file in os.listdir(inner)}
     return {name for name in names if _OURS.fullmatch(name)}
 
 
@@ -138,7 +138,7 @@ def _is_published(folder: Path, root: int, export_id: str) -> bool:
 
 
 @contextmanager
-def _place(folder: Path, root: int, name: str) -> Iterator[int]:
+def _open_subfolder(folder: Path, root: int, name: str) -> Iterator[int]:
     """A descriptor of one of the three folders, which must not be a link: nothing is written out of the export."""
     try:
         with opened(name, root) as inner:
@@ -157,17 +157,17 @@ def _finish(folder: Path, root: int) -> None:
         return
     if index is None or not (folder / index.staging).exists():
         return
-    with _place(folder, root, index.staging) as staging:
-        for each in FOLDERS:
-            names = {name.partition("/")[2] for name in index.files if name.startswith(f"{each}/")}
-            gone = [name.partition("/")[2] for name in index.removes if name.startswith(f"{each}/")]
-            with _place(folder, root, each) as place:
+    with _open_subfolder(folder, root, index.staging) as staging:
+        for subfolder in FOLDERS:
+            names = {name.partition("/")[2] for name in index.files if name.startswith(f"{subfolder}/")}
+            gone = [name.partition("/")[2] for name in index.removes if name.startswith(f"{subfolder}/")]
+            with _open_subfolder(folder, root, subfolder) as target:
                 # There is none where nothing is to be moved, or all is and the writer was killed while it removed what it had used.
-                with suppress(FileNotFoundError), _place(folder / index.staging, staging, each) as waiting:
+                with suppress(FileNotFoundError), _open_subfolder(folder / index.staging, staging, subfolder) as waiting:
                     for name in names.intersection(os.listdir(waiting)):
-                        os.rename(name, name, src_dir_fd=waiting, dst_dir_fd=place)
+                        os.rename(name, name, src_dir_fd=waiting, dst_dir_fd=target)
                 for name in gone:
                     with suppress(FileNotFoundError, IsADirectoryError):
-                        os.unlink(name, dir_fd=place)
-            sync_folder(folder / each)
+                        os.unlink(name, dir_fd=target)
+            sync_folder(folder / subfolder)
     shutil.rmtree(folder / index.staging)

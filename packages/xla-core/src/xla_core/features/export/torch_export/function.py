@@ -80,8 +80,8 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
     interpreter = GraphInterpreter(method.program.graph_module, dims, method.custom_calls)
     graph = interpreter.recorded
     values = [
-        leaf(graph, interpreter.aval(node.meta["val"]), each) if isinstance(each, MethodInput) else each
-        for node, each in zip(method.program.graph.find_nodes(op="placeholder"), method.inputs, strict=True)
+        leaf(graph, interpreter.aval(node.meta["val"]), method_input) if isinstance(method_input, MethodInput) else method_input
+        for node, method_input in zip(method.program.graph.find_nodes(op="placeholder"), method.inputs, strict=True)
     ]
     outputs = interpreter.run(*values, enable_io_processing=False)
     results: list[int] = []
@@ -95,21 +95,23 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
             constant_outputs.append((position, number(value, "a result")))
     results.extend(_written(method, values, location, outputs[number_of_output]) for location, number_of_output in method.written)
     # Inputs of open sizes stay: they say what the sizes are.
-    open_leaves = [each.number for each in values if isinstance(each, ValueSlot) and any(map(is_open, each.aval.shape))]
+    open_leaves = [value.number for value in values if isinstance(value, ValueSlot) and any(map(is_open, value.aval.shape))]
     entries, renamed, data = extract(graph, sorted({*ancestors(graph, results), *open_leaves}))
-    whole = Graph(tuple(entries), tuple(renamed[slot] for slot in results))
-    return _MethodGraph(whole, inputs_of(entries, data), constant_outputs, bool(dims.by_symbol))
+    result_graph = Graph(tuple(entries), tuple(renamed[slot] for slot in results))
+    return _MethodGraph(result_graph, inputs_of(entries, data), constant_outputs, bool(dims.by_symbol))
 
 
 def _written(method: Method, values: Sequence[Any], location: InputLocation, result: ValueSlot) -> int:
     """The slot of what a method writes to one of its inputs. Raises UnsupportedOperationError if that is of another shape."""
     before = next(
-        value.aval for each, value in zip(method.inputs, values, strict=True) if isinstance(each, MethodInput) and each.location == location
+        value.aval
+        for method_input, value in zip(method.inputs, values, strict=True)
+        if isinstance(method_input, MethodInput) and method_input.location == location
     )
     if (result.aval.shape, result.aval.dtype) != (before.shape, before.dtype):
-        what = location.name or f"argument {location.position}"
+        name = location.name or f"argument {location.position}"
         raise UnsupportedOperationError(
-            f"the program gives {what} another shape, {list(result.aval.shape)}: give that as a result of its own"
+            f"the program gives {name} another shape, {list(result.aval.shape)}: give that as a result of its own"
         )
     return result.number
 
@@ -149,9 +151,9 @@ def _lowered(
         output_signature=[_signature(aval) for aval in method_graph.results],
         input_locations=locations,
         unused_inputs=[
-            (each.location, VariableSignature.of(each.tensor.shape, each.tensor.dtype))
-            for each in variables
-            if each.location not in locations
+            (variable.location, VariableSignature.of(variable.tensor.shape, variable.tensor.dtype))
+            for variable in variables
+            if variable.location not in locations
         ],
         input_pytree_spec=method.input_spec,
         output_pytree_spec=method.output_spec,
@@ -179,23 +181,23 @@ def _function(
     """The graph as a function of the leaves that have no values here, and of the seeds."""
     inputs, graph = method_graph.inputs, method_graph.graph
     if not method_graph.has_open_sizes:  # JAX knows no composites of open sizes
-        graph = for_readers(graph, lambda number: _known(inputs.buffers[number], written))
+        graph = for_readers(graph, lambda number: _constant_value(inputs.buffers[number], written))
     constants = Constants(tuple(inputs.fixed_floats), tuple(inputs.fixed_ints))
     emit = program(graph, constants, Context((), platform=jax_device(current_recorder()).platform), source_scope)
     numbers = arrays_of(inputs.floats, inputs.ints, [])
 
     def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        rest = iter(arrays)
+        remaining = iter(arrays)
         leaves = [
-            next(rest) if value is None else jax.numpy.asarray(value.astype(aval.physical))
+            next(remaining) if value is None else jax.numpy.asarray(value.astype(aval.physical))
             for value, (aval, _) in zip(values, method_graph.leaves, strict=True)
         ]
-        return emit(*leaves, *map(jax.numpy.asarray, numbers), *rest)[:-1]  # without the token
+        return emit(*leaves, *map(jax.numpy.asarray, numbers), *remaining)[:-1]  # without the token
 
     return main
 
 
-def _known(source: Any, written: set[str]) -> np.ndarray[Any, Any] | None:
+def _constant_value(source: Any, written: set[str]) -> np.ndarray[Any, Any] | None:
     """The value of a leaf that is the same at each call."""
     if isinstance(source, MethodInput) and (source.location.name in written or not source.location.name):
         return None

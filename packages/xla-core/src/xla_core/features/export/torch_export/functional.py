@@ -51,7 +51,7 @@ def refuse_data_dependent(program: ExportedProgram) -> None:
 
 def _modules(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
     """A program's graph, and those of its branches, loops and regions."""
-    return (each for each in module.modules() if isinstance(each, fx.GraphModule))
+    return (inner for inner in module.modules() if isinstance(inner, fx.GraphModule))
 
 
 def _depends_on_data(node: fx.Node) -> bool:
@@ -89,9 +89,9 @@ def _decompositions(program: ExportedProgram, custom_calls: frozenset[str] | set
     """Torch's decompositions, without those of operations that have lowerings for any fixed sizes."""
     table: dict[Any, Callable[..., Any]] = dict(default_decompositions().items())
     keeps_all = not open_symbols(program)
-    kept = [each for each in table if becomes_custom_call(each, custom_calls) or (keeps_all and is_served(each))]
-    for each in kept:
-        del table[each]
+    kept = [operator for operator in table if becomes_custom_call(operator, custom_calls) or (keeps_all and is_served(operator))]
+    for operator in kept:
+        del table[operator]
     return table
 
 
@@ -99,9 +99,9 @@ def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> Ex
     module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
     for copied, node in zip(module.graph.nodes, program.graph.nodes, strict=True):
         copied.name = node.name  # a copy calls nodes with the names of builtins, such as `input`, by other ones
-    module.meta[_CONSTANTS] = [tensor for each in _modules(module) if each is not module for tensor in by_number(each)]
+    module.meta[_CONSTANTS] = [tensor for inner in _modules(module) if inner is not module for tensor in by_number(inner)]
     flat = iter(arguments)
-    known: dict[Any, fx.Node] = {}
+    node_of_memory: dict[Any, fx.Node] = {}
     specs = []
     for node, spec in zip(module.graph.find_nodes(op="placeholder"), signature.input_specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
@@ -109,7 +109,7 @@ def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> Ex
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             if spec.kind is InputKind.CONSTANT_TENSOR:
                 spec.kind, spec.persistent = InputKind.BUFFER, False
-            first = known.setdefault(shown_memory(tensor_named(program, str(spec.target))), node)
+            first = node_of_memory.setdefault(shown_memory(tensor_named(program, str(spec.target))), node)
             if first is not node:
                 node.replace_all_uses_with(first)
                 signature.replace_all_uses(node.name, first.name)
@@ -135,15 +135,15 @@ def _check_writes(program: ExportedProgram, state: ModuleState) -> None:
     """Raise UnsupportedOperationError for inputs that get another shape, and for writes to state that shares memory with other state."""
     placeholders = program.graph.find_nodes(op="placeholder")
     specs = dict(zip(placeholders, program.graph_signature.input_specs, strict=True))
-    position = {node: place for place, node in enumerate(node for node, spec in specs.items() if spec.kind is InputKind.USER_INPUT)}
+    position = {node: index for index, node in enumerate(node for node, spec in specs.items() if spec.kind is InputKind.USER_INPUT)}
     for node, written in _writes(program.graph):
         if written not in specs:
             continue
         before, after = written.meta["val"], node.meta["val"]
         if torch.Tag.inplace_view in node.target.tags and before.shape != after.shape:  # type: ignore[union-attr]
-            what = specs[written].target or f"argument {position[written]}"
+            name = specs[written].target or f"argument {position[written]}"
             raise UnsupportedOperationError(
-                f"the program gives {what} another shape, {list(after.shape)}: give that as a result of its own"
+                f"the program gives {name} another shape, {list(after.shape)}: give that as a result of its own"
             )
         if specs[written].target is not None:
             target = str(specs[written].target)

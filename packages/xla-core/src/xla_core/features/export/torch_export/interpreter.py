@@ -91,7 +91,7 @@ class GraphInterpreter(fx.Interpreter):
         if constant is not None:
             return leaf(self.recorded, self.aval(constant), constant)
         flat, nesting = tree_flatten(noted)
-        avals = tuple(None if each is None else self.aval(each) for each in flat)
+        avals = tuple(None if tensor is None else self.aval(tensor) for tensor in flat)
         if becomes_custom_call(target, self._custom_calls):
             tensors = tuple(item for item in tree_leaves((args, kwargs)) if isinstance(item, ValueSlot))
             call = caller(target._schema.name, tuple(aval.struct for aval in avals if aval is not None))
@@ -105,7 +105,7 @@ class GraphInterpreter(fx.Interpreter):
         """The results of an operation by its lowering; None if it has none for these arguments."""
         lower, row = lowering_of(target), TABLE.get(full_name(target))
         if row is not None and row.accepts is not None:
-            noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda each: each.meta["val"])
+            noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda node: node.meta["val"])
             lower = lower if row.accepts(*noted_args, **noted_kwargs) else None
         has_open_sizes = self._has_open_sizes(n)
         if lower is None or (full_name(target) in _LESS_ON_CPU and not has_open_sizes):
@@ -118,7 +118,7 @@ class GraphInterpreter(fx.Interpreter):
                 )
             lower = over_open_sizes(target, lower)
         if target is aten.as_strided.default:
-            args = (self._whole(n), *args[1:])
+            args = (self._base_of_view(n), *args[1:])
         kwargs = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
         return self._append(n, lower, args, kwargs, avals, is_random)
 
@@ -130,15 +130,15 @@ class GraphInterpreter(fx.Interpreter):
     def _has_open_sizes(self, n: fx.Node) -> bool:
         return any(isinstance(size, torch.SymInt) for node in (n, *n.all_input_nodes) for size in _sizes(node.meta.get("val")))
 
-    def _whole(self, n: fx.Node) -> ValueSlot:
+    def _base_of_view(self, n: fx.Node) -> ValueSlot:
         """The tensor in whose memory `as_strided` counts, which is not the view that it is called on."""
-        whole = n.all_input_nodes[0]
-        while isinstance(whole.target, OpOverload) and calling(whole.target).convention is Convention.VIEW:
-            whole = whole.all_input_nodes[0]
-        noted = whole.meta["val"]
+        node = n.all_input_nodes[0]
+        while isinstance(node.target, OpOverload) and calling(node.target).convention is Convention.VIEW:
+            node = node.all_input_nodes[0]
+        noted = node.meta["val"]
         if not isinstance(noted, torch.Tensor) or not noted.is_contiguous():
             raise UnsupportedOperationError("as_strided of a tensor that is not contiguous cannot be exported: call clone() first")
-        base: ValueSlot = self.env[whole]
+        base: ValueSlot = self.env[node]
         return base
 
     def _append(
@@ -159,12 +159,12 @@ class GraphInterpreter(fx.Interpreter):
         name, row = (dotted_name(target), full_name(target)) if isinstance(target, OpOverload) else (target.__name__, "")
         signature = Signature(name, lower, args, kwargs, avals, random=is_random, line=_line(n), target=row)
         first = self.recorded.append(signature, slots)
-        return [None if aval is None else ValueSlot(first + place, aval) for place, aval in enumerate(avals)]
+        return [None if aval is None else ValueSlot(first + index, aval) for index, aval in enumerate(avals)]
 
 
 def _sizes(noted: Any) -> Iterator[Any]:
-    for each in tree_leaves(noted):
-        yield from each.shape if isinstance(each, torch.Tensor) else (each,)
+    for item in tree_leaves(noted):
+        yield from item.shape if isinstance(item, torch.Tensor) else (item,)
 
 
 def _line(n: fx.Node) -> str | None:

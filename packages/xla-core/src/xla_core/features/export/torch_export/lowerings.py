@@ -26,8 +26,8 @@ from xla_core.ops.table import TABLE, Context, Lowering
 class EqualSizes(UnsupportedOperationError):
     """Two symbolic dimensions are one size, which JAX does not see. constraint: says so to it."""
 
-    def __init__(self, one: Dim, other: Dim) -> None:
-        self.constraint = f"{one} == {other}"
+    def __init__(self, size: Dim, other: Dim) -> None:
+        self.constraint = f"{size} == {other}"
         super().__init__(f"JAX cannot be told that {self.constraint}: fix one of these sizes")
 
 
@@ -51,14 +51,14 @@ def lowering_of(target: OpOverload) -> Lowering | None:
 
 def over_open_sizes(target: OpOverload, lower: Lowering) -> Lowering:
     """A lowering over arrays of symbolic sizes: those that are operands (`x / x.shape[0]`) become arrays, others stay symbolic."""
-    kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
+    argument_types = {argument.name: str(argument.type) for argument in target._schema.arguments}
 
     def run(context: Context, *args: Any, **kwargs: Any) -> Any:
-        placed = [_operand(kind, value) for kind, value in zip(kinds.values(), args, strict=False)]
+        placed = [_operand(argument_type, value) for argument_type, value in zip(argument_types.values(), args, strict=False)]
         try:
-            result = lower(context, *placed, **{name: _operand(kinds[name], value) for name, value in kwargs.items()})
+            result = lower(context, *placed, **{name: _operand(argument_types[name], value) for name, value in kwargs.items()})
             several = isinstance(result, (list, tuple))
-            return [_checked(target, each, struct) for each, struct in zip(result if several else [result], context.out, strict=True)]
+            return [_checked(target, output, struct) for output, struct in zip(result if several else [result], context.out, strict=True)]
         except XlaError:
             raise
         except Exception as error:
@@ -71,8 +71,8 @@ def over_open_sizes(target: OpOverload, lower: Lowering) -> Lowering:
     return run
 
 
-def _operand(kind: str, value: Any) -> Any:
-    if "int" in kind.lower():  # int, int[], SymInt[]
+def _operand(argument_type: str, value: Any) -> Any:
+    if "int" in argument_type.lower():  # int, int[], SymInt[]
         return value
     return tree_map(lambda item: jax.numpy.asarray(item) if is_open(item) else item, value)
 
@@ -81,9 +81,9 @@ def _checked(target: OpOverload, result: Any, struct: jax.ShapeDtypeStruct | Non
     if struct is None:
         return result
     if len(result.shape) == len(struct.shape):
-        for wanted, size in zip(struct.shape, result.shape, strict=True):
-            if wanted != size and is_open(wanted) and is_open(size):
-                raise EqualSizes(wanted, size)
+        for expected, size in zip(struct.shape, result.shape, strict=True):
+            if expected != size and is_open(expected) and is_open(size):
+                raise EqualSizes(expected, size)
     if tuple(result.shape) != tuple(struct.shape):
         raise UnsupportedOperationError(f"the lowering of {target} gave {list(result.shape)}, torch has {list(struct.shape)}")
     return lax.convert_element_type(result, struct.dtype)
@@ -106,16 +106,16 @@ def _slice(context: Context, x: jax.Array, dim: int = 0, start: Dim | None = Non
     return lax.slice_in_dim(x, low, low + (count - 1) * step + 1 if step != 1 else low + count, step, dim)
 
 
-def _within(place: Dim, size: Dim) -> Dim:
+def _within(index: Dim, size: Dim) -> Dim:
     """A place counted from the front, not beyond the end."""
-    place = place + size if place < 0 else place
-    return jax.core.max_dim(jax.core.min_dim(place, size), 0)
+    index = index + size if index < 0 else index
+    return jax.core.max_dim(jax.core.min_dim(index, size), 0)
 
 
 def _select(context: Context, x: jax.Array, dim: int, index: Dim) -> jax.Array:
     dim %= x.ndim
-    place = index + x.shape[dim] if index < 0 else index
-    return lax.squeeze(lax.slice_in_dim(x, place, place + 1, 1, dim), (dim,))
+    position = index + x.shape[dim] if index < 0 else index
+    return lax.squeeze(lax.slice_in_dim(x, position, position + 1, 1, dim), (dim,))
 
 
 def _split(context: Context, x: jax.Array, sizes: Sequence[Dim], dim: int = 0) -> list[jax.Array]:
@@ -137,7 +137,7 @@ _OWN: Mapping[str, Lowering] = {
     "select.int": _select,
     "split_with_sizes": _split,
     "split.Tensor": _split,
-    "unbind.int": lambda context, x, dim=0: [_select(context, x, dim, place) for place in range(x.shape[dim])],
+    "unbind.int": lambda context, x, dim=0: [_select(context, x, dim, index) for index in range(x.shape[dim])],
     "var.dim": _sample_variance,
     "avg_pool1d": of_rank(1, avg_pool),
 }

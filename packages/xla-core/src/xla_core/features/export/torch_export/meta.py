@@ -131,7 +131,7 @@ class StableHLOFunctionMeta:
         version = data.get("format_version", 1) if isinstance(data, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
             raise ValueError(f"the exported function is of form {version}, this release of xla-core reads forms up to {FORMAT_VERSION}")
-        unknown = set(data) - {each.name for each in dataclasses.fields(cls)} if isinstance(data, dict) else set()
+        unknown = set(data) - {member.name for member in dataclasses.fields(cls)} if isinstance(data, dict) else set()
         if unknown:
             raise ValueError(f"not the meta of an exported function: it has the key {min(unknown)[:60]!r}")
         try:
@@ -170,8 +170,10 @@ class StableHLOFunctionMeta:
             raise ValueError(f"output_pytree_spec does not have {returned} leaves, which the function returns")
         if self.input_pytree_spec is not None:
             arguments = pytree_text.loads(self.input_pytree_spec).num_leaves
-            positions = [each.position for each in locations if each.type_ is VariableType.INPUT_ARG]
-            wrong = [each for each in (*positions, *[place for place, _ in self.constant_inputs]) if not 0 <= each < arguments]
+            positions = [location.position for location in locations if location.type_ is VariableType.INPUT_ARG]
+            wrong = [
+                position for position in (*positions, *[position for position, _ in self.constant_inputs]) if not 0 <= position < arguments
+            ]
             if wrong:
                 raise ValueError(f"it takes argument {wrong[0]}, and input_pytree_spec has {arguments} leaves")
 
@@ -200,20 +202,20 @@ class StableHLOJSONSerializer(json.JSONEncoder):
         if isinstance(o, enum.Enum):
             return o.value
         if dataclasses.is_dataclass(o) and not isinstance(o, type):
-            given = {each.name: getattr(o, each.name) for each in dataclasses.fields(o)}
-            first_form = given.get("format_version") == 1
-            return {name: value for name, value in given.items() if not (first_form and name in _SECOND_FORM)}
+            fields = {member.name: getattr(o, member.name) for member in dataclasses.fields(o)}
+            first_form = fields.get("format_version") == 1
+            return {name: value for name, value in fields.items() if not (first_form and name in _SECOND_FORM)}
         return super().default(o)
 
 
 def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
     """What a JSON object stands for: a signature, a location, a function's meta; itself if it has the fields of none."""
     names = set(dct)
-    if names == {each.name for each in dataclasses.fields(VariableSignature)}:
+    if names == {member.name for member in dataclasses.fields(VariableSignature)}:
         return VariableSignature(**dct)
-    if names == {each.name for each in dataclasses.fields(InputLocation)}:
+    if names == {member.name for member in dataclasses.fields(InputLocation)}:
         return InputLocation(VariableType(dct["type_"]), dct["position"], dct["name"])
-    if "input_locations" in names and names <= {each.name for each in dataclasses.fields(StableHLOFunctionMeta)}:
-        pairs = {name: [tuple(each) for each in dct.get(name, ())] for name in ("unused_inputs", "constant_inputs", "constant_outputs")}
+    if "input_locations" in names and names <= {member.name for member in dataclasses.fields(StableHLOFunctionMeta)}:
+        pairs = {name: [tuple(pair) for pair in dct.get(name, ())] for name in ("unused_inputs", "constant_inputs", "constant_outputs")}
         return StableHLOFunctionMeta(**{**dct, **pairs})
     return dct

@@ -45,7 +45,11 @@ class Method:
 
     def variables(self, written: set[str]) -> list[MethodInput]:
         """The inputs that are no constants. written: what any method changes of the state."""
-        return [each for each in self.inputs if isinstance(each, MethodInput) and (each.kept or each.location.name in written)]
+        return [
+            method_input
+            for method_input in self.inputs
+            if isinstance(method_input, MethodInput) and (method_input.kept or method_input.location.name in written)
+        ]
 
 
 def method_of(
@@ -61,9 +65,9 @@ def method_of(
     Raises ValueError for another number of arguments, UnsupportedOperationError for what no function of StableHLO does.
     """
     state.take(program)
-    wanted = sum(spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs)
-    if wanted != len(arguments):
-        raise ValueError(f"the exported program takes {wanted} arguments, flat, and {len(arguments)} are given to trace it with")
+    count = sum(spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs)
+    if count != len(arguments):
+        raise ValueError(f"the exported program takes {count} arguments, flat, and {len(arguments)} are given to trace it with")
     method = Method(functional(program, arguments, custom_calls, state), input_spec, output_spec, custom_calls)
     flat = enumerate(arguments)
     placeholders = method.program.graph.find_nodes(op="placeholder")
@@ -94,8 +98,8 @@ def _add_argument(method: Method, node: fx.Node, position: int, item: Any) -> No
 def _sort_results(method: Method, state: ModuleState) -> None:
     signature = method.program.graph_signature
     arguments = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    for place, spec in enumerate(signature.output_specs):
+    for index, spec in enumerate(signature.output_specs):
         if spec.kind is OutputKind.USER_OUTPUT:
-            method.returned.append(place)
+            method.returned.append(index)
         elif spec.kind is not OutputKind.TOKEN:
-            method.written.append((written_location(method.program, spec, arguments, state), place))
+            method.written.append((written_location(method.program, spec, arguments, state), index))

@@ -79,8 +79,8 @@ def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: boo
 def _contents(bundle: StableHLOModelBundle, state: dict[str, StateArray]) -> Iterator[tuple[str, Write]]:
     for name, array in state.items():
         yield f"data/{name}", partial(_write_array, array=array)
-    for number, array in enumerate(bundle.additional_constants):
-        yield f"constants/{number}", partial(_write_array, array=array)
+    for index, array in enumerate(bundle.additional_constants):
+        yield f"constants/{index}", partial(_write_array, array=array)
     for function in bundle.stablehlo_funcs:
         base = f"functions/{function.meta.name}"
         yield f"{base}.bytecode", partial(_write_bytes, content=function.bytecode)
@@ -114,7 +114,7 @@ def _bundle_of(files: ExportFiles) -> StableHLOModelBundle:
     signatures: dict[InputLocation, VariableSignature] = {}
     for function in functions:
         meta = function.meta
-        signatures |= {location: each for location, each in zip(meta.input_locations, meta.input_signature, strict=True)}
+        signatures |= {location: signature for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)}
         signatures |= dict(meta.unused_inputs)
     count = sum(name.startswith("constants/") for name in files.names)
     missing = [where.position for where in signatures if where.type_ is VariableType.CONSTANT and where.position >= count]
@@ -122,9 +122,9 @@ def _bundle_of(files: ExportFiles) -> StableHLOModelBundle:
         raise files.error(f"constants/{missing[0]}", "is missing")
     state: dict[str, StateArray] = {
         name: _array(files, f"data/{name}", signatures.get(InputLocation.parameter(name)))
-        for name in (each.removeprefix("data/") for each in files.names if each.startswith("data/"))
+        for name in (path.removeprefix("data/") for path in files.names if path.startswith("data/"))
     }
-    constants = [_array(files, f"constants/{number}", signatures.get(InputLocation.constant(number))) for number in range(count)]
+    constants = [_array(files, f"constants/{index}", signatures.get(InputLocation.constant(index))) for index in range(count)]
     return StableHLOModelBundle(state, constants, functions)
 
 

@@ -103,21 +103,21 @@ def written_location(exported: ExportedProgram, spec: OutputSpec, arguments: lis
 
 def tensor_named(exported: ExportedProgram, target: str) -> torch.Tensor:
     """The weight, buffer or constant of a program with this name."""
-    found: torch.Tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
-    return found
+    tensor: torch.Tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
+    return tensor
 
 
-def number(item: Any, what: str) -> Number:
+def number(item: Any, subject: str) -> Number:
     """`item`, which is no tensor; raises UnsupportedOperationError for what the meta of a function cannot say."""
     if item is None or type(item) in (int, float, bool, str):
         return item  # type: ignore[no-any-return]
-    raise UnsupportedOperationError(f"{what} is {item!r}: exported programs take and give tensors, numbers, texts and None")
+    raise UnsupportedOperationError(f"{subject} is {item!r}: exported programs take and give tensors, numbers, texts and None")
 
 
 def place_of(array: np.ndarray[Any, Any], constants: list[np.ndarray[Any, Any]]) -> int:
     """The place of an equal array among constants; it is added if there is none."""
-    for place, known in enumerate(constants):
-        if (known.shape, known.dtype) == (array.shape, array.dtype) and known.tobytes() == array.tobytes():
-            return place
+    for index, constant in enumerate(constants):
+        if (constant.shape, constant.dtype) == (array.shape, array.dtype) and constant.tobytes() == array.tobytes():
+            return index
     constants.append(array)
     return len(constants) - 1

@@ -35,10 +35,10 @@ _OPERATORS: Mapping[str, Callable[..., Dim]] = {
 
 
 def _fold(function: Callable[[Dim, Dim], Dim], dims: tuple[Dim, ...]) -> Dim:
-    found, *rest = dims
-    for dim in rest:
-        found = function(found, dim)
-    return found
+    result, *others = dims
+    for dim in others:
+        result = function(result, dim)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class SymbolicDims:
             return int(expression)
         if expression.is_Symbol:
             return self._symbol(str(expression))
-        kind = type(expression).__name__
-        if kind not in _OPERATORS:
-            raise UnsupportedOperationError(f"a size of the exported program is {expression}: {kind} of sizes cannot be exported")
-        return _OPERATORS[kind](*[self._value(part) for part in expression.args])
+        operator_name = type(expression).__name__
+        if operator_name not in _OPERATORS:
+            raise UnsupportedOperationError(f"a size of the exported program is {expression}: {operator_name} of sizes cannot be exported")
+        return _OPERATORS[operator_name](*[self._value(part) for part in expression.args])
 
     def _symbol(self, name: str) -> Dim:
         if name not in self.by_symbol:
@@ -76,10 +76,10 @@ class SymbolicDims:
 
 def open_symbols(exported: ExportedProgram) -> list[str]:
     """The symbols of the sizes that a program leaves open, in the order in which its inputs have them; empty if it has only fixed ones."""
-    found: dict[str, None] = {}
+    symbols: dict[str, None] = {}
     for size in _open_sizes(exported):
-        found.update(dict.fromkeys(sorted(map(str, size.node.expr.free_symbols))))
-    return list(found)
+        symbols.update(dict.fromkeys(sorted(map(str, size.node.expr.free_symbols))))
+    return list(symbols)
 
 
 def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> SymbolicDims:
@@ -93,8 +93,8 @@ def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> 
     return SymbolicDims(dict(zip(symbols, dims, strict=True)))
 
 
-def _bounds(symbol: str, bounds: Any, known: list[str]) -> Iterator[str]:
-    if symbol not in known:
+def _bounds(symbol: str, bounds: Any, symbols: list[str]) -> Iterator[str]:
+    if symbol not in symbols:
         return
     if bounds.lower > 1:  # JAX takes every dimension to be 1 at least
         yield f"{symbol} >= {int(bounds.lower)}"
