@@ -1,4 +1,4 @@
-"""The pending program as text."""
+"""Shows pending programs as text."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def _get_xla_tensors_hlo(tensors: Tensors) -> str:
 
 
 def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
-    """The same as a serialized `HloModuleProto`."""
+    """The program that computes `tensors` as a serialized `HloModuleProto`."""
     lowered = stablehlo.lower_as_run(pending_program(plain_tensors(tensors)))
     return bytes(lowered.compiler_ir(dialect="hlo").as_serialized_hlo_module_proto())
 
 
 def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, prefix: str, max_call_stack_depth: int) -> bool:
-    """Put `prefix` before the name of the pending operation that computes `tensor`, in the metadata of HLO and so in profiles.
+    """Prefix the name of the pending operation that computes `tensor` with `prefix`, in HLO's metadata and so in profiles.
 
-    max_call_stack_depth: how many of the user's lines are named with it, from this one outwards. False if nothing pending computes the
-    tensor. Programs that were compiled before keep their names.
+    max_call_stack_depth: how many of the user's lines to include, from this one outwards. False if no pending operation computes the
+    tensor. Compiled programs keep their names.
     """
     xla_tensor = unwrapped(tensor)
     base, view = xla_tensor._storage.value, xla_tensor._view
@@ -91,7 +91,7 @@ def _get_xla_tensors_dot(tensors: Tensors) -> str:
 
 
 def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
-    """What is known of `tensor`: id, device, shape, sharding, and its pending program or where its data is. Runs nothing."""
+    """Describe `tensor`: id, device, shape, sharding, and its pending program or where its data is. Runs nothing."""
     xla_tensor = unwrapped(tensor)
     value = value_of(xla_tensor)
     device = devices.xla_real_device(value.recorder.device)
@@ -123,7 +123,7 @@ def _sharding(tensor: XLATensor) -> str:
 
 
 def _handle(tensor: XLATensor) -> int:
-    """The address of a tensor's data; in SPMD mode, of its first shard here."""
+    """The address of a tensor's data; in SPMD mode, of its first local shard."""
     buffer = value_of(tensor).buffer
     if buffer is None:
         raise RuntimeError("a tensor that is pending has no data: call torch_xla.sync() first")
@@ -131,7 +131,7 @@ def _handle(tensor: XLATensor) -> int:
 
 
 def _get_tensors_handle(tensors: Tensors) -> list[int]:
-    """A number for the data of each tensor, the same for tensors that share it. Raises RuntimeError for one that is pending."""
+    """For each tensor, the address of its data, which tensors may share. Raises RuntimeError for a pending tensor."""
     return [_handle(tensor) for tensor in plain_tensors(tensors)]
 
 
@@ -141,7 +141,7 @@ def _get_xla_tensor_shape_type(tensor: torch.Tensor) -> str:
 
 
 def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
-    """The live tensors of a device (empty: all of this process) whose pending programs have more nodes than `nodes_threshold`."""
+    """Show the live tensors of a device (empty: of this process) whose pending programs have more nodes than `nodes_threshold`."""
     indices = [devices.local_index(device)] if device else None
     parts = []
     for tensor in _pending(indices):
