@@ -1,4 +1,4 @@
-"""Autocast for XLA devices; which operations are cast is the frontend's matter."""
+"""Autocast for XLA devices. The op table says which operations are cast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss scaling that records only: no value is read where the optimizer can skip by itself."""
+"""Loss scaling without reading values, if the optimizer can skip a step by itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from xla_core.features.captured.tape import current_tape
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler` for XLA devices.
 
-    An optimizer whose `step` takes `found_inf` (see `torch_xla.amp.syncfree`) skips bad steps on the device. Any other
-    one costs a value read per step, as in torch; with `use_zero_grad` it steps without a read, on gradients that are set
-    to zero where any of them is not finite (momentum and weight decay still act then).
+    An optimizer whose `step` takes `found_inf` (see `torch_xla.amp.syncfree`) skips bad steps on the device. Other optimizers read a value
+    in each step, as in torch; with `use_zero_grad` they step without a read, and all gradients are zero if any is not finite (momentum and
+    weight decay still act then).
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
-        """Multiply all gradients by `inv_scale`, in place; returns for each device whether one was not finite, as 0.0 or 1.0."""
+        """Multiply all gradients by `inv_scale` in place. Returns for each device 1.0 if a gradient was not finite, else 0.0."""
         flags: dict[torch.device, Tensor] = {}
         with torch.no_grad():
             for device, grads in _dense_grads(optimizer, allow_fp16).items():
@@ -101,7 +101,7 @@ def _dense_grads(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> dict[tor
 
 
 def _any_not_finite(grads: list[Tensor]) -> Tensor:
-    """1.0 if any element of any tensor is infinite or NaN, else 0.0: a largest magnitude keeps both."""
+    """1.0 if any element of any tensor is infinite or NaN, else 0.0. The infinity norm keeps both."""
     largest: dict[torch.dtype, list[Tensor]] = {}
     for norm in torch._foreach_norm([grad for grad in grads if grad.numel()] or [torch.zeros(1, device=grads[0].device)], torch.inf):
         largest.setdefault(norm.dtype, []).append(norm)

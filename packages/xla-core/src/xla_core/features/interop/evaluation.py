@@ -1,4 +1,4 @@
-"""Evaluate recorded bodies over the arrays of a JAX program, whatever transforms trace it."""
+"""Evaluates recorded bodies over the arrays of a JAX program, under any of JAX's transforms."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _KEPT = 256
 
 
 def evaluated(body: Body, arguments: Sequence[Any], random_state: Any) -> list[Any]:
-    """The results of `body` over arrays of the device dtypes of its arguments, as one `jax.jit` function; 64-bit types must be on.
+    """The results of `body` over arrays of its arguments' device dtypes, as one `jax.jit` function. 64-bit types must be enabled.
 
-    What it holds of the world outside enters with the values it has now. random_state: (2,) uint32, from which its random operations
-    follow by the order in which they were recorded.
+    Tensors from outside enter with their present values. random_state: (2,) uint32; each random operation derives its state from it, by the
+    order of recording.
     """
     numbers = tuple(
         (captured.kind, type(captured.number), captured.number) if isinstance(captured, HostNumber) else None for captured in body.held
     )
-    with jax.ensure_compile_time_eval():  # the tensors of others are no part of the program that is being traced
+    with jax.ensure_compile_time_eval():  # tensors from outside are not part of the traced program
         buffers = [None if isinstance(captured, HostNumber) else buffer_of(wrap(captured)) for captured in body.held]
     seeds = [seed_of_turn(random_state, np.uint32(seed & _WORD)) for seed in body.seeds]
     program = placement_of(current_recorder()).context

@@ -1,7 +1,7 @@
 """A torch function recorded for arguments of certain shapes and dtypes, as a function of JAX arrays.
 
-Its derivatives are torch's own, recorded too, or those that JAX finds in the lowerings. The first see whatever torch lets users say about
-gradients; the others exist in every order and direction.
+Its derivatives are torch's, which are recorded too, or JAX's derivatives of the lowerings. Torch's respect all that users say about
+gradients; JAX's exist in every order and mode.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from xla_core.engine.tracing.bodies import Body
 from xla_core.engine.tracing.gradients import Differentiated, differentiated
 from xla_core.features.interop.evaluation import evaluated
 
-# Random operations are told apart by the states that they are recorded with: these are the same in each recording of a function.
+# The states that random operations are recorded with tell them apart, and are the same in each recording of a function.
 _FIRST_STATE = 1
 
 
 class Derivatives(Enum):
-    """Whose derivatives a function has."""
+    """Which library's derivatives a function has."""
 
     TORCH = "torch"
     JAX = "jax"
@@ -43,26 +43,26 @@ class Derivatives(Enum):
 
 @dataclass(frozen=True)
 class RecordedFunction:
-    """A flat function, from tensors to tensors, recorded for arguments like `avals`. what: its name, for errors.
+    """A function from a list of tensors to tensors, recorded for arguments like `avals`. what: its name, for errors.
 
-    enter: contexts in which it was recorded, to record its gradient in.
+    enter: opens the contexts in which to record it and its gradient.
     """
 
     what: str
     function: Callable[[list[Any]], Sequence[Any]]
     avals: tuple[Aval, ...]
-    wanted: tuple[bool, ...]  # the arguments that may have a gradient
+    wanted: tuple[bool, ...]  # for each argument, whether it may have a gradient
     derivatives: Derivatives
     enter: Callable[[], ExitStack]
 
     @cached_property
     def forward(self) -> Body:
-        """What computes the results."""
+        """The body that computes the results."""
         return self._parts.forward
 
     @cached_property
     def outs(self) -> tuple[Aval, ...]:
-        """The results."""
+        """The avals of the results."""
         return self._parts.outs
 
     @cached_property
@@ -106,11 +106,11 @@ class RecordedFunction:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it uses no tensor from outside: those may be others at the next call."""
+        """Whether it uses no tensors from outside, which may be others at the next call."""
         return not any(isinstance(captured, Value) for captured in self.forward.held)
 
     def __call__(self, arguments: list[Any], random_state: Any) -> list[Any]:
-        """The results over arrays of the device dtypes. random_state: (2,) uint32. 64-bit types must be on."""
+        """The results over arrays of the device dtypes. random_state: (2,) uint32. 64-bit types must be enabled."""
         if self.derivatives is Derivatives.JAX:
             return evaluated(self.forward, arguments, random_state)[: len(self.outs)]
         results: list[Any] = self._with_torchs_gradient(arguments, random_state)
@@ -138,12 +138,12 @@ class RecordedFunction:
                 tangents = [conj(cotangents[index]) for index in parts.differentiable]
 
                 def pull(state: Any, *arrays: Any) -> list[Any]:
-                    return evaluated(body, [None] * count + list(arrays), state)  # what it needs of the arguments was saved
+                    return evaluated(body, [None] * count + list(arrays), state)  # arguments that it needs were saved
 
                 with jax.enable_x64(True):
                     grads_given = _once(self.what, pull)(state, *tangents, *saved)
                 for index, grad in zip(parts.dependent, grads_given, strict=True):
-                    if index < len(parts.wanted):  # behind them are tensors from outside
+                    if index < len(parts.wanted):  # others are tensors from outside
                         grads[parts.wanted[index]] = conj(grad)
             return grads, None
 
@@ -154,7 +154,7 @@ class RecordedFunction:
 
 @contextmanager
 def lines_in_errors() -> Iterator[None]:
-    """Give what the user's code may not do in a recording the line that did it."""
+    """Add the user's line to errors about code that cannot be recorded."""
     try:
         yield
     except (GraphBreakError, UnsupportedOperationError) as error:
@@ -163,12 +163,12 @@ def lines_in_errors() -> Iterator[None]:
 
 
 def conj(array: Any) -> Any:
-    """Torch's gradients of complex numbers are the conjugates of JAX's."""
+    """Convert a gradient between torch and JAX, whose gradients of complex numbers are conjugates of each other."""
     return lax.conj(array) if jax.numpy.issubdtype(array.dtype, jax.numpy.complexfloating) else array
 
 
 def _once(what: str, function: Callable[..., Any]) -> Any:
-    """`function`, which refuses to be differentiated: it is a part of a derivative already."""
+    """`function`, part of a derivative, such that differentiating it raises TypeError."""
 
     def refuse(primals: Any, tangents: Any) -> Any:
         raise TypeError(
@@ -181,7 +181,7 @@ def _once(what: str, function: Callable[..., Any]) -> Any:
 
 
 def what_jax_sees(what: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
-    """`function`, in which `detach` is one of JAX, too, and which refuses other gradients than those of its operations."""
+    """`function` as JAX can differentiate it: `detach` stops JAX's gradients too, and other ways to change gradients raise an error."""
 
     def run(arguments: list[Any]) -> Sequence[Any]:
         with _Stops(what, advice):
@@ -199,7 +199,7 @@ _REFUSED: dict[Any, str] = {torch.Tensor.detach_: "detach_()", torch.detach_: "d
 
 
 class _Stops(TorchFunctionMode):
-    """Records where gradients end; refuses where that cannot be."""
+    """Records `detach` as JAX's `stop_gradient`, and refuses other ways to cut gradients."""
 
     def __init__(self, what: str, advice: str) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def _may_have_gradient(item: Any) -> bool:
 
 
 def _custom_gradients(results: Sequence[Any]) -> list[str]:
-    """The names of gradients of the user's own that `results` have."""
+    """The names of the user's autograd.Functions that `results` depend on."""
     stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
     seen: set[Any] = set()
     names: list[str] = []

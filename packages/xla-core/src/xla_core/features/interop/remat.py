@@ -1,4 +1,4 @@
-"""`remat`: a torch function whose intermediate values are computed again for its gradient, but those that a policy of JAX saves."""
+"""`remat`: computes a torch function's intermediate values again for its gradient, except those that a JAX policy saves."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _POLICIES = ("nothing_saveable", "everything_saveable", "dots_saveable", "dots_w
 
 
 def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The xla tensor, named for the policies of `remat`, and of `jax.checkpoint` over what `to_jax` makes."""
+    """Name an xla tensor for the policies of `remat`, and of `jax.checkpoint` over functions of `to_jax`."""
     named: torch.Tensor = call_jax(name_in_jax, (tensor, name))
     return named
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """What a gradient may find saved."""
+    """Which values to save for the gradient: a JAX policy by name, and names of values to save or offload."""
 
     name: str
     save: tuple[str, ...]
@@ -92,10 +92,11 @@ def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class _RematFunction:
-    """A recorded function over arrays: `operands` are its arguments, then the values that it holds, then its seeds.
+    """A recorded function over arrays: `operands` are its arguments, then captured values, then seeds.
 
-    numbers: by place among what it holds, None for a value. wanted, places: the arguments, and what it holds, that need a gradient.
-    differentiable: the results that have one. text: tells it from others, in every process. program: says what it is compiled for.
+    numbers: for each captured value, None, or the number if it is one. wanted, places: indices of arguments, and of captured values, that
+    need a gradient. differentiable: indices of results that have a gradient. arguments: how many. text: identifies it in every process.
+    program: what to compile it for.
     """
 
     body: Body
@@ -109,7 +110,7 @@ class _RematFunction:
     program: Context
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
-        """The results."""
+        """Compute the results."""
         remaining = iter(operands)
         arguments = [next(remaining) for _ in range(self.arguments)]
         captured = [next(remaining) if number is None else typed(number[0], number[2]) for number in self.numbers]
@@ -117,12 +118,12 @@ class _RematFunction:
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The operands that need a gradient."""
+        """Indices of the operands that need a gradient."""
         values = [index for index, number in enumerate(self.numbers) if number is None]
         return (*self.wanted, *[self.arguments + values.index(index) for index in self.places])
 
     def differentiated(self, operands: Sequence[Any]) -> tuple[list[Any], Any]:
-        """The results, and the function of cotangents that gives gradients of the chosen operands: a nesting of what was saved."""
+        """The results, and JAX's function from cotangents to gradients of the chosen operands, a pytree of saved values."""
 
         def run(chosen: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             arrays = list(operands)
@@ -138,7 +139,7 @@ class _RematFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a gradient needs: for each leaf of `tree` the operand that it is, or None. kinds: those that the forward pass gives besides."""
+    """What a gradient needs. operands: for each leaf of `tree`, the index of its operand, or None; kinds: avals of those that are None."""
 
     tree: Any
     operands: tuple[int | None, ...]
@@ -165,7 +166,7 @@ def _saved(function: _RematFunction, kinds: tuple[Aval, ...], seeds: int) -> _Sa
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call: its function, the values that it holds and its seeds, its results, and the tensors from outside that need a gradient."""
+    """A call: its function, captured values, seeds, avals of operands and results, and tensors from outside that need a gradient."""
 
     function: _RematFunction
     held: tuple[Value, ...]
@@ -176,7 +177,7 @@ class _Call:
 
     @property
     def body(self) -> Body:
-        """What `record` takes: numbers are no operands."""
+        """The body with this call's values and seeds, for `record`. Numbers are not operands."""
         return replace(self.function.body, held=self.held, seeds=self.seeds)
 
 
@@ -246,7 +247,7 @@ def _lower(function: _RematFunction, context: Context, bodies: Sequence[Body], o
 
 
 class _Rematerialized(torch.autograd.Function):
-    """The recorded function, which gives what its policy saves, and its gradient as another operation."""
+    """Runs the recorded function, which also returns the values to save, and its gradient as another operation."""
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, recorded: _Call, *tensors: torch.Tensor) -> Any:

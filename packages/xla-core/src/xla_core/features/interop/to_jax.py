@@ -24,7 +24,7 @@ from xla_core.engine.tracing.surroundings import surroundings
 from xla_core.features.interop.recorded import Derivatives, RecordedFunction
 
 _KEPT = 256
-_ARRAY = object()  # stands for an array among the arguments
+_ARRAY = object()  # marks an array among the arguments
 _Arrays = dict[str, jax.Array]
 
 
@@ -75,16 +75,16 @@ def to_jax(torch_function: Any, *, derivatives: str = "torch") -> JaxModule | Ca
 
 @dataclass(frozen=True, slots=True)
 class _Nested:
-    """A recorded function with the nesting of its results. constants: by place, the results that are no tensors."""
+    """A recorded function with the nesting of its results. constants: results that are not tensors, by index."""
 
     recorded: RecordedFunction
     tree: Any
     constants: Mapping[int, Any]
-    changed: tuple[str, ...]  # the buffers behind the other results
+    changed: tuple[str, ...]  # names of the buffers that follow the other results
 
 
 class _Calls:
-    """Recordings by what they depend on, and the way from arguments to them; what a module and a function share."""
+    """Keeps recordings by what they depend on, and calls them. Base class for modules and functions."""
 
     def __init__(self, what: str, derivatives: Derivatives) -> None:
         self.what = what
@@ -101,7 +101,7 @@ class _Calls:
         modes: tuple[Hashable, ...],
         enter: Callable[[], ExitStack],
     ) -> tuple[Any, _Arrays]:
-        """The result and the buffers that changed. state: name, array, the module's own tensor, whether that is a buffer."""
+        """The result and the changed buffers. state: for each tensor, name, array, the module's own tensor, and whether it is a buffer."""
         wide = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
         leaves, tree = jax.tree.flatten((args, kwargs))
         for leaf in leaves:
@@ -140,7 +140,7 @@ class _Calls:
 
         def flat(values: list[Any]) -> list[Any]:
             remaining = iter(values)
-            # Buffers may be written to: copies are no arguments.
+            # The function may write to buffers: a copy is not an argument.
             own = {name: next(remaining).clone() if is_buffer else next(remaining) for name, _, _, is_buffer in state}
             before = {name: holder(own[name])._storage.value for name, _, _, is_buffer in state if is_buffer}
             args, kwargs = jax.tree.unflatten(tree, [next(remaining) if leaf is _ARRAY else leaf for leaf in constants])
@@ -155,7 +155,7 @@ class _Calls:
         wanted = tuple(not is_buffer for *_, is_buffer in state) + (True,) * (len(avals) - len(state))
         differentiable = tuple(needed and not aval.integral for needed, aval in zip(wanted, avals, strict=True))
         recorded = RecordedFunction(self.what, flat, tuple(avals), differentiable, self._derivatives, enter)
-        recorded.forward  # noqa: B018  what it computes records it
+        recorded.forward  # noqa: B018  this property records
         return _Nested(recorded, *seen[0])
 
     def _evaluated(self, nested: _Nested, arrays: list[Any], rng: Any, wide: bool) -> tuple[Any, _Arrays]:
@@ -199,14 +199,14 @@ class _JaxFunction(_Calls):
 
 
 class _Module(_Calls):
-    """A torch module as a function of its parameters and buffers."""
+    """A torch module as a function of its parameters and buffers, over JAX arrays."""
 
     def __init__(self, module: torch.nn.Module, derivatives: Derivatives) -> None:
         super().__init__(type(module).__name__, derivatives)
         self._module = module
 
     def __call__(self, parameters: Mapping[str, Any], buffers: Mapping[str, Any], *args: Any, rng: Any = None, **kwargs: Any) -> Any:
-        """The module's result over arrays, and its buffers afterwards."""
+        """The module's result over arrays, and its buffers after the call."""
         own: list[tuple[Mapping[str, torch.Tensor], Mapping[str, Any], bool]] = [
             (dict(self._module.named_parameters()), parameters, False),
             (dict(self._module.named_buffers()), buffers, True),
@@ -235,7 +235,7 @@ class _Module(_Calls):
 
 @contextmanager
 def _in_modes(module: torch.nn.Module, modes: tuple[bool, ...]) -> Iterator[None]:
-    """Whether each module trains is as it was: a gradient is recorded when it is first asked for."""
+    """Set each module's training mode as it was at the call, since a gradient is recorded when it is first needed."""
     modules = list(module.modules())
     before = [submodule.training for submodule in modules]
     for submodule, mode in zip(modules, modes, strict=True):
@@ -262,14 +262,14 @@ def _aval(array: Any, wide: bool) -> Aval:
 
 
 def _aval_of_state(array: Any, own: torch.Tensor, wide: bool) -> Aval:
-    """As `_aval`, in the dtype of the module's own tensor where the array is how the device, or JAX, holds that."""
+    """Like `_aval`, but in the dtype of the module's tensor if the array has its dtype on the device or in JAX."""
     natural = natural_dtype(own.dtype)
     holds = {device_dtype(own.dtype), natural if wide else _NARROW.get(natural, natural)}
     return aval_of(tuple(array.shape), own.dtype) if np.dtype(array.dtype) in holds else _aval(array, wide)
 
 
 def _varying_alike(arrays: list[Any]) -> list[Any]:
-    """Arrays that vary over the same axes of a mesh, inside of `shard_map`: what lowerings make of them agrees, and so do gradients."""
+    """Inside of `shard_map`, let all arrays vary over the same mesh axes, so that results of lowerings and gradients do too."""
     axes = [private_jax.varying_axes(array) for array in arrays]
     union = frozenset().union(*axes)
     return [
