@@ -1,4 +1,4 @@
-"""Turn what is computed between marks (features/export/markers.py) into one operation, a composite that knows its own decomposition."""
+"""Turns the operations between marks (features/export/markers.py) into one operation: a composite with its decomposition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xla_core.ops.table import Context
 
 @dataclass(slots=True)
 class _Use:
-    """One use of a composite: the slots of its marks by position."""
+    """A use of a composite. inputs, outputs: slots of its marks by position."""
 
     name: str
     inputs: dict[int, int] = field(default_factory=dict)
@@ -34,9 +34,9 @@ class _Use:
 
 
 def with_composites(graph: Graph) -> Graph:
-    """`graph` with what is computed between the marks of each composite as one operation; the same leaves and results in the same order.
+    """Replace the operations between the marks of each composite by one operation. Leaves and results stay the same, in the same order.
 
-    Raises UnsupportedOperationError for a composite with an input that is marked after its first output.
+    Raises UnsupportedOperationError for a composite with an input that was marked after its first output.
     """
     while (use := _next(graph)) is not None:
         graph = _replaced(graph, use)
@@ -44,7 +44,7 @@ def with_composites(graph: Graph) -> Graph:
 
 
 def _next(graph: Graph) -> _Use | None:
-    """The use with inputs and outputs that ends first: what is nested in another comes before it."""
+    """The use with inputs and outputs that ends first, so that nested composites come before outer ones."""
     uses: dict[tuple[str, str], _Use] = {}
     for slot, (signature, *_) in graph.recorded():
         if signature.target == "xla::mark_tensor":
@@ -57,7 +57,7 @@ def _next(graph: Graph) -> _Use | None:
 
 
 def _operand(graph: Graph, mark: int) -> int:
-    """The slot that a mark is put on."""
+    """The slot of the value that a mark marks."""
     return int(cast(tuple[Any, ...], graph.entries[mark])[1])
 
 
@@ -83,7 +83,7 @@ def _replaced(graph: Graph, use: _Use) -> Graph:
 
 
 def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
-    """The body of a composite, and the slots of its operands: its inputs, and what else of the program's leaves it uses."""
+    """The body of a composite, and the slots of its operands: marked inputs, and other leaves of the program that it uses."""
     cut = PendingGraph()
     cut.entries = list(graph.entries)
     for mark in use.inputs.values():
@@ -110,10 +110,10 @@ def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> 
 
 
 def needed(entries: Sequence[Any], outs: Sequence[int]) -> Graph:
-    """The graph without operations that no result needs; it keeps all of its leaves."""
+    """The graph without operations that no result needs. All leaves stay."""
     pending_graph = PendingGraph()
     pending_graph.entries = list(entries)
-    # A result of an operation that was computed before stands as a leaf among the others: it belongs to the operation's block.
+    # A computed result in the block of a multi-result operation is a leaf, too.
     pending_graph.input_data = {slot: None for slot, entry in enumerate(entries) if isinstance(entry, (Aval, ScalarInput))}
     kept = sorted({*ancestors(pending_graph, outs), *pending_graph.input_data})
     chosen, renamed, _ = extract(pending_graph, kept)

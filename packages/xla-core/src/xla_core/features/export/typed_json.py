@@ -1,4 +1,4 @@
-"""Data of JSON as the frozen values that it should stand for: each type is checked, and nothing is called but their constructors."""
+"""Reads JSON data as dataclasses and other values. Checks each type, and calls nothing but their constructors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def _wrong(where: str, expected: Any, data: Any) -> ValueError:
 
 
 def read(expected: Any, data: Any, where: str, least: int = 0) -> Any:
-    """`data` of JSON as a value of type `wanted`.
+    """Read `data` of JSON as a value of type `expected`.
 
-    wanted: a scalar, an enum, a list, tuple, dict by text or dataclass of such, a union with None, or one of scalars.
-    where: what it is, for messages. least: of whole numbers. Keys that a dataclass has no field for are left out; fields with a default may
-    be missing. Raises ValueError.
+    expected: a scalar, an enum, a list, tuple, dict with text keys or dataclass of these, a union with None, or a union of scalars.
+    where: the name of the value, for messages. least: smallest whole number. Keys without a field in a dataclass are ignored; fields with a
+    default may be missing. Raises ValueError.
     """
     origin, inner = typing.get_origin(expected), typing.get_args(expected)
     if expected is Any:

@@ -1,4 +1,4 @@
-"""Arithmetic over hyperparameters and step counts, as a table that another process works out."""
+"""Arithmetic over hyperparameters and step counts, as a table that another process evaluates."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from xla_core.features.export.steps.step_description import Formulas
 
 _NAMES = "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge".split()
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {**{name: getattr(operator, name) for name in _NAMES}, "log": math.log}
-"""By the names that they have in files: Python's `operator`, and `math.log`."""
+"""Functions by their names in files: those of Python's `operator`, and `math.log`."""
 _BY_FUNCTION = {function: name for name, function in FUNCTIONS.items()}
 _NUMBER, _CONSTANT = "number", "constant"
 _MOST_BITS = 1 << 12
-"""Of whole numbers on the way: beyond, powers and products take any time."""
+"""Limit for intermediate whole numbers: beyond it, powers and products may take very long."""
 _LONGEST = 200
-"""Characters of a formula in a message."""
+"""Longest formula in a message, in characters."""
 
 
 def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], comparisons: Iterable[Comparison]) -> Formulas:
-    """The table for such expressions. names: of the symbols. Raises CaptureError for a function or number that files do not have."""
+    """Make the table for expressions. names: of the symbols. Raises CaptureError for functions or numbers that files do not have."""
     table: list[Any] = []
     row_of: dict[Any, int] = {}
 
@@ -39,7 +39,7 @@ def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], compa
             row = (_CONSTANT, expression)
         else:
             raise CaptureError(f"a number is computed from {expression}, which files of steps do not have")
-        key = repr(row)  # floats of other bits (-0.0), and whole numbers, are others
+        key = repr(row)  # floats with other bits (-0.0), and whole numbers, have keys of their own
         if key not in row_of:
             row_of[key] = len(table)
             table.append(row)
@@ -51,7 +51,7 @@ def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], compa
 
 
 def check(formulas: Formulas, numbers: Iterable[str]) -> None:
-    """Raise StepFileError for a table that is no table of formulas."""
+    """Raise StepFileError for a table that is not valid. numbers: the known names."""
     names = set(numbers)
     for index, row in enumerate(formulas.table):
         name, operands = (row[0], row[1:]) if isinstance(row, list) and row else (None, [])
@@ -68,7 +68,7 @@ def check(formulas: Formulas, numbers: Iterable[str]) -> None:
 
 
 def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
-    """The numbers that the program takes. Raises ValueError if the step's Python would have done something else with these."""
+    """Compute the numbers that the program takes. Raises ValueError if the step's Python would have taken another branch with these."""
     values: list[Any] = []
     for index, (name, *operands) in enumerate(formulas.table):
         if name == _NUMBER:
@@ -95,7 +95,7 @@ def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
 
 
 def _applied(name: str, operands: list[Any]) -> Any:
-    """The function's value. Raises OverflowError for whole numbers of thousands of digits, before they are computed."""
+    """Apply a function. Raises OverflowError for too large whole numbers, before computing them."""
     bit_counts = [abs(operand).bit_length() for operand in operands if type(operand) is int]
     bits = (bit_counts[0] - 1) * abs(operands[1]) if name == "pow" and len(bit_counts) == 2 else sum(bit_counts)
     if bits > _MOST_BITS:
@@ -108,7 +108,7 @@ _SIGNS |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 def _text(formulas: Formulas, row: int) -> str:
-    """A row as people write it, cut off where it is long: each row may have the one before twice in it."""
+    """A row as people write it, shortened: each row may contain the row before it twice."""
     texts: list[str] = []
     for name, *operands in formulas.table[: row + 1]:
         if name in (_NUMBER, _CONSTANT):
@@ -122,7 +122,7 @@ def _text(formulas: Formulas, row: int) -> str:
 
 
 def _are(formulas: Formulas, row: int, numbers: Mapping[str, float]) -> str:
-    """The numbers that a row is computed from, with their values."""
+    """The named numbers that a row depends on, with their values, for messages."""
     values: dict[str, float] = {}
     waiting: list[int] = [row]
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Nested arguments and results, and plain values among them, as JSON."""
+"""Writes nested arguments and results, and plain values among them, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NESTED = 100
 
 
 def flatten(nested: Any) -> tuple[list[Any], Any]:
-    """The leaves of tuples, lists and dicts, and their nesting as JSON, with numbers of leaves.
+    """Flatten tuples, lists and dicts to leaves, and their nesting as JSON with indices of leaves.
 
     A tuple is {"tuple": […]}, a list {"list": […]}, a dict {"dict": [[key, …], …]}.
 
@@ -42,7 +42,7 @@ def flatten(nested: Any) -> tuple[list[Any], Any]:
 
 
 def unflatten(leaves: list[Any], nesting: Any) -> Any:
-    """The nested object. Raises StepFileError for what is no nesting of such leaves."""
+    """Build the nested object. Raises StepFileError for data that is not a nesting of these leaves."""
     if type(nesting) is int and 0 <= nesting < len(leaves):
         return leaves[nesting]
     if isinstance(nesting, dict) and len(nesting) == 1:
@@ -56,7 +56,7 @@ def unflatten(leaves: list[Any], nesting: Any) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """A plain value as JSON that tells all of them apart. Raises TypeError for any other."""
+    """A plain value as JSON, distinct for each value. Raises TypeError for other values."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -73,7 +73,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """The value that `encode` was given. Raises StepFileError for anything else."""
+    """Read a value that `encode` wrote. Raises StepFileError for other data."""
     if not isinstance(data, dict):
         if data is None or type(data) in (bool, int, float, str):
             return data

@@ -1,4 +1,4 @@
-"""`torch_xla.export_step`: a captured step as a file, which another process runs without the step's Python."""
+"""`torch_xla.export_step`: writes a captured step to a file, which another process runs without the step's Python."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from xla_core.features.export.steps.step_program import CapturedProgram, Flat
 
 
 def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> None:
-    """Write a captured step to a file, with which `load_step` in another process, or JAX alone, trains or decodes on.
+    """Write a captured step to a file, with which `load_step` in another process, or JAX alone, continues to train or decode.
 
-    captured: what `torch_xla.compile(capture=True)` gave, called until it was captured; each kind of arguments is a program of the file.
-    The file has the programs as StableHLO, the values of the state (parameters, buffers, states of optimizers), hyperparameters, step
-    counts and the random state, and no Python; docs/export.md describes it. A file that is there is replaced at once.
-    Raises TypeError for a function that does not capture, CaptureError for one that is not captured, is no longer what was captured, or
-    holds what a file cannot, and OSError.
+    captured: a function of `torch_xla.compile(capture=True)`, called until it was captured. Each kind of arguments is a program of the
+    file. The file has the programs as StableHLO, the values of the state (parameters, buffers, states of optimizers), hyperparameters,
+    step counts and the random state, and no Python; docs/export.md describes it. An existing file is replaced atomically.
+    Raises TypeError for a function that does not capture, CaptureError for one that is not captured, has changed since, or holds what a
+    file cannot, and OSError.
     """
     function = captured_function(captured)
     if function is None:
@@ -85,7 +85,7 @@ def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> N
 
 
 class _Export:
-    """One file in the making. bound: the first argument is the object of a method, which is none in the file."""
+    """Builds one file. bound: the function is a bound method, whose object is no argument in the file."""
 
     def __init__(self, name: str, recorder: Recorder, captured_forms: list[tuple[Launch, Form]], bound: bool) -> None:
         self._name, self._recorder, self._bound = name, recorder, bound
@@ -115,7 +115,7 @@ class _Export:
         inputs += [Slot(Kind.NUMBERS, Tensor("float64", "float64", (len(flat.numbers),)))] if flat.numbers else []
         inputs += [Slot(Kind.SEEDS, Tensor("uint32", "uint32", (flat.draws, 2)))] if flat.draws else []
         written = [self._slot(source, aval, names) for source, aval in flat.written]
-        # What nobody else has: arguments are the caller's.
+        # Only state is donated: arguments are the caller's.
         donated = tuple([index for index, slot in enumerate(inputs) if slot.kind is Kind.STATE and slot in written])
         platform = jax_device(self._recorder).platform
         self._codes.append(_serialized(flat, inputs, donated, platform))
@@ -212,7 +212,7 @@ def _nest(nested: Any, subject: str) -> tuple[list[Any], Any]:
 
 
 def _leaf(item: Any, index: int) -> Leaf:
-    """An argument. place: its number, for messages."""
+    """Describe an argument. index: of the argument, for messages."""
     if isinstance(item, TensorForm):
         if item.view is not None:
             raise CaptureError(
@@ -230,7 +230,7 @@ def _leaf(item: Any, index: int) -> Leaf:
 
 
 def _refuse_stale(captured: Launch, form: Form) -> None:
-    """Raise CaptureError if a call would not launch what was captured."""
+    """Raise CaptureError if a call would not launch the captured program."""
     recorder = captured.recorder
     values = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, StateOf)]
     compute(values)
@@ -251,7 +251,7 @@ def _refuse_stale(captured: Launch, form: Form) -> None:
 
 
 def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
-    """The names of hyperparameters and step counts, which get their present values."""
+    """Name hyperparameters and step counts, and note their present values."""
     now = {symbol: value for stepped in captured.recorded.stepped for symbol, value in hyperparameters(stepped.optimizer).items()}
     named = {symbol: names.hyperparameter(symbol, now[symbol]) for symbol in captured.recorded.hyperparameters}
     for count in captured.counts:
@@ -260,7 +260,7 @@ def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
 
 
 def _serialized(flat: Flat, inputs: list[Slot], donated: tuple[int, ...], platform: str) -> bytes:
-    """A function as a StableHLO artifact, over the inputs that are so described. Raises CaptureError if it calls Python."""
+    """A function over these inputs as a StableHLO artifact. Raises CaptureError if it calls Python."""
     structs: list[Any] = [jax.ShapeDtypeStruct(slot.tensor.shape, np.dtype(slot.tensor.stored)) for slot in inputs]
     with jax.enable_x64(True):
         function = jax.jit(flat.run, keep_unused=True, donate_argnums=donated)

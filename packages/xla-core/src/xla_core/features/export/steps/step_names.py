@@ -1,4 +1,4 @@
-"""Names of the state of a captured step, by where its Python finds it: `model.0.weight`, `optimizer.state.0.exp_avg`."""
+"""Names the state of a captured step by where its Python finds it: `model.0.weight`, `optimizer.state.0.exp_avg`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from xla_core.features.captured.recording import Recorded
 
 
 class Names:
-    """Names that are given once, for what several programs of a function share.
+    """Names for the state that the programs of a function share.
 
-    storages, gradients: what has them, gradients by their parameters; numbers: with their values.
+    storages: named storages; gradients: parameters, by the names of their gradients; numbers: values by name.
     """
 
     def __init__(self) -> None:
         self.storages: dict[str, Storage] = {}
         self.gradients: dict[str, torch.Tensor] = {}
         self.numbers: dict[str, float] = {}
-        self._by_id: dict[int, str] = {}  # by id of a storage, of a tensor that has a gradient, or of a count
+        self._by_id: dict[int, str] = {}  # names, by id of a storage or a tensor with a gradient
         self._taken: set[str] = set()
 
     def _give(self, key: int, name: str) -> str:
-        """The name of the object with this id: `name`, if nothing else has that."""
+        """The name of the object with this id: `name`, unless another object has it."""
         given_name = self._by_id.get(key)
         if given_name is None:
             given_name = next(variant for variant in _variants(name) if variant not in self._taken)
@@ -39,12 +39,12 @@ class Names:
         return given_name
 
     def of_program(self, recorded: Recorded) -> ProgramNames:
-        """The names of one program's state."""
+        """Make the names of one program's state."""
         return ProgramNames(self, recorded)
 
 
 class ProgramNames:
-    """The names in one captured program."""
+    """Names in one captured program."""
 
     def __init__(self, names: Names, recorded: Recorded) -> None:
         self._names, self._recorded = names, recorded
@@ -52,7 +52,7 @@ class ProgramNames:
         self._optimizers = dict(_of_optimizers(recorded.state))
 
     def of_state(self, source: Source) -> str:
-        """The name of state: of a tensor, or of the gradient of one."""
+        """The name of a tensor or a gradient."""
         names = self._names
         if isinstance(source, State):
             name = names._give(id(source.storage), self._suggested.get(id(source.storage), "tensor"))
@@ -72,7 +72,7 @@ class ProgramNames:
         return name
 
     def hyperparameter(self, symbol: Symbol, value: float) -> str:
-        """Of a float in an optimizer's group."""
+        """The name of a float in an optimizer's group, whose value is noted."""
         owner, index, name, position = symbol.key
         optimizer = next(stepped.optimizer for stepped in self._recorded.stepped if id(stepped.optimizer) == owner)
         several = f".{position}" if isinstance(optimizer.param_groups[index][name], (tuple, list)) else ""
@@ -81,7 +81,7 @@ class ProgramNames:
         return full
 
     def count(self, tensor: torch.Tensor, value: float) -> str:
-        """Of a step count on the CPU."""
+        """The name of a step count on the CPU, whose value is noted."""
         for stepped in self._recorded.stepped:
             for key, state in _indexed(stepped.optimizer):
                 if state is tensor:
@@ -100,7 +100,7 @@ def _variants(name: str) -> Iterator[str]:
 
 
 def _of_optimizers(state: PythonState) -> Iterator[tuple[int, str]]:
-    """The ids of optimizers, with their names, no two of which are alike."""
+    """The ids of optimizers with their names, which are all different."""
     taken: set[str] = set()
     for optimizer in state.optimizers:
         place = next(place for place in state.places if place[0] is optimizer.__dict__ and place[1] == "param_groups")
@@ -110,7 +110,7 @@ def _of_optimizers(state: PythonState) -> Iterator[tuple[int, str]]:
 
 
 def _of_storages(state: PythonState) -> list[tuple[Storage, str]]:
-    """Storages with names, the better ones last: of a tensor that shows all of it before those of views."""
+    """Storages with names, better names last: views come first, then tensors that show the whole storage."""
     tensors = [(tensor_behind(value), name) for value, name in _tensors(state)]
     ours = [(tensor, name) for tensor, name in tensors if tensor is not None]
     ordered = [pair for pair in ours if pair[0]._view is not None] + [pair for pair in reversed(ours) if pair[0]._view is None]
@@ -118,7 +118,7 @@ def _of_storages(state: PythonState) -> list[tuple[Storage, str]]:
 
 
 def _tensors(state: PythonState) -> Iterator[tuple[torch.Tensor, str]]:
-    """Tensors with names: those of modules first, then of optimizers, of variables and attributes, and of what is in lists and dicts."""
+    """Tensors with names: first those of modules, then of optimizers, of variables and attributes, and of lists and dicts."""
     modules = [container for container in state.dicts if state.names[id(container)].endswith(("._parameters", "._buffers", ")"))]
     yield from _of_dicts(state, modules)
     names = dict(_of_optimizers(state))
@@ -153,7 +153,7 @@ def _of_dicts(state: PythonState, dicts: list[dict[Any, Any]]) -> Iterator[tuple
 
 
 def _indexed(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an optimizer, by the names that they have in its `state_dict`."""
+    """The tensors of an optimizer, by their names in its `state_dict`."""
     parameters: list[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, parameter in enumerate(parameters):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -166,7 +166,7 @@ def _indexed(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tens
 
 
 def _clean(name: str) -> str:
-    """A name as a state dict would have it: `model._modules['0'] (Linear)` is `model.0`, `caches[2]` is `caches.2`."""
+    """A name in the style of state dicts: `model._modules['0'] (Linear)` becomes `model.0`, `caches[2]` becomes `caches.2`."""
     name = re.sub(r" \(\w+\)", "", name)
     name = name.replace(".__self__", "").replace("._modules[", "[")
     name = re.sub(

@@ -1,4 +1,4 @@
-"""The program of a captured call as one function over flat arrays, in which state goes in and comes out."""
+"""Makes the program of a captured call one function over flat arrays that takes state and returns it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from xla_core.ops.table import Context
 
 @dataclass(slots=True)
 class Flat:
-    """A function over the arrays of `inputs`, then one of `numbers` in float64, then seeds, if there are any.
+    """A function `run` over the arrays of `inputs`, a float64 array of `numbers`, and seeds; the latter two only if there are any.
 
-    It gives results, then the new values of `written`. results: of the returned leaves that are such.
+    It returns results, then the new values of `written`. results: avals of the results. draws: how many seeds it takes.
     """
 
     run: Callable[..., list[Any]]
@@ -37,7 +37,7 @@ class Flat:
 
 
 class CapturedProgram:
-    """Takes a captured call apart."""
+    """Splits a captured call into inputs, numbers, results and written state."""
 
     def __init__(self, captured: Launch) -> None:
         self.recorded = captured.recorded
@@ -52,7 +52,7 @@ class CapturedProgram:
         self._keep_gradients()
 
     def _shown(self, item: Any) -> tuple[Origin, Any] | None:
-        """What a returned leaf shows, and as which view; None for an argument as it is, and for what is no tensor."""
+        """The value that a returned leaf shows, and its view; None for an unchanged argument, and for leaves that are not tensors."""
         if isinstance(item, ViewOf):
             storage = item.storage
             return self.recorded.new[storage.index] if isinstance(storage, NewStorage) else self._current(storage), item.spec
@@ -65,7 +65,7 @@ class CapturedProgram:
         return self.after.get(source, source)
 
     def _keep_gradients(self) -> None:
-        """Gradients are state where they are read, and where no optimizer is stepped, so that somebody else may want them."""
+        """Keep gradients as state if they are read, or if no optimizer is stepped, because the caller may use them."""
         recorded = self.recorded
         read = {gradient for gradient in self._read() if isinstance(gradient, Gradient)}
         for index, leaf in enumerate(recorded.leaves):
@@ -82,7 +82,7 @@ class CapturedProgram:
                 self.after.pop(gradient, None)
 
     def _read(self) -> list[Source]:
-        """The places whose values before the call are taken."""
+        """The sources whose values before the call are used."""
         shown = [each[0] for each in self.shown.values() if each is not None]
         origins: list[Origin] = [*self.after.values(), *shown]
         return list(dict.fromkeys([*self.recorded.sources, *[origin for origin in origins if not isinstance(origin, Result)]]))
@@ -98,7 +98,7 @@ class CapturedProgram:
         raise CaptureError("it keeps an argument or a gradient that it does not compute with: return a copy of that, with clone()")
 
     def _packed(self) -> Callable[[Any], list[Any]]:
-        """A function from followed numbers to the packed numbers behind the buffers. Sets `expressions`; other numbers are constants."""
+        """Make a function from followed numbers to the program's packed numbers. Sets `expressions`, and `constants` for other numbers."""
         inputs, expressions = self.run.inputs, self.run.expressions
         symbolic = [index for index in range(len(inputs.fixed_floats)) if (True, index) in expressions]
         rows: list[Expression] = [expressions.get((False, index), value) for index, value in enumerate(inputs.floats)]
@@ -117,7 +117,7 @@ class CapturedProgram:
         return packed
 
     def flat(self, context: Context) -> Flat:
-        """The call as a function of arrays. context: says what it is compiled for."""
+        """The call as a function of arrays. context: what to compile it for."""
         packed = self._packed()
         inputs = [(source, self.aval(source)) for source in self._read()]
         emit = program(self.graph, self.constants, context, source_scope)
@@ -149,7 +149,7 @@ def _view(array: Any, spec: Any, context: Context) -> Any:
 
 
 def _apart(values: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
-    """Values of which none is an input or another one: what is kept is given to the next call, which takes it over."""
+    """Copy values that are inputs or occur twice, because the next call donates the state."""
     seen = {id(array) for array in inputs}
     apart = []
     for value in values:
