@@ -1,4 +1,4 @@
-"""The folder of an exported program, read: one export as a whole, each file checked by the index; or unchecked where there is no index."""
+"""Reads the folder of an exported program: files of one export only, checked by the index, or unchecked without an index."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TRIES = 100
 
 
 def read_folder(folder: Path, make: Callable[[ExportFiles], _Result]) -> _Result:
-    """What `make` makes of the files of one export, whatever is saved there meanwhile: then it is called again.
+    """Call `make` with the files of an export, again if another export is saved meanwhile. Returns its result.
 
-    Raises FileNotFoundError if there is no such folder, ExportFolderError for one that is damaged, and what `make` raises.
+    Raises FileNotFoundError if there is no such folder, ExportFolderError if it is damaged, and what `make` raises.
     """
     with opened(folder) as root:
         for _ in range(_TRIES):
@@ -36,7 +36,7 @@ def read_folder(folder: Path, make: Callable[[ExportFiles], _Result]) -> _Result
 
 
 class ExportFiles:
-    """The files of one export, by names such as `data/weight`: those of its index, or without one those that are in the folder."""
+    """The files of an export by names such as `data/weight`: those of its index, or without an index all in the folder."""
 
     def __init__(self, folder: Path, root: int, index: Index | None) -> None:
         """root: a descriptor of the folder."""
@@ -56,7 +56,7 @@ class ExportFiles:
         return sorted(filter(is_inside, names))
 
     def read(self, name: str, largest: int | None = None) -> bytearray:
-        """The bytes of a file. largest: how many it may have.
+        """Read a file. largest: most bytes that it may have.
 
         Raises ExportFolderError for a missing, damaged, larger or special file; OSError.
         """
@@ -64,7 +64,7 @@ class ExportFiles:
             with self._open(name) as file:
                 size = self._size(file, name, largest)
                 content = bytearray(size)
-                # One byte more would be another file than the one whose size was asked for.
+                # A further byte means that the file has changed since its size was read.
                 if file.readinto(content) != size or file.read(1):  # type: ignore[attr-defined]
                     raise self.error(name, "changes while it is read")
         except FileNotFoundError:
@@ -75,7 +75,7 @@ class ExportFiles:
 
     def _open(self, name: str) -> BinaryIO:
         if self._index is not None:
-            try:  # there until it is in its place, and first: what is in that place then is of the export before
+            try:  # the staging folder comes first: until a file is moved, its final place may have the previous export's file
                 return open_file(self._root, self.folder, f"{self._index.staging}/{name}")
             except FileNotFoundError:
                 pass
@@ -90,7 +90,7 @@ class ExportFiles:
         return size
 
     def error(self, name: str, problem: str) -> ExportFolderError:
-        """An error that names a file, and what to do."""
+        """An error with a file's path, its problem and a remedy."""
         again = "save the program again"
         if self._index is not None:
             again += f"; if another program has written it, remove {INDEX}: then the folder loads unchecked"

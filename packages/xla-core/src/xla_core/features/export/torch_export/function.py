@@ -1,4 +1,4 @@
-"""A method as a function of StableHLO: its graph lowered, with a signature that says where its inputs come from."""
+"""Lowers a method to a StableHLO function, with a signature that says where its inputs come from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OPEN = -1  # the size of an open dimension in signatures
 def function_of(
     name: str, method: Method, written: set[str], options: StableHLOExportOptions, constants: list[np.ndarray[Any, Any]]
 ) -> StableHLOFunc:
-    """The method as StableHLO. written: what any method changes of the state; constants: takes those that are not put into the module.
+    """Export a method as StableHLO. written: names of state that any method writes; constants: collects those outside of the module.
 
     Raises UnsupportedOperationError for operations that need fixed sizes where the program leaves them open.
     """
@@ -47,7 +47,7 @@ def function_of(
             graph = _interpreted(method, symbolic_dims(method.program, equalities))
             return _lowered(name, method, graph, written, options, constants)
         except EqualSizes as sizes:
-            # A constraint, which the module will assert.
+            # Add a constraint, which the module asserts.
             if sizes.constraint in equalities:
                 raise
             equalities.append(sizes.constraint)
@@ -55,9 +55,9 @@ def function_of(
 
 @dataclass(frozen=True, slots=True)
 class _MethodGraph:
-    """A method as a graph, whose results are the tensors that it returns, then those that it writes.
+    """A method as a graph. Its results are the returned tensors, then the written ones.
 
-    inputs: its leaves' sources. constant_outputs: what it returns that is no tensor, by place.
+    inputs: sources of its leaves. constant_outputs: returned values that are not tensors, by index.
     """
 
     graph: Graph
@@ -67,12 +67,12 @@ class _MethodGraph:
 
     @property
     def leaves(self) -> list[tuple[Aval, Any]]:
-        """The tensors that it takes, with their sources: inputs of the method, and constants."""
+        """The avals of input tensors with their sources: inputs of the method, and constants."""
         return list(zip((entry for entry in self.graph.entries if type(entry) is Aval), self.inputs.buffers, strict=True))
 
     @property
     def results(self) -> list[Aval]:
-        """Its results."""
+        """The avals of its results."""
         return [aval for aval in self.graph.parts.results if aval is not None]
 
 
@@ -94,7 +94,7 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
         else:
             constant_outputs.append((position, number(value, "a result")))
     results.extend(_written(method, values, location, outputs[number_of_output]) for location, number_of_output in method.written)
-    # Inputs of open sizes stay: they say what the sizes are.
+    # Inputs with open sizes stay, because they tell the sizes.
     open_leaves = [value.number for value in values if isinstance(value, ValueSlot) and any(map(is_open, value.aval.shape))]
     entries, renamed, data = extract(graph, sorted({*ancestors(graph, results), *open_leaves}))
     result_graph = Graph(tuple(entries), tuple(renamed[slot] for slot in results))
@@ -102,7 +102,7 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
 
 
 def _written(method: Method, values: Sequence[Any], location: InputLocation, result: ValueSlot) -> int:
-    """The slot of what a method writes to one of its inputs. Raises UnsupportedOperationError if that is of another shape."""
+    """The slot of the value that a method writes to an input. Raises UnsupportedOperationError if it has another shape or dtype."""
     before = next(
         value.aval
         for method_input, value in zip(method.inputs, values, strict=True)
@@ -128,7 +128,7 @@ def _lowered(
     locations: list[InputLocation] = []
     signatures: list[VariableSignature] = []
     structs: list[jax.ShapeDtypeStruct] = []
-    values: list[np.ndarray[Any, Any] | None] = []  # of the leaves that become parts of the module
+    values: list[np.ndarray[Any, Any] | None] = []  # of leaves that become constants of the module; None for inputs
     for aval, source in method_graph.leaves:
         is_variable = isinstance(source, MethodInput) and source in variables
         values.append(_array(source) if not is_variable and options.inline_all_constant else None)
@@ -166,7 +166,7 @@ def _lowered(
 
 
 def _array(source: Any) -> np.ndarray[Any, Any]:
-    """The value of a leaf's source."""
+    """The array of a leaf's source."""
     tensor = source.tensor if isinstance(source, MethodInput) else source
     return to_numpy(tensor.detach().cpu()) if isinstance(tensor, torch.Tensor) else np.asarray(tensor)
 
@@ -178,9 +178,9 @@ def _signature(aval: Aval) -> VariableSignature:
 def _function(
     method_graph: _MethodGraph, values: Sequence[np.ndarray[Any, Any] | None], written: set[str]
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of the leaves that have no values here, and of the seeds."""
+    """The graph as a function of the leaves whose value is None, and of seeds."""
     inputs, graph = method_graph.inputs, method_graph.graph
-    if not method_graph.has_open_sizes:  # JAX knows no composites of open sizes
+    if not method_graph.has_open_sizes:  # JAX has no composites with open sizes
         graph = for_readers(graph, lambda number: _constant_value(inputs.buffers[number], written))
     constants = Constants(tuple(inputs.fixed_floats), tuple(inputs.fixed_ints))
     emit = program(graph, constants, Context((), platform=jax_device(current_recorder()).platform), source_scope)
@@ -198,7 +198,7 @@ def _function(
 
 
 def _constant_value(source: Any, written: set[str]) -> np.ndarray[Any, Any] | None:
-    """The value of a leaf that is the same at each call."""
+    """The value of a leaf that is the same at each call; None for other leaves."""
     if isinstance(source, MethodInput) and (source.location.name in written or not source.location.name):
         return None
     return _array(source)
@@ -210,7 +210,7 @@ def _with_fixed_sizes(main: Callable[..., Any], structs: Sequence[jax.ShapeDtype
 
 
 def _with_open_sizes(main: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct]) -> tuple[bytes, str]:
-    """Dynamic StableHLO: JAX's shape polymorphism."""
+    """Export dynamic StableHLO, with JAX's shape polymorphism."""
     platform = jax_device(current_recorder()).platform
     try:
         with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""The functional graph of an exported program as a graph of recorded operations, by the rows of the op table. Sizes may stay open."""
+"""Turns an exported program's functional graph into a graph of recorded operations, by the op table. Sizes may stay open."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from xla_core.ops.table import TABLE, Lowering
 
 aten = torch.ops.aten
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
-_CHECKS = (aten._linalg_check_errors.default, aten._assert_async.msg)  # of data: an exported program raises nothing
-# Torch notes what the kernel of the CPU gives, and where it needs less of that for the gradient, empty tensors.
+_CHECKS = (aten._linalg_check_errors.default, aten._assert_async.msg)  # checks of data: exported programs do not raise
+# Torch notes the results of the CPU kernel, which are empty tensors where its gradient does not need them.
 _LESS_ON_CPU = frozenset({"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class GraphInterpreter(fx.Interpreter):
-    """Runs a functional graph of `torch.export` on the slots of a graph of recorded operations, where it adds one for each node.
+    """Runs a functional graph of `torch.export` on slots of a graph of recorded operations, to which it adds an operation for each node.
 
     dims: JAX's dimension for each open size. custom_calls: namespaces, or names, of operations that become custom calls.
     """
@@ -50,7 +50,7 @@ class GraphInterpreter(fx.Interpreter):
         self._seeds = count()
 
     def aval(self, tensor: torch.Tensor) -> Aval:
-        """The shape and dtype of a tensor as torch noted it."""
+        """The aval of a tensor that torch noted."""
         shape = self._dims.shape(tensor.shape)
         return Aval(shape, tensor.dtype) if any(map(is_open, shape)) else aval_of(shape, tensor.dtype)
 
@@ -71,22 +71,22 @@ class GraphInterpreter(fx.Interpreter):
             return (None,)  # a token
         if isinstance(target, HigherOrderOperator):
             return self._recorded(n, args, kwargs)
-        return target(*args, **kwargs)  # of Python: one of several results
+        return target(*args, **kwargs)  # a Python function, such as getitem of several results
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph, or the module of a branch."""
+        """A constant of the graph as a leaf, or the module of a branch."""
         attribute = super().get_attr(target, args, kwargs)
         return leaf(self.recorded, self.aval(attribute), attribute) if isinstance(attribute, torch.Tensor) else attribute
 
     def size(self, dim: Any) -> ValueSlot:
-        """An open size as a tensor."""
+        """Record an open size as a tensor."""
         signature = Signature("xla.size", lambda context: jax.numpy.asarray(dim, context.dtype), (), {}, (aval_of((), torch.int64),))
         return slot_at(self.recorded, self.recorded.append(signature, []))
 
     def _operation(self, n: fx.Node, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         noted = n.meta.get("val")
         if noted is None:
-            return None  # an assertion: those of sizes are constraints of the program
+            return None  # an assertion: those about sizes are constraints of the program
         constant = constant_of(target, args)
         if constant is not None:
             return leaf(self.recorded, self.aval(constant), constant)
@@ -102,7 +102,7 @@ class GraphInterpreter(fx.Interpreter):
     def _by_lowering(
         self, n: fx.Node, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], avals: tuple[Aval | None, ...]
     ) -> list[Any] | None:
-        """The results of an operation by its lowering; None if it has none for these arguments."""
+        """Record an operation by its lowering. None if it has no lowering for these arguments."""
         lower, row = lowering_of(target), TABLE.get(full_name(target))
         if row is not None and row.accepts is not None:
             noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda node: node.meta["val"])
@@ -131,7 +131,7 @@ class GraphInterpreter(fx.Interpreter):
         return any(isinstance(size, torch.SymInt) for node in (n, *n.all_input_nodes) for size in _sizes(node.meta.get("val")))
 
     def _base_of_view(self, n: fx.Node) -> ValueSlot:
-        """The tensor in whose memory `as_strided` counts, which is not the view that it is called on."""
+        """The tensor whose memory `as_strided` indexes: the base of the view that it is called on."""
         node = n.all_input_nodes[0]
         while isinstance(node.target, OpOverload) and calling(node.target).convention is Convention.VIEW:
             node = node.all_input_nodes[0]
@@ -150,7 +150,7 @@ class GraphInterpreter(fx.Interpreter):
         avals: tuple[Aval | None, ...],
         is_random: bool = False,
     ) -> list[ValueSlot | None]:
-        """Put an operation at the end of the graph; its results."""
+        """Append an operation to the graph, and return its results."""
         slots = [item.number for item in tree_leaves((args, kwargs)) if isinstance(item, ValueSlot)]
         if is_random:
             slots.append(self.recorded.add_scalar(SEED, next(self._seeds)))
@@ -168,6 +168,6 @@ def _sizes(noted: Any) -> Iterator[Any]:
 
 
 def _line(n: fx.Node) -> str | None:
-    """The user's `file:line` that a node stands for."""
+    """The user's `file:line` of a node."""
     frames = _FRAME.findall(n.stack_trace or "")
     return ":".join(frames[-1]) if frames else None

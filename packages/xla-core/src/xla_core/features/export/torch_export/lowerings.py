@@ -1,4 +1,4 @@
-"""How operations of a functional graph of `torch.export` are lowered: by their rows in the op table, and as views and copies."""
+"""Finds lowerings for operations of functional graphs: rows of the op table, and own lowerings of views and copies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xla_core.ops.table import TABLE, Context, Lowering
 
 
 class EqualSizes(UnsupportedOperationError):
-    """Two symbolic dimensions are one size, which JAX does not see. constraint: says so to it."""
+    """Two symbolic dimensions are equal, which JAX does not know. constraint: tells JAX."""
 
     def __init__(self, size: Dim, other: Dim) -> None:
         self.constraint = f"{size} == {other}"
@@ -32,14 +32,14 @@ class EqualSizes(UnsupportedOperationError):
 
 
 def is_served(target: Any) -> bool:
-    """Whether an operation runs on the device as it is, without torch taking it apart."""
+    """Whether an operation runs on the device without torch's decomposition."""
     if not isinstance(target, OpOverload):
         return False
     return lowering_of(target) is not None or custom_handler(target) is not None or target._overloadname in _BY_OTHERS
 
 
 def lowering_of(target: OpOverload) -> Lowering | None:
-    """The lowering of an operation over any sizes; None if it has none of its own."""
+    """The lowering of an operation, for any sizes; None if it has none."""
     name = short_name(target)
     if name in _OWN:
         return _OWN[name]
@@ -50,7 +50,7 @@ def lowering_of(target: OpOverload) -> Lowering | None:
 
 
 def over_open_sizes(target: OpOverload, lower: Lowering) -> Lowering:
-    """A lowering over arrays of symbolic sizes: those that are operands (`x / x.shape[0]`) become arrays, others stay symbolic."""
+    """Wrap a lowering for arrays of symbolic sizes: sizes that are operands (`x / x.shape[0]`) become arrays, others stay symbolic."""
     argument_types = {argument.name: str(argument.type) for argument in target._schema.arguments}
 
     def run(context: Context, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ def _checked(target: OpOverload, result: Any, struct: jax.ShapeDtypeStruct | Non
 
 
 def number_of_sizes(function: Callable[..., Any], context: Context, *args: Any) -> jax.Array:
-    """A function of Python, such as `torch.sym_float` or a division, over sizes and numbers that are computed from them."""
+    """Lower a Python function of sizes and numbers, such as `torch.sym_float` or a division."""
     return jax.numpy.asarray(args[0] if function is torch.sym_float else function(*args), np.float64)
 
 
@@ -99,7 +99,7 @@ def _view(read: Callable[..., jax.Array], context: Context, x: jax.Array, *args:
 
 
 def _slice(context: Context, x: jax.Array, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1) -> jax.Array:
-    """slice.Tensor: the result's own size says where it ends."""
+    """slice.Tensor; the size of the result tells where it ends."""
     dim %= x.ndim
     size, count = x.shape[dim], context.shape[dim]
     low = _within(0 if start is None else start, size)
@@ -107,7 +107,7 @@ def _slice(context: Context, x: jax.Array, dim: int = 0, start: Dim | None = Non
 
 
 def _within(index: Dim, size: Dim) -> Dim:
-    """A place counted from the front, not beyond the end."""
+    """An index counted from the front, between 0 and `size`."""
     index = index + size if index < 0 else index
     return jax.core.max_dim(jax.core.min_dim(index, size), 0)
 
@@ -131,7 +131,7 @@ def _sample_variance(context: Context, x: jax.Array, dim: Any = None, unbiased: 
     return TABLE["aten::var.correction"].lower(context, x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
-_BY_OTHERS = frozenset({"vec"})  # overloads of resampling, whose kernels work out sizes and call one that has a row
+_BY_OTHERS = frozenset({"vec"})  # resampling overloads, whose kernels compute sizes and call an overload with a row
 _OWN: Mapping[str, Lowering] = {
     "slice.Tensor": _slice,
     "select.int": _select,

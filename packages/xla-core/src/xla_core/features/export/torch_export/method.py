@@ -1,4 +1,4 @@
-"""A method of an exported module: a program's inputs, results and writes."""
+"""Describes a method of an exported module: a program's inputs, results and writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xla_core.features.export.torch_export.state import ModuleState, number, ten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MethodInput:
-    """A tensor that a program takes. kept: an argument or a weight; other ones are constants until a method writes to them."""
+    """An input tensor of a program. kept: it is an argument or a weight; others are constants unless a method writes to them."""
 
     location: InputLocation
     tensor: torch.Tensor
@@ -28,10 +28,10 @@ class MethodInput:
 
 @dataclass(slots=True)
 class Method:
-    """A program as functional operations. inputs: for each of its graph's, a tensor or a constant.
+    """A program as functional operations. inputs: a tensor or a constant for each input of its graph.
 
-    returned: the places, among the graph's results, of those that it returns; written: what it leaves at arguments and in the state, with
-    the places of the new values.
+    returned: indices of the returned ones among the graph's results; written: arguments and state that it writes, with indices of the new
+    values among the results.
     """
 
     program: ExportedProgram
@@ -44,7 +44,7 @@ class Method:
     constant_inputs: list[tuple[int, Number]] = field(default_factory=list)
 
     def variables(self, written: set[str]) -> list[MethodInput]:
-        """The inputs that are no constants. written: what any method changes of the state."""
+        """The inputs that are not constants. written: names of state that any method writes."""
         return [
             method_input
             for method_input in self.inputs
@@ -60,9 +60,9 @@ def method_of(
     custom_calls: frozenset[str] | set[str],
     state: ModuleState,
 ) -> Method:
-    """A program as a method. arguments: flat examples. state: takes its weights, buffers and constants.
+    """Make a method of a program. arguments: flat examples. state: collects its weights, buffers and constants.
 
-    Raises ValueError for another number of arguments, UnsupportedOperationError for what no function of StableHLO does.
+    Raises ValueError for a wrong number of arguments, UnsupportedOperationError for programs that StableHLO cannot express.
     """
     state.take(program)
     count = sum(spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs)

@@ -1,4 +1,4 @@
-"""A StableHLO module with open sizes, made one with fixed sizes, which XLA can compile."""
+"""Fixes the sizes of a StableHLO module with open sizes, so that XLA can compile it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _ENTRY, _OPEN = "main", "main_of_open_sizes"
 
 
 def with_fixed_sizes(artifact: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
-    """The module of a portable artifact for arguments of exactly these shapes, as bytecode.
+    """Refine a portable artifact for arguments of exactly these shapes. Returns bytecode.
 
-    Raises ValueError if the module refuses them: sizes that have to be equal are not, or are out of their range.
+    Raises ValueError if the module refuses them: sizes that must be equal differ, or a size is out of its range.
     """
     from jax.extend import mlir  # slow to import
     from jax.extend.mlir import ir
@@ -23,14 +23,14 @@ def with_fixed_sizes(artifact: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
         text = str(module).encode()
     try:
         return bytes(mlir.refine_polymorphic_shapes(text))
-    except Exception as error:  # of a type that jaxlib does not name
+    except Exception as error:  # its type has no name in jaxlib
         offered = ", ".join(str(list(shape)) for shape in shapes)
         reason = str(error).partition("error: ")[2].partition("\n")[0] or str(error)
         raise ValueError(f"the exported program does not take inputs of the shapes {offered}: {reason}") from error
 
 
 def _call_with_fixed_sizes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
-    """Put a function in the place of the module's own, which it calls: refinement goes from the arguments inwards."""
+    """Wrap the module's function in one with fixed sizes: refinement goes from the arguments inwards."""
     from jax.extend.mlir import ir
     from jax.extend.mlir.dialects import func
     from jax.extend.mlir.dialects import stablehlo as dialect
