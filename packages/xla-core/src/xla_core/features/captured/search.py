@@ -226,15 +226,15 @@ class _Search:
         if isinstance(owner, (types.FunctionType, types.ModuleType)):
             names = [key for key, value in attributes.items() if self._looks_up(key, value, False)]
         elif isinstance(owner, type):
-            everything = self._all_of(owner)
-            names = [key for key, value in attributes.items() if self._looks_up(key, value, everything and not key.startswith("__"))]
+            all_names = self._all_of(owner)
+            names = [key for key, value in attributes.items() if self._looks_up(key, value, all_names and not key.startswith("__"))]
         elif len(attributes) > _MOST:
             return
         else:
-            everything = self._all_of(type(owner))
-            names = [*[key for key, value in attributes.items() if self._looks_up(key, value, everything)], *self._asked]
+            all_names = self._all_of(type(owner))
+            names = [*[key for key, value in attributes.items() if self._looks_up(key, value, all_names)], *self._asked]
             for key, member in _slots(type(owner)):
-                if self._looks_up(key, slot(member, owner), everything):
+                if self._looks_up(key, slot(member, owner), all_names):
                     self._slot(owner, key, member, name)
         for key in names:
             self._attribute(owner, attributes, key, name)

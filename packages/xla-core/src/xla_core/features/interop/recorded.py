@@ -43,12 +43,12 @@ class Derivatives(Enum):
 
 @dataclass(frozen=True)
 class RecordedFunction:
-    """A function from a list of tensors to tensors, recorded for arguments like `avals`. what: its name, for errors.
+    """A function from a list of tensors to tensors, recorded for arguments like `avals`. name: for errors.
 
     enter: opens the contexts in which to record it and its gradient.
     """
 
-    what: str
+    name: str
     function: Callable[[list[Any]], Sequence[Any]]
     avals: tuple[Aval, ...]
     wanted: tuple[bool, ...]  # for each argument, whether it may have a gradient
@@ -69,7 +69,7 @@ class RecordedFunction:
     def _parts(self) -> Differentiated:
         seen = self.derivatives is Derivatives.JAX
         return self._record(
-            what_jax_sees(self.what, _ADVICE, self.function) if seen else self.function, [seen and needed for needed in self.wanted]
+            what_jax_sees(self.name, _ADVICE, self.function) if seen else self.function, [seen and needed for needed in self.wanted]
         )
 
     @cached_property
@@ -88,7 +88,7 @@ class RecordedFunction:
         ):
             before, recorder.seed = recorder.seed, _FIRST_STATE
             try:
-                return differentiated(recorder, self.what, self.avals, wanted, function, range(len(self.avals)))
+                return differentiated(recorder, self.name, self.avals, wanted, function, range(len(self.avals)))
             finally:
                 recorder.seed = before
 
@@ -126,7 +126,7 @@ class RecordedFunction:
         def forward(arguments: list[Any], state: Any) -> Any:
             parts = self._gradient
             with jax.enable_x64(True):
-                results = _once(self.what, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *arguments)
+                results = _once(self.name, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *arguments)
             return results[:count], (results[count:], state)
 
         def backward(residuals: Any, cotangents: Any) -> Any:
@@ -141,7 +141,7 @@ class RecordedFunction:
                     return evaluated(body, [None] * count + list(arrays), state)  # arguments that it needs were saved
 
                 with jax.enable_x64(True):
-                    grads_given = _once(self.what, pull)(state, *tangents, *saved)
+                    grads_given = _once(self.name, pull)(state, *tangents, *saved)
                 for index, grad in zip(parts.dependent, grads_given, strict=True):
                     if index < len(parts.wanted):  # others are tensors from outside
                         grads[parts.wanted[index]] = conj(grad)
@@ -167,12 +167,12 @@ def conj(array: Any) -> Any:
     return lax.conj(array) if jax.numpy.issubdtype(array.dtype, jax.numpy.complexfloating) else array
 
 
-def _once(what: str, function: Callable[..., Any]) -> Any:
+def _once(name: str, function: Callable[..., Any]) -> Any:
     """`function`, part of a derivative, such that differentiating it raises TypeError."""
 
     def refuse(primals: Any, tangents: Any) -> Any:
         raise TypeError(
-            f"{what} has torch's gradients, which JAX cannot differentiate again: make it with to_jax(…, derivatives='jax') for second ones"
+            f"{name} has torch's gradients, which JAX cannot differentiate again: make it with to_jax(…, derivatives='jax') for second ones"
         )
 
     once = jax.custom_jvp(function)
@@ -180,14 +180,14 @@ def _once(what: str, function: Callable[..., Any]) -> Any:
     return once
 
 
-def what_jax_sees(what: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
+def what_jax_sees(name: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
     """`function` as JAX can differentiate it: `detach` stops JAX's gradients too, and other ways to change gradients raise an error."""
 
     def run(arguments: list[Any]) -> Sequence[Any]:
-        with _Stops(what, advice):
+        with _Stops(name, advice):
             results = function(arguments)
-        for name in _custom_gradients(results):
-            raise UnsupportedOperationError(f"{what} uses {name}, an autograd.Function, which JAX cannot see: {advice}")
+        for custom in _custom_gradients(results):
+            raise UnsupportedOperationError(f"{name} uses {custom}, an autograd.Function, which JAX cannot see: {advice}")
         return results
 
     return run
@@ -201,9 +201,9 @@ _REFUSED: dict[Any, str] = {torch.Tensor.detach_: "detach_()", torch.detach_: "d
 class _Stops(TorchFunctionMode):
     """Records `detach` as JAX's `stop_gradient`, and refuses other ways to cut gradients."""
 
-    def __init__(self, what: str, advice: str) -> None:
+    def __init__(self, name: str, advice: str) -> None:
         super().__init__()
-        self._what = what
+        self._name = name
         self._advice = advice
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -216,7 +216,7 @@ class _Stops(TorchFunctionMode):
         refused = ".data" if reads_data(func) else _REFUSED.get(func)
         if refused or (not torch.is_grad_enabled() and any(map(_may_have_gradient, tree_leaves(result)))):
             how = refused or "torch.no_grad() or an autograd.Function"
-            raise UnsupportedOperationError(f"{self._what} cuts gradients by {how}, which JAX cannot see: {self._advice}, or call detach()")
+            raise UnsupportedOperationError(f"{self._name} cuts gradients by {how}, which JAX cannot see: {self._advice}, or call detach()")
         return result
 
 

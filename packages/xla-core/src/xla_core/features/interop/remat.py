@@ -139,15 +139,15 @@ class _RematFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a gradient needs. operands: for each leaf of `tree`, the index of its operand, or None; kinds: avals of those that are None."""
+    """What a gradient needs. operands: for each leaf of `tree`, the index of its operand, or None; avals: avals of those that are None."""
 
     tree: Any
     operands: tuple[int | None, ...]
-    kinds: tuple[Aval, ...]
+    avals: tuple[Aval, ...]
 
 
 @lru_cache(maxsize=_KEPT)
-def _saved(function: _RematFunction, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
+def _saved(function: _RematFunction, avals: tuple[Aval, ...], seeds: int) -> _Saved:
     trees: list[Any] = []
 
     def saving(*operands: Any) -> list[Any]:
@@ -155,10 +155,10 @@ def _saved(function: _RematFunction, kinds: tuple[Aval, ...], seeds: int) -> _Sa
         trees.append(tree)
         return leaves
 
-    structs = [*[kind.struct for kind in kinds], *[jax.ShapeDtypeStruct((2,), np.uint32)] * seeds]
+    structs = [*[aval.struct for aval in avals], *[jax.ShapeDtypeStruct((2,), np.uint32)] * seeds]
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(saving)(*structs).jaxpr
-    at = {id(variable): index for index, variable in enumerate(jaxpr.invars[: len(kinds)])}
+    at = {id(variable): index for index, variable in enumerate(jaxpr.invars[: len(avals)])}
     operands = tuple(at.get(id(variable)) for variable in jaxpr.outvars)
     to_save = [variable.aval for variable, index in zip(jaxpr.outvars, operands, strict=True) if index is None]
     return _Saved(trees[0], operands, tuple(aval_of(tuple(aval.shape), torch_dtype(aval.dtype)) for aval in to_save))
@@ -171,7 +171,7 @@ class _Call:
     function: _RematFunction
     held: tuple[Value, ...]
     seeds: tuple[int, ...]
-    kinds: tuple[Aval, ...]
+    avals: tuple[Aval, ...]
     outs: tuple[Aval, ...]
     outside: tuple[torch.Tensor, ...]
 
@@ -220,13 +220,13 @@ def _recorded(
         body = trace.body(slots)
         differentiable = tuple(index for index, result in enumerate(results) if result.requires_grad)
         outside = [(tensor, value_of(holder(tensor))) for tensor in trace.tensors]
-    index_of = {id(held): index for index, held in enumerate(body.held)}
+    index_of = {id(value): index for index, value in enumerate(body.held)}
     for tensor, value in outside:
         if id(value) not in index_of and holder(tensor)._view is not None:
             raise UnsupportedOperationError("remat cannot differentiate by a view from outside of its function: pass it as an argument")
     used = [(tensor, index_of[id(value)]) for tensor, value in outside if id(value) in index_of]
-    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
-    held = tuple(value for value in body.held if isinstance(value, Value))
+    numbers = tuple((value.kind, type(value.number), value.number) if isinstance(value, HostNumber) else None for value in body.held)
+    captured = tuple(value for value in body.held if isinstance(value, Value))
     text = graph_hash(body.graph, [(feed.value, index) for feed, index in body.feeds])
     flat = _RematFunction(
         bodies_alone([body])[0],
@@ -239,7 +239,7 @@ def _recorded(
         f"{text} {[number and number[2] for number in numbers]}",
         placement_of(recorder).context,
     )
-    return _Call(flat, held, body.seeds, (*avals, *[value.aval for value in held]), outs, tuple(tensor for tensor, _ in used))
+    return _Call(flat, captured, body.seeds, (*avals, *[value.aval for value in captured]), outs, tuple(tensor for tensor, _ in used))
 
 
 def _lower(function: _RematFunction, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
@@ -252,10 +252,10 @@ class _Rematerialized(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, recorded: _Call, *tensors: torch.Tensor) -> Any:
         function = recorded.function
-        saved = _saved(function, recorded.kinds, len(recorded.seeds))
+        saved = _saved(function, recorded.avals, len(recorded.seeds))
         lower = partial(_lower_forward, function, saved)
         arguments = tensors[: function.arguments]
-        results = record(recorder, "remat", lower, _layout(function), [recorded.body], arguments, [*recorded.outs, *saved.kinds])
+        results = record(recorder, "remat", lower, _layout(function), [recorded.body], arguments, [*recorded.outs, *saved.avals])
         count = len(recorded.outs)
         operands: list[Any] = [*arguments, *map(wrap, recorded.held)]
         remaining = iter(results[count:])
@@ -270,7 +270,7 @@ class _Rematerialized(torch.autograd.Function):
         function = recorded.function
         inputs = [*ctx.saved_tensors, *[cotangents[index] for index in function.differentiable]]
         lower = partial(_lower_backward, ctx.saved)
-        outs = [recorded.kinds[index] for index in function.chosen]
+        outs = [recorded.avals[index] for index in function.chosen]
         grads = final("remat", record(ctx.recorder, "remat_backward", lower, _layout(function), [], inputs, outs), inputs)
         of = dict(zip(function.wanted, grads, strict=False))
         return None, None, *[of.get(index) for index in range(function.arguments)], *grads[len(function.wanted) :]

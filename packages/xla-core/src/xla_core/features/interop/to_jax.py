@@ -86,8 +86,8 @@ class _Nested:
 class _Calls:
     """Keeps recordings by what they depend on, and calls them. Base class for modules and functions."""
 
-    def __init__(self, what: str, derivatives: Derivatives) -> None:
-        self.what = what
+    def __init__(self, name: str, derivatives: Derivatives) -> None:
+        self.name = name
         self._derivatives = derivatives
         self._recordings: dict[Any, _Nested] = {}
 
@@ -106,9 +106,9 @@ class _Calls:
         leaves, tree = jax.tree.flatten((args, kwargs))
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
-                raise TypeError(f"{self.what} was made by to_jax and takes jax arrays, got a torch tensor: give it buffer_of(tensor)")
+                raise TypeError(f"{self.name} was made by to_jax and takes jax arrays, got a torch tensor: give it buffer_of(tensor)")
             if not _is_array(leaf) and not isinstance(leaf, Hashable):
-                raise TypeError(f"{self.what} cannot take a {type(leaf).__name__} as a constant: pass an array, or what can be hashed")
+                raise TypeError(f"{self.name} cannot take a {type(leaf).__name__} as a constant: pass an array, or what can be hashed")
         arrays = [array for _, array, _, _ in state] + [leaf for leaf in leaves if _is_array(leaf)]
         constants = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
         avals = [_aval_of_state(array, own, wide) for _, array, own, _ in state]
@@ -124,7 +124,7 @@ class _Calls:
                 self._recordings[key] = nested
         if rng is None and nested.recorded.is_random:
             line = nested.recorded.first_random_line
-            raise ValueError(f"{self.what} draws random numbers{f' at {line}' if line else ''}: pass rng=jax.random.key(…)")
+            raise ValueError(f"{self.name} draws random numbers{f' at {line}' if line else ''}: pass rng=jax.random.key(…)")
         return self._evaluated(nested, arrays, rng, wide)
 
     def _record(
@@ -154,7 +154,7 @@ class _Calls:
 
         wanted = tuple(not is_buffer for *_, is_buffer in state) + (True,) * (len(avals) - len(state))
         differentiable = tuple(needed and not aval.integral for needed, aval in zip(wanted, avals, strict=True))
-        recorded = RecordedFunction(self.what, flat, tuple(avals), differentiable, self._derivatives, enter)
+        recorded = RecordedFunction(self.name, flat, tuple(avals), differentiable, self._derivatives, enter)
         recorded.forward  # noqa: B018  this property records
         return _Nested(recorded, *seen[0])
 
@@ -214,7 +214,7 @@ class _Module(_Calls):
         for tensors, arrays, is_buffer in own:
             if set(tensors) != set(arrays):
                 noun, missing, more = "buffers" if is_buffer else "parameters", set(tensors) - set(arrays), set(arrays) - set(tensors)
-                raise ValueError(f"{self.what} takes {noun} by name as to_jax gave them; missing {sorted(missing)}, unknown {sorted(more)}")
+                raise ValueError(f"{self.name} takes {noun} by name as to_jax gave them; missing {sorted(missing)}, unknown {sorted(more)}")
         state = [(name, arrays[name], tensor, is_buffer) for tensors, arrays, is_buffer in own for name, tensor in tensors.items()]
         modes = tuple(module.training for module in self._module.modules())
 

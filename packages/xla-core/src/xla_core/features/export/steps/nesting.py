@@ -46,11 +46,11 @@ def unflatten(leaves: list[Any], nesting: Any) -> Any:
     if type(nesting) is int and 0 <= nesting < len(leaves):
         return leaves[nesting]
     if isinstance(nesting, dict) and len(nesting) == 1:
-        ((kind, items),) = nesting.items()
-        if kind in ("tuple", "list") and isinstance(items, list):
+        ((container, items),) = nesting.items()
+        if container in ("tuple", "list") and isinstance(items, list):
             children = [unflatten(leaves, item) for item in items]
-            return tuple(children) if kind == "tuple" else children
-        if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
+            return tuple(children) if container == "tuple" else children
+        if container == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
             return {key: unflatten(leaves, item) for key, item in items if type(key) in (str, int)}
     raise StepFileError(f"a nesting has {str(nesting)[:60]!r}")
 
@@ -79,16 +79,16 @@ def decode(data: Any) -> Any:
             return data
         raise StepFileError(f"a constant is {str(data)[:60]!r}")
     try:
-        ((kind, text),) = data.items()
-        if kind == "float":
+        ((type_name, text),) = data.items()
+        if type_name == "float":
             return _NUMBERS[text]
-        if kind == "bytes":
+        if type_name == "bytes":
             return base64.b64decode(text, validate=True)
-        if kind == "dtype":
+        if type_name == "dtype":
             return _DTYPES[text]
-        if kind == "device":
+        if type_name == "device":
             return torch.device(text)
-        if kind == "size":
+        if type_name == "size":
             return torch.Size(text)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StepFileError(f"a constant is {str(data)[:60]!r}") from error

@@ -83,7 +83,7 @@ class CapturedProgram:
 
     def _read(self) -> list[Source]:
         """The sources whose values before the call are used."""
-        shown = [each[0] for each in self.shown.values() if each is not None]
+        shown = [view[0] for view in self.shown.values() if view is not None]
         origins: list[Origin] = [*self.after.values(), *shown]
         return list(dict.fromkeys([*self.recorded.sources, *[origin for origin in origins if not isinstance(origin, Result)]]))
 

@@ -49,9 +49,9 @@ class ModuleState:
         nodes = exported.graph.find_nodes(op="placeholder")
         specs = [spec for spec in exported.graph_signature.input_specs if spec.target]
         used = {spec.arg.name for spec, node in zip(exported.graph_signature.input_specs, nodes, strict=True) if node.users}
-        shown = {spec.arg.name: shown_memory(tensor_named(exported, str(spec.target))) for spec in specs}
-        used_weights = {shown[spec.arg.name] for spec in specs if spec.arg.name in used and not _is_constant(spec)}
-        first = [spec for spec in specs if _is_constant(spec) and spec.arg.name in used and shown[spec.arg.name] not in used_weights]
+        memory = {spec.arg.name: shown_memory(tensor_named(exported, str(spec.target))) for spec in specs}
+        used_weights = {memory[spec.arg.name] for spec in specs if spec.arg.name in used and not _is_constant(spec)}
+        first = [spec for spec in specs if _is_constant(spec) and spec.arg.name in used and memory[spec.arg.name] not in used_weights]
         for spec in [*first, *[spec for spec in specs if spec not in first]]:
             self.name_of(str(spec.target), tensor_named(exported, str(spec.target)), shared=not _is_constant(spec))
 
