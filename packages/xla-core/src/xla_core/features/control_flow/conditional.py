@@ -14,10 +14,10 @@ from xla_core.features.control_flow.branches import branches, run
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
-    """`true_fn(*operands)` where `pred` is true, else `false_fn(*operands)`; both are recorded, and the device runs one of them.
+    """Return `true_fn(*operands)` if `pred` is true, else `false_fn(*operands)`. Both are recorded, and the device runs one of them.
 
     pred: a tensor of one element on the device, or a Python bool, which chooses while recording. operands: nested tensors, and constants.
-    The functions give equally nested results of the same shapes and dtypes, which have the gradient of the one that ran. Raises ValueError
+    The functions return equally nested results of the same shapes and dtypes, with the gradient of the function that ran. Raises ValueError
     for results that differ, GraphBreakError for a function that reads a value.
     """
     if not isinstance(pred, torch.Tensor):

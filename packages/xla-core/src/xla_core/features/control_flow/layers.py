@@ -46,13 +46,13 @@ def _value(tensor: Any) -> Any:
 def scan_layers(
     layers: Iterable[torch.nn.Module], input_data: Any, partition_fn: Callable[..., Any] | None = None, is_layer_pure: bool = False
 ) -> Any:
-    """The result of calling `layers` one after the other on `input_data`, with one of them compiled for all.
+    """Call `layers` one after the other on `input_data`, but compile only one of them.
 
     layers: of the same classes and in the same mode, whose parameters and buffers agree in names, shapes and dtypes; the code of the first
-    runs for all. Each takes what the one before it gives, of the same nesting, shapes and dtypes; a tuple is its arguments. Parameters get
-    their gradients as usual, and buffers what their layer writes to them.
-    partition_fn, is_layer_pure: as `scan` has them. Without layers, the input. Raises ValueError for layers that differ,
-    UnsupportedOperationError for a layer that writes to a buffer which is another's too, and what `scan` raises.
+    runs for all. Each layer's result is the next layer's input, of the same nesting, shapes and dtypes; a tuple is several arguments.
+    Parameters get gradients, and buffers are written to, as usual.
+    partition_fn, is_layer_pure: as in `scan`. Without layers, the result is the input. Raises ValueError for layers that differ,
+    UnsupportedOperationError for a layer that writes to a shared buffer, and what `scan` raises.
     """
     stack = list(layers)
     if not stack:

@@ -27,14 +27,14 @@ _UINT32 = np.dtype(np.uint32)
 def while_loop(
     cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """The carried tensors after `carried = body_fn(*carried, *additional)` as long as `cond_fn(*carried, *additional)` is true.
+    """Repeat `carried = body_fn(*carried, *additional)` while `cond_fn(*carried, *additional)` is true, and return the carried tensors.
 
     carried_inputs: xla tensors, which keep their shapes and dtypes. additional_inputs: tensors that stay the same. cond_fn returns a bool
     tensor of one element, and body_fn a tuple of tensors like `carried_inputs`. Both are recorded once and run on the device as one
     operation: they may not read values.
 
-    Raises TypeError for what is no tensor, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors elsewhere and for
-    a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
+    Raises TypeError for inputs that are not tensors, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors on other
+    devices and for a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
     """
     if isinstance(carried_inputs, torch.Tensor):
         raise TypeError("while_loop takes a tuple of tensors, got a Tensor: write (tensor,)")
@@ -62,10 +62,10 @@ def while_loop(
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`(left, *values)` after `values = body_fun(*values)` was done `upper - lower` times; left is 0 of the dtype of the bounds.
+    """Repeat `values = body_fun(*values)` `upper - lower` times, and return `(left, *values)`; left is 0 in the dtype of the bounds.
 
-    lower, upper: integers, or integer tensors of one element on the device; TypeError for others. body_fun: as that of `while_loop`, for
-    `input_value`.
+    lower, upper: integers, or integer tensors of one element on the device; TypeError for others. body_fun: like the body of `while_loop`,
+    for `input_value`.
     """
     if not input_value:
         raise ValueError("fori_loop needs a tensor to work on, behind its function")

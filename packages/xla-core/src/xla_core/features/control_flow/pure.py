@@ -34,12 +34,13 @@ _recordings = Cache[_Pure]()
 
 
 def assume_pure(fn: _F, *, add_rng_seed_argument: bool = False) -> _F:
-    """`fn`, recorded once for each set of shapes, dtypes and other arguments, and then put into the graph as one operation.
+    """Record `fn` once for each set of shapes, dtypes and other arguments, and then put it into the graph as one operation.
 
-    fn: its results depend on its arguments alone. These may be nested; xla tensors among them are inputs, and all else is hashable and
-    chooses the recording. Gradients are those of torch's autograd. A function that uses tensors from outside is recorded at each call.
-    add_rng_seed_argument: the result takes a further keyword `rng_seed`, an integer, which its random numbers follow from; otherwise they
-    are drawn from the device's state at each call. Raises TypeError for an argument that cannot be hashed, RuntimeError for CPU tensors.
+    fn: its results depend on its arguments alone. Arguments may be nested; xla tensors among them are inputs, and other leaves are hashable
+    and choose the recording. Gradients are torch's. A function that uses tensors from outside is recorded at each call.
+    add_rng_seed_argument: the result takes a further keyword `rng_seed`, an integer, from which it derives its random numbers; otherwise
+    they are drawn from the device's state at each call. Raises TypeError for an argument that cannot be hashed, RuntimeError for CPU
+    tensors.
     """
 
     @wraps(fn)
@@ -105,12 +106,12 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def assume_pure_torch(func: _F, use_cache: bool = False) -> _F:
-    """`assume_pure(func)`. use_cache: accepted for programs that say it; recordings are always kept."""
+    """`assume_pure(func)`. use_cache: accepted for compatibility; recordings are always kept."""
     return assume_pure(func)
 
 
 def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of xla tensors that calls the JAX function `fn` on their arrays, with the gradient that JAX gives it."""
+    """Make a function of xla tensors that calls the JAX function `fn` on their arrays, with JAX's gradient."""
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -120,9 +121,9 @@ def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PureModule(torch.nn.Module):
-    """A module whose forward pass is recorded once for each kind of inputs: `assume_pure` of it as a function of its parameters too.
+    """A module whose forward pass is recorded once for each kind of inputs: `assume_pure` for modules.
 
-    module: writes to no buffer in its forward pass. Its parameters and buffers are those of the result, and train as before.
+    module: writes to no buffer in its forward pass. The result has its parameters and buffers, which train as usual.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:

@@ -57,19 +57,19 @@ _recordings = Cache[_Scan]()
 def scan(
     fn: Function, init: Any, xs: Any, partition_fn: Partition | None = None, is_fn_pure: bool = False, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """`(carry, ys)` after `carry, y = fn(carry, x)` for each x along the first dimension of the tensors in `xs`; ys are the y, stacked.
+    """Call `carry, y = fn(carry, x)` for each x along the first dimension of `xs`, and return `(carry, ys)`; ys are the y, stacked.
 
     init, xs: nested tensors (or None); the tensors in xs agree in their first dimension, the number of turns. fn returns a carry nested
-    like `init`, of the same shapes and dtypes, and nested tensors. It is recorded once for all turns: it may read no value and write to
-    nothing but what it made. Random numbers differ from turn to turn.
-    partition_fn: a partitioner of `functorch.compile`, which decides what of a turn is kept for its gradient, such as
-    `min_cut_rematerialization_partition`. Without one, or with `default_partition`, all that torch's formulas need is kept.
+    like `init`, of the same shapes and dtypes, and nested tensors. It is recorded once for all turns: it may not read values, and
+    write only to tensors that it made. Random numbers differ from turn to turn.
+    partition_fn: a partitioner of `functorch.compile`, such as `min_cut_rematerialization_partition`, which decides which values of a turn
+    are kept for its gradient. Without one, or with `default_partition`, all values that torch's formulas need are kept.
     is_fn_pure: fn depends on its arguments alone, so that the same function object is recorded once for all calls with arguments of one
-    kind. reverse: take the x from the last to the first; ys stand where their x stood.
+    kind. reverse: take the x from the last to the first; each y has the index of its x.
 
-    Gradients are those of torch's autograd, also for tensors from outside which fn uses. Raises TypeError for what is no tensor, ValueError
-    for a carry that changes its kind and for first dimensions that differ, RuntimeError for a tensor on another device,
-    GraphBreakError for a function that reads a value, UnsupportedOperationError for one that writes to what it did not make.
+    Gradients are torch's, also for tensors from outside that fn uses. Raises TypeError for leaves that are not tensors, ValueError for a
+    carry that changes its shapes or dtypes and for first dimensions that differ, RuntimeError for a tensor on another device,
+    GraphBreakError for a function that reads a value, UnsupportedOperationError for one that writes to tensors that it did not make.
     """
     name = "scan"
     init_leaves, init_tree = tree_flatten(init)

@@ -21,11 +21,11 @@ def value_and_grad_partitioned(
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """`(forward, alias_input, backward)` of one turn of `scan(fn, init, xs)`, recorded once for tensors like `init` and slices of `xs`.
 
-    forward(carry, x) gives (carry, (y, saved)), with a list of the tensors that the gradient needs. alias_input(saved, xs) gives those that
-    backward takes: the same. backward(grad_carry, (saved, grad_y)) gives (gradient of the carry, gradient of x), zeros where there is none.
-    partition_fn: as `scan` has it. is_fn_pure: must hold, since `fn` is not called again.
+    forward(carry, x) returns (carry, (y, saved)), with a list of tensors for the gradient. alias_input(saved, xs) returns the list for
+    backward, which is `saved`. backward(grad_carry, (saved, grad_y)) returns (gradient of the carry, gradient of x), with zeros where there
+    is no gradient. partition_fn: as in `scan`. is_fn_pure: must be true, since `fn` is not called again.
 
-    Raises ValueError if it does not hold or `fn` uses a tensor from outside that needs a gradient, and what `scan` raises.
+    Raises ValueError if it is false or `fn` uses a tensor from outside that needs a gradient, and what `scan` raises.
     """
     if not is_fn_pure:
         raise ValueError("value_and_grad_partitioned records its function once, so that it has to be pure: use scan for others")

@@ -135,11 +135,11 @@ def _described(arg: Any) -> str:
 
 
 def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
-    """A callable with `xla_model`'s arguments and results that runs it as a compiled program.
+    """Make a callable that runs `xla_model` as a compiled program, with the same arguments and results.
 
-    xla_args: arguments like those of the calls to come (others are recorded and compiled when they come). They are not changed.
-    The result keeps the arguments' semantics: what the graph writes to is written to, aliases are aliases, random numbers are
-    drawn afresh at each call. Where gradients are wanted through it, the graph is recorded as usual, without a program.
+    xla_args: example arguments, which are not changed. Arguments of other kinds are recorded and compiled when they come.
+    A call writes to arguments and returns aliases like the graph, and draws new random numbers. If its arguments require gradients, the
+    graph is recorded as usual, without a program.
     """
     graph = CompiledGraph(xla_model)
     graph.program(xla_args, list(map(tensor_behind, xla_args)))
@@ -221,10 +221,10 @@ def _functional(model: fx.GraphModule) -> bool:
 def partition_fx_graph_for_cpu_fallback(
     xla_model: fx.GraphModule, xla_args: Sequence[Any], all_xla_args: Any = None, all_xla_args_tensor_only: Any = None
 ) -> fx.GraphModule:
-    """`xla_model` with every run of operations that can be lowered as one compiled graph; the others run one by one, on the CPU.
+    """Make each group of operations with lowerings in `xla_model` one compiled graph; other operations run one by one, on the CPU.
 
-    The last two arguments are accepted for compatibility. A graph that writes to its arguments, or that has to be looked into by
-    running it, comes back as it is: called as it is, its operations are recorded as those of any other code.
+    The last two arguments are accepted for compatibility. A graph that writes to its arguments, or that can only be analyzed by running
+    it, is returned unchanged: its operations are then recorded like any other code.
     """
     if not _functional(xla_model):
         return xla_model

@@ -22,9 +22,9 @@ from xla_core.features.dynamo.program import RecordedGraph
 class ExtractedGraph(NamedTuple):
     """A graph that was recorded for its arguments as one program.
 
-    xla_args_sharding_spec: the sharding of each xla tensor among the arguments, None where it has none. args_and_out: a meta tensor for
-    each result of the program, updates of arguments first. graph_hash: the same in every process. arg_index_to_need_update_index: which
-    result is the new value of which argument. xla_args_need_update: for each argument, whether the graph writes to it.
+    xla_args_sharding_spec: the sharding of each xla tensor among the arguments, or None. args_and_out: a meta tensor for each result of the
+    program, updates of arguments first. graph_hash: the same in every process. arg_index_to_need_update_index: for arguments that the graph
+    writes to, the index of the result with the new value. xla_args_need_update: for each argument, whether the graph writes to it.
     """
 
     xla_args_sharding_spec: list[Any]
@@ -47,9 +47,9 @@ def _arguments(model: fx.GraphModule) -> tuple[Any, ...]:
 def extract_graph_helper(
     xla_model: fx.GraphModule, sym_constants_to_graph_vars: dict[tuple[int | float, ...], tuple[Any, ...]]
 ) -> ExtractedGraph:
-    """The graph recorded for its `xla_args`, which are not changed; also put into the dictionary, under the numbers among them.
+    """Record a graph for its `xla_args`, which are not changed. Also stores the result in the dictionary, by the numbers among them.
 
-    Raises ValueError for a graph without `xla_args`, RuntimeError for one that is no single program (it has a fallback, or reads values).
+    Raises ValueError for a graph without `xla_args`, RuntimeError for a graph that is not one program (it has a fallback, or reads values).
     """
     args = _arguments(xla_model)
     tensors = list(map(tensor_behind, args))
@@ -103,18 +103,18 @@ def _matcher(captured: RecordedGraph, args: tuple[Any, ...]) -> GraphInputMatche
 
 
 def extract_internal(xla_model: fx.GraphModule) -> Callable[..., Any]:
-    """A callable that runs the graph as a compiled program, recorded for its `xla_args`. Raises ValueError for a graph without them."""
+    """Make a callable that runs the graph as a compiled program, recorded for its `xla_args`. Raises ValueError without `xla_args`."""
     return extract_compiled_graph(xla_model, _arguments(xla_model))
 
 
 def extract_compiled_graph_helper(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
-    """As `extract_compiled_graph`; the arguments stay with the graph, as `xla_args`."""
+    """Like `extract_compiled_graph`, but also store the arguments on the graph, as `xla_args`."""
     xla_model.xla_args = tuple(xla_args)  # type: ignore[assignment]
     return extract_internal(xla_model)
 
 
 def _dynamo_backend(model: fx.GraphModule, sample_args: Any) -> Any:
-    """Compile a graph of aten operations, without gradients, for torch's ahead-of-time autograd. sample_args: not looked at."""
+    """Compile a graph of aten operations, without gradients, for torch's ahead-of-time autograd. sample_args: ignored."""
     return private_torch.boxed(CompiledGraph(model))
 
 

@@ -66,16 +66,16 @@ class _Policy:
 
 
 def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str] = (), offload: Sequence[str] = ()) -> _F:
-    """`function` of xla tensors, a module too, whose gradient computes again what was not saved: less memory for more time.
+    """Let the gradient of `function` or a module compute values again instead of saving them: less memory, more time.
 
-    The gradient is that of JAX, by `jax.checkpoint`; tensors from outside, such as parameters, get theirs.
+    JAX computes the gradient, by `jax.checkpoint`, also for tensors from outside, such as parameters.
     policy: one of `jax.checkpoint_policies` by name: "nothing_saveable", "everything_saveable", "dots_saveable" or
         "dots_with_no_batch_dims_saveable".
-    save: names, given with `checkpoint_name`, of values to keep besides. offload: of values to keep in the host's memory.
+    save: names, from `checkpoint_name`, of further values to save. offload: names of values to save in the host's memory.
 
-    Python numbers that it uses are constants of its program. Raises ValueError for another policy, TypeError
-    for results that are no tensors, UnsupportedOperationError where the function cuts gradients other than by `detach`, uses an
-    `autograd.Function` or writes to an argument, GraphBreakError where it reads a value; RuntimeError for a second derivative.
+    Python numbers in the function are constants of its program. Raises ValueError for another policy, TypeError
+    for results that are not tensors, UnsupportedOperationError if the function cuts gradients other than by `detach`, uses an
+    `autograd.Function` or writes to an argument, GraphBreakError if it reads a value; RuntimeError for a second derivative.
     """
     if policy not in _POLICIES:
         raise ValueError(f"{policy!r} is no policy that remat knows: use one of {', '.join(_POLICIES)}, or save= and offload= with names")

@@ -1,4 +1,4 @@
-"""`to_jax`: a torch module or function over xla tensors as a pure function of JAX arrays."""
+"""`to_jax`: makes a pure function of JAX arrays from a torch module or function over xla tensors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _Arrays = dict[str, jax.Array]
 
 
 class JaxModule(NamedTuple):
-    """A torch module for JAX: `apply(parameters, buffers, *args, rng=None, **kwargs)` gives its result and its buffers afterwards.
+    """A torch module for JAX: `apply(parameters, buffers, *args, rng=None, **kwargs)` returns its result and new buffers.
 
-    parameters, buffers: the module's own now, by name, each tied parameter once; jax arrays over the same memory.
+    parameters, buffers: the module's present ones by name, each tied parameter once; jax arrays over the same memory.
     """
 
     apply: Callable[..., tuple[Any, _Arrays]]
@@ -44,21 +44,21 @@ def to_jax(torch_function: torch.nn.Module, *, derivatives: str = "torch") -> Ja
 @overload
 def to_jax(torch_function: Callable[..., Any], *, derivatives: str = "torch") -> Callable[..., Any]: ...
 def to_jax(torch_function: Any, *, derivatives: str = "torch") -> JaxModule | Callable[..., Any]:
-    """A torch module or function as a pure JAX function, for `jax.jit`, `grad`, `vmap`, `shard_map`, `checkpoint` and `scan`.
+    """Make a pure JAX function from a torch module or function, for `jax.jit`, `grad`, `vmap`, `shard_map`, `checkpoint` and `scan`.
 
-    A module on device `xla` gives `(apply, parameters, buffers)`, a `JaxModule`; `apply(parameters, buffers, *args, rng=None, **kwargs)`
-    returns `(result, buffers)`, and leaves the module as it is. A function gives one of the same arguments, and `rng`.
+    For a module on device `xla`, returns `(apply, parameters, buffers)`, a `JaxModule`; `apply(parameters, buffers, *args, rng=None,
+    **kwargs)` returns `(result, buffers)`, and does not change the module. For a function, returns one with the same arguments and `rng`.
 
-    Arguments and results are nestings, with jax or NumPy arrays in the place of tensors; all else in them is hashable and constant. The
-    torch code runs once for each set of shapes, dtypes, constants and training modes. While `jax_enable_x64` is off, torch sees int32 as
-    int64, its own kind of index, and results are cut to 32 bits; buffers come back in the dtypes that they had.
-    rng: a JAX key, from which all random numbers of the call follow; needed by what draws some.
-    derivatives: "torch" for those of torch's autograd, reverse mode and once, with custom functions, `detach` and `no_grad`; "jax" for what
-    JAX finds in the lowerings, in every mode and order, where `jax.checkpoint` sees each operation and each `checkpoint_name`.
+    Arguments and results are nestings, with jax or NumPy arrays instead of tensors; other leaves are hashable constants. The torch code
+    runs once for each set of shapes, dtypes, constants and training modes. While `jax_enable_x64` is off, torch sees int32 as int64, its
+    dtype for indices, and results are cut to 32 bits; returned buffers keep their dtypes.
+    rng: a JAX key, from which all random numbers of the call are derived; required if the code draws any.
+    derivatives: "torch" for torch's autograd: first order, reverse mode, with custom functions, `detach` and `no_grad`; "jax" for JAX's
+    derivatives of the lowerings, in every mode and order, where `jax.checkpoint` sees each operation and each `checkpoint_name`.
 
-    Tensors that the function uses from outside are constants. Raises, when called, GraphBreakError where the code reads a value,
-    UnsupportedOperationError where it writes to an argument or cuts gradients that JAX would not, each with the line; ValueError for
-    other names than the module's, and without `rng` where one is needed; TypeError for a torch tensor, or what cannot be a constant.
+    Tensors from outside are constants of the function. A call raises GraphBreakError if the code reads a value, UnsupportedOperationError
+    if it writes to an argument or cuts gradients that JAX would not, each with the line; ValueError for other names than the module's, and
+    without `rng` where it is required; TypeError for a torch tensor, or a leaf that cannot be a constant.
     """
     whose = Derivatives(derivatives)
     if isinstance(torch_function, torch.nn.Module):
