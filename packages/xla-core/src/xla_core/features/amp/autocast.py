@@ -1,4 +1,4 @@
-"""Autocast for XLA devices; which operations are cast is the frontend's matter."""
+"""Autocast for XLA devices. The op table says which operations are cast."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class autocast(torch.autocast):
     def __init__(
         self, device: torch.device | str, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = True
     ) -> None:
-        kind = torch.device(device).type
-        if kind != "xla":
-            raise ValueError(f"torch_xla.amp.autocast is for XLA devices, got {str(device)!r}; use torch.autocast({kind!r}) there")
+        device_type = torch.device(device).type
+        if device_type != "xla":
+            raise ValueError(f"torch_xla.amp.autocast is for XLA devices, got {str(device)!r}; use torch.autocast({device_type!r}) there")
         chosen: Any = torch.bfloat16 if dtype is None else dtype
         super().__init__("xla", dtype=chosen, enabled=enabled, cache_enabled=cache_enabled)

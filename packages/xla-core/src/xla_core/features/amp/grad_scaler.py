@@ -1,4 +1,4 @@
-"""Loss scaling that records only: no value is read where the optimizer can skip by itself."""
+"""Loss scaling without reading values, if the optimizer can skip a step by itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from xla_core.features.captured.tape import current_tape
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler` for XLA devices.
 
-    An optimizer whose `step` takes `found_inf` (see `torch_xla.amp.syncfree`) skips bad steps on the device. Any other
-    one costs a value read per step, as in torch; with `use_zero_grad` it steps without a read, on gradients that are set
-    to zero where any of them is not finite (momentum and weight decay still act then).
+    An optimizer whose `step` takes `found_inf` (see `torch_xla.amp.syncfree`) skips bad steps on the device. Other optimizers read a value
+    in each step, as in torch; with `use_zero_grad` they step without a read, and all gradients are zero if any is not finite (momentum and
+    weight decay still act then).
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
-        """Multiply all gradients by `inv_scale`, in place; returns for each device whether one was not finite, as 0.0 or 1.0."""
-        found: dict[torch.device, Tensor] = {}
+        """Multiply all gradients by `inv_scale` in place. Returns for each device 1.0 if a gradient was not finite, else 0.0."""
+        flags: dict[torch.device, Tensor] = {}
         with torch.no_grad():
             for device, grads in _dense_grads(optimizer, allow_fp16).items():
-                found[device] = torch.maximum(found_inf.to(device), _any_not_finite(grads))
+                flags[device] = torch.maximum(found_inf.to(device), _any_not_finite(grads))
                 torch._foreach_mul_(grads, inv_scale.to(device))
-        return found
+        return flags
 
     def _maybe_opt_step(self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         found_inf = _total(optimizer_state["found_inf_per_device"])
@@ -68,15 +68,15 @@ class GradScaler(torch.amp.GradScaler):
             super().update(new_scale)
             return
         scale, tracker = self._check_scale_growth_tracker("update")
-        found = {
+        flags = {
             (key, device): value
             for key, state in self._per_optimizer_states.items()
             for device, value in state["found_inf_per_device"].items()
         }
-        if not found:
+        if not flags:
             raise AssertionError("update() needs a step() or unscale_() of at least one optimizer before it")
         with torch.no_grad():
-            bad = _total(found).to(scale.device) != 0
+            bad = _total(flags).to(scale.device) != 0
             grown = scale * self._growth_factor
             due = ~bad & (tracker + 1 >= self._growth_interval)
             better = torch.where(due & torch.isfinite(grown), grown, scale)
@@ -101,17 +101,17 @@ def _dense_grads(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> dict[tor
 
 
 def _any_not_finite(grads: list[Tensor]) -> Tensor:
-    """1.0 if any element of any tensor is infinite or NaN, else 0.0: a largest magnitude keeps both."""
+    """1.0 if any element of any tensor is infinite or NaN, else 0.0. The infinity norm keeps both."""
     largest: dict[torch.dtype, list[Tensor]] = {}
     for norm in torch._foreach_norm([grad for grad in grads if grad.numel()] or [torch.zeros(1, device=grads[0].device)], torch.inf):
         largest.setdefault(norm.dtype, []).append(norm)
     return torch.stack([torch.isfinite(torch.stack(norms)).all() for norms in largest.values()]).all().logical_not().to(torch.float32)
 
 
-def _total(found: dict[Any, Tensor]) -> Tensor:
+def _total(flags: dict[Any, Tensor]) -> Tensor:
     """The sum of all entries, on the device of the first."""
-    first, *rest = found.values()
+    first, *others = flags.values()
     total = first
-    for value in rest:
+    for value in others:
         total = total + value.to(first.device)
     return total

@@ -12,14 +12,14 @@ from xla_core.features.amp.syncfree import Bucket, Gate, update_adam, update_sgd
 
 
 def _buckets(steps: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], states: list[dict[str, Any]]) -> list[Bucket]:
-    """Parameters by step counter."""
-    found: dict[int, Bucket] = {}
+    """Group parameters by step counter."""
+    buckets: dict[int, Bucket] = {}
     for step, param, grad, state in zip(steps, params, grads, states, strict=True):
-        bucket = found.setdefault(id(step), Bucket(step))
+        bucket = buckets.setdefault(id(step), Bucket(step))
         bucket.params.append(param)
         bucket.grads.append(grad)
         bucket.states.append(state)
-    return list(found.values())
+    return list(buckets.values())
 
 
 @torch.no_grad()
@@ -41,7 +41,7 @@ def adam_step(
     maximize: bool,
     use_adamw: bool,
 ) -> None:
-    """One step of Adam, or AdamW, in place; nothing changes, counters neither, where found_inf is not zero.
+    """Make one step of Adam or AdamW in place. Nothing changes, not even counters, if found_inf is not zero.
 
     max_exp_avg_sqs: empty without amsgrad. Raises ValueError for lists of different lengths.
     """
@@ -69,9 +69,9 @@ def sgd_step(
     nesterov: bool,
     maximize: bool,
 ) -> None:
-    """One step of SGD in place; nothing changes, counters neither, where found_inf is not zero.
+    """Make one step of SGD in place. Nothing changes, not even counters, if found_inf is not zero.
 
-    d_p_list: the gradients. momentum_buffer_list: with momentum, takes a new buffer where there is None. Raises ValueError for lists of
+    d_p_list: the gradients. momentum_buffer_list: with momentum, each None is replaced by a new buffer. Raises ValueError for lists of
     different lengths.
     """
     if momentum:

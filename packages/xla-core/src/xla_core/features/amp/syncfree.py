@@ -1,7 +1,7 @@
-"""SGD, Adam and AdamW that can skip an update without reading anything back.
+"""SGD, Adam and AdamW that can skip an update without reading a value.
 
-`step(found_inf=t)` leaves parameters, moments and step counters as they are when `t` is not zero; the choice is made on
-the device. One `torch._foreach` operation serves all parameters at once, and parameters that started together share one
+`step(found_inf=t)` leaves parameters, moments and step counters unchanged if `t` is not zero, which the device decides.
+One `torch._foreach` operation serves all parameters at once, and parameters that started together share one
 step counter, so that a step records few operations and the program has few inputs.
 """
 
@@ -22,20 +22,20 @@ Number = float | Tensor
 
 
 class Gate:
-    """Whether a step counts on one device; without `found_inf` it always does."""
+    """Whether to apply a step on a device; without `found_inf`, always."""
 
     def __init__(self, found_inf: Tensor | None, device: torch.device) -> None:
         self._skip = None if found_inf is None else found_inf.detach().reshape(()).to(device) != 0
         self.count: Number = 1.0 if self._skip is None else (~self._skip).to(torch.float32)
 
     def clean(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors, or zeros when skipping: multiplying by zero would keep NaN and infinity."""
+        """The tensors, or zeros when skipping. Multiplying by zero would make NaN of infinity."""
         if self._skip is None:
             return tensors
         return [tensor.masked_fill(self._skip, 0.0) for tensor in tensors]
 
     def pick(self, normal: Number, skipped: float, like: Tensor) -> Number:
-        """`normal`, or `skipped` when skipping; then as a 0-dim tensor of the dtype and device of `like`."""
+        """`normal`, or `skipped` when skipping. With `found_inf`, a 0-dim tensor of the dtype and device of `like`."""
         if self._skip is None:
             return normal
         value = normal.to(like) if isinstance(normal, Tensor) else torch.full_like(like, normal)
@@ -52,15 +52,15 @@ class Bucket:
     states: list[dict[str, Any]] = field(default_factory=list)
 
     def real(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors with complex ones seen as pairs of reals."""
+        """The tensors, with complex ones viewed as pairs of reals."""
         return [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
 
     def column(self, key: str) -> list[Tensor]:
-        """One entry of every state."""
+        """The entry `key` of every state."""
         return self.real([state[key] for state in self.states])
 
     def counter(self) -> Tensor:
-        """The step counter in the precision in which corrections are computed."""
+        """The step counter in the dtype for bias corrections."""
         wide = any(param.dtype in (torch.float64, torch.complex128) for param in self.params)
         return self.step.to(torch.float64) if wide else self.step
 
@@ -70,7 +70,7 @@ def _new_counter(device: torch.device, value: float = 0.0) -> Tensor:
 
 
 def _rate(group: dict[str, Any], counter: Tensor) -> Number:
-    """The learning rate, as a 0-dim tensor beside `counter` if the user gave a tensor."""
+    """The learning rate; if it is a tensor, 0-dim and on the counter's device."""
     rate: Number = group["lr"]
     return rate.reshape(()).to(counter.device) if isinstance(rate, Tensor) else rate
 
@@ -84,7 +84,7 @@ def _add_scaled_(targets: list[Tensor], values: list[Tensor], scale: Number) -> 
 
 
 class _SyncFree(torch.optim.Optimizer):
-    """Base class of the three: the gate, the buckets and the counters."""
+    """Base class of the optimizers, with gates, buckets and counters."""
 
     def _lacks_state(self, group: dict[str, Any], state: dict[str, Any]) -> bool:
         return "step" not in state
@@ -93,7 +93,7 @@ class _SyncFree(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _counted(self, state: dict[str, Any]) -> Number | None:
-        """The number of steps that a loaded state has seen; None if it has seen none."""
+        """The number of steps in a loaded state; None if there were none."""
         return state.get("step")
 
     def _update(self, group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
@@ -101,7 +101,7 @@ class _SyncFree(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, found_inf: Tensor | None = None) -> Any:
-        """One update, skipped on the device where `found_inf`, a scalar tensor, is not zero.
+        """Update the parameters once; the device skips that if `found_inf`, a scalar tensor, is not zero.
 
         Returns: the closure's result. Raises: ValueError if `found_inf` is not a scalar tensor.
         """
@@ -144,7 +144,7 @@ class _SyncFree(torch.optim.Optimizer):
         yield from buckets.values()
 
     def _part_counters(self, group: dict[str, Any], buckets: dict[int, Bucket]) -> None:
-        """Give a bucket its own counter if parameters without a gradient share it: theirs must stand still."""
+        """Give a bucket its own counter if parameters without a gradient share it, because they make no step."""
         if sum(len(bucket.params) for bucket in buckets.values()) == len(group["params"]):
             return
         sharing = Counter(id(self.state[param]["step"]) for param in group["params"] if "step" in self.state.get(param, ()))
@@ -155,21 +155,21 @@ class _SyncFree(torch.optim.Optimizer):
                     state["step"] = bucket.step
 
     def state_dict(self) -> dict[str, Any]:
-        """As in torch; each parameter gets a copy of its counter, since torch's own optimizers would advance a shared one each time."""
+        """The state as in torch, with a copied counter for each parameter: torch's optimizers would advance a shared counter repeatedly."""
         packed = super().state_dict()
-        states = {key: {**held, "step": held["step"].clone()} if "step" in held else held for key, held in packed["state"].items()}
+        states = {key: {**state, "step": state["step"].clone()} if "step" in state else state for key, state in packed["state"].items()}
         return {**packed, "state": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Also called by load_state_dict: counters go to the parameters' device, and equal ones are shared."""
+        """Restore the state, also for load_state_dict: move counters to the parameters' device, and share equal ones."""
         super().__setstate__(state)
         for group in self.param_groups:
-            held = [(param.device, self.state[param]) for param in group["params"] if param in self.state]
-            counted = [(device, state, count) for device, state in held if (count := self._counted(state)) is not None]
-            known = {id(count): count for _, _, count in counted}
-            if len(known) == 1 and isinstance(counted[0][2], Tensor) and counted[0][2].device == counted[0][0]:
-                continue  # nothing to change, and nothing to read back
-            values = _read(known)
+            states = [(param.device, self.state[param]) for param in group["params"] if param in self.state]
+            counted = [(device, state, count) for device, state in states if (count := self._counted(state)) is not None]
+            by_id = {id(count): count for _, _, count in counted}
+            if len(by_id) == 1 and isinstance(counted[0][2], Tensor) and counted[0][2].device == counted[0][0]:
+                continue  # nothing to change, and no value to read
+            values = _read(by_id)
             counters: dict[tuple[torch.device, float], Tensor] = {}
             for device, state, count in counted:
                 key = (device, values[id(count)])
@@ -179,7 +179,7 @@ class _SyncFree(torch.optim.Optimizer):
 
 
 def _read(counts: dict[int, Number]) -> dict[int, float]:
-    """The counts as numbers, with one value read per device for those that are tensors."""
+    """The counts as numbers, with one read per device for all tensors."""
     values = {key: float(count) for key, count in counts.items() if not isinstance(count, Tensor)}
     tensors: dict[torch.device, dict[int, Tensor]] = {}
     for key, count in counts.items():
@@ -236,7 +236,7 @@ def update_sgd(group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
     if group["maximize"]:
         updates = list(torch._foreach_neg(updates))
     if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
-        updates = list(torch._foreach_mul(updates, 1.0))  # a copy: `_foreach_clone` came with torch 2.12
+        updates = list(torch._foreach_mul(updates, 1.0))  # a copy: older torch than 2.12 has no `_foreach_clone`
         _add_scaled_(updates, params, group["weight_decay"])
     updates = gate.clean(updates)
     counter = bucket.counter()
@@ -252,12 +252,12 @@ def update_sgd(group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
 
 
 def _undampened(dampening: float, counter: Tensor) -> Number:
-    """The weight of a gradient in its momentum buffer: 1 in the first step, which only fills the buffer."""
+    """The weight of a gradient in its momentum buffer; 1 in the first step, which fills the buffer."""
     return torch.full_like(counter, 1.0 - dampening).masked_fill(counter <= 1, 1.0) if dampening else 1.0
 
 
 class _AdamRule(_SyncFree):
-    """Adam's update, with decoupled weight decay or not."""
+    """Adam's update, with or without decoupled weight decay."""
 
     def _new_state(self, group: dict[str, Any], param: Tensor, state: dict[str, Any]) -> None:
         names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
@@ -285,7 +285,7 @@ def update_adam(group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
         peaks = bucket.column("max_exp_avg_sq")
         torch._foreach_maximum_(peaks, squares)
         squares = peaks
-    # A counter of 0, possible only when skipping, would divide by 0; dividing by infinity leaves the parameters.
+    # A counter of 0, possible only when skipping, would divide by 0. Dividing by infinity leaves the parameters unchanged.
     counted = counter if isinstance(gate.count, float) else counter.clamp(min=1.0)
     below = list(torch._foreach_sqrt(squares))
     torch._foreach_div_(below, _correction(beta2, counted).sqrt())
@@ -295,7 +295,7 @@ def update_adam(group: dict[str, Any], bucket: Bucket, gate: Gate) -> None:
 
 
 def _decayed(group: dict[str, Any], params: list[Tensor], grads: list[Tensor], counter: Tensor, gate: Gate) -> list[Tensor]:
-    """The gradients to follow; decoupled decay has shrunk the parameters already."""
+    """The gradients with weight decay added. Decoupled decay shrinks the parameters here instead."""
     if group["maximize"]:
         grads = list(torch._foreach_neg(grads))
     decay = group["weight_decay"]
@@ -307,7 +307,7 @@ def _decayed(group: dict[str, Any], params: list[Tensor], grads: list[Tensor], c
 
 
 def _correction(beta: Number, counter: Tensor) -> Tensor:
-    """`1 - beta ** counter`; for a plain number without the cancellation that costs float32 four digits."""
+    """`1 - beta ** counter`; for a Python number, without the cancellation that costs float32 four digits."""
     if isinstance(beta, Tensor):
         return 1.0 - beta**counter
     return -torch.expm1(counter * log(beta)) if beta else torch.ones_like(counter)

@@ -1,4 +1,4 @@
-"""The arguments of a captured call: their structure, and what a program for them depends on."""
+"""Arguments of a captured call: their structure, and which of their properties a program depends on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.Si
 
 @dataclass(slots=True)
 class Arguments:
-    """key: equal for calls that one program may serve. tensors: of the device, and their storages; objects: all else that is no number."""
+    """A call's arguments. key: equal for calls that one program may serve; tensors: on the device; objects: not tensors or plain values."""
 
     key: tuple[Any, ...]
     tensors: list[torch.Tensor]
@@ -31,13 +31,13 @@ class Arguments:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The arguments of a call. Raises CaptureError for data on the host."""
+    """Sort the arguments of a call. Raises CaptureError for data on the host."""
     leaves: Any = args
     tree: Any = len(args)
     if kwargs or any(type(arg) is not XLATensor for arg in args):
         leaves, tree = tree_flatten((args, kwargs))
-    found = Arguments((), [], [], [])
-    places: dict[int, int] = {}
+    arguments = Arguments((), [], [], [])
+    storage_numbers: dict[int, int] = {}
     items: list[Any] = [tree]
     for leaf in leaves:
         # A wrapper that shows a sharding has the tensor inside.
@@ -45,11 +45,17 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         if tensor is not None:
             storage = tensor._storage
             value = storage.value
-            items += (value.aval, tensor._view, value.recorder.index, leaf.requires_grad, places.setdefault(id(storage), len(places)))
+            items += (
+                value.aval,
+                tensor._view,
+                value.recorder.index,
+                leaf.requires_grad,
+                storage_numbers.setdefault(id(storage), len(storage_numbers)),
+            )
             if value.buffer is not None and placement_of(value.recorder).is_mesh:
                 items.append(value.buffer.sharding)
-            found.tensors.append(leaf)
-            found.storages.append(storage)
+            arguments.tensors.append(leaf)
+            arguments.storages.append(storage)
         elif isinstance(leaf, float):
             items += (float, struct.pack("d", leaf))
         elif isinstance(leaf, _PLAIN):
@@ -61,14 +67,14 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             )
         else:
             items += (object, id(leaf))
-            found.objects.append(leaf)
-    found.key = tuple(items)
-    return found
+            arguments.objects.append(leaf)
+    arguments.key = tuple(items)
+    return arguments
 
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """What a call is recorded for, of a tensor argument. view: None, or its view of the data; same_as: the first argument with its data."""
+    """Properties of a tensor argument that a program depends on. view: of the data, or None; same_as: first argument with the same data."""
 
     aval: Aval
     view: Any
@@ -78,14 +84,14 @@ class TensorForm:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The arguments that a program serves, as (args, kwargs). leaves: a TensorForm for each tensor, in order, and all else as it is."""
+    """The arguments (args, kwargs) that a program serves. leaves: a TensorForm for each tensor, in order, and other values unchanged."""
 
     tree: TreeSpec
     leaves: list[Any]
 
 
 def form_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form:
-    """The form of a call's arguments; it keeps none of the tensors."""
+    """Describe a call's arguments without keeping the tensors."""
     leaves, tree = tree_flatten((args, kwargs))
     first: dict[int, int] = {}
     form: list[Any] = []

@@ -1,4 +1,4 @@
-"""What is different between two recorded calls of a function."""
+"""Compares two recorded calls of a function."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from xla_core.features.captured.recording import Recorded
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between two calls. slot: of the operation in the second, if it is one."""
+    """A difference between two calls. slot: if operations differ, the slot in the second call."""
 
     text: str
     slot: int | None = None
 
 
 def difference(old: Recorded, new: Recorded) -> Difference | None:
-    """The first difference that keeps one program from serving both calls, with the lines; None if there is none."""
-    found = _of_programs(old, new) or _of_numbers(old, new)
-    if found is None:
+    """The first difference because of which one program cannot serve both calls, with the user's lines; None if there is none."""
+    mismatch = _of_programs(old, new) or _of_numbers(old, new)
+    if mismatch is None:
         text = _of_sources(old, new) or _of_gradients(old, new) or _of_results(old, new) or _of_counts(old, new)
-        found = None if text is None else Difference(text)
-    return found
+        mismatch = None if text is None else Difference(text)
+    return mismatch
 
 
 def _calls(old: Recorded, new: Recorded) -> tuple[str, str]:
@@ -68,27 +68,27 @@ def _other_result(old: Graph, new: Graph) -> str:
 
 
 def _of_numbers(old: Recorded, new: Recorded) -> Difference | None:
-    """A number that is another one, and nobody knows how it was computed."""
+    """The first number that changed without a known formula."""
     first, second = old.run, new.run
     for fixed, kind in ((False, ScalarKind.FLOAT), (True, ScalarKind.FLOAT)):
         columns = [run.inputs.fixed_floats if fixed else run.inputs.floats for run in (first, second)]
-        for place, (a, b) in enumerate(zip(*columns, strict=True)):
-            known: list[Expression | None] = [run.expressions.get((fixed, place)) for run in (first, second)]
-            if known[0] != known[1]:
-                return _number(old, new, kind, fixed, place, (a, b))
-            if known[0] is None and struct.pack("d", a) != struct.pack("d", b):
-                return _number(old, new, kind, fixed, place, (a, b))
+        for index, (a, b) in enumerate(zip(*columns, strict=True)):
+            expressions: list[Expression | None] = [run.expressions.get((fixed, index)) for run in (first, second)]
+            if expressions[0] != expressions[1]:
+                return _number(old, new, kind, fixed, index, (a, b))
+            if expressions[0] is None and struct.pack("d", a) != struct.pack("d", b):
+                return _number(old, new, kind, fixed, index, (a, b))
     for fixed in (False, True):
         columns_of_ints = [run.inputs.fixed_ints if fixed else run.inputs.ints for run in (first, second)]
-        for place, (a, b) in enumerate(zip(*columns_of_ints, strict=True)):
+        for index, (a, b) in enumerate(zip(*columns_of_ints, strict=True)):
             if a != b:
-                return _number(old, new, ScalarKind.INT, fixed, place, (a, b))
+                return _number(old, new, ScalarKind.INT, fixed, index, (a, b))
     return None
 
 
-def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, place: int, values: tuple[Any, Any]) -> Difference:
+def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, index: int, values: tuple[Any, Any]) -> Difference:
     graph, (before, after) = new.run.graph, _calls(old, new)
-    user = graph.user_of(graph.numbers_of(kind, fixed)[place])
+    user = graph.user_of(graph.numbers_of(kind, fixed)[index])
     line = None if user is None else graph.line(user)
     name = "" if user is None else f" of {graph.entries[user][0].name}"  # type: ignore[index]
     return Difference(
@@ -100,8 +100,8 @@ def _number(old: Recorded, new: Recorded, kind: ScalarKind, fixed: bool, place: 
 
 def _of_sources(old: Recorded, new: Recorded) -> str | None:
     if old.sources != new.sources:
-        number = next(place for place, pair in enumerate(zip(old.sources, new.sources, strict=True)) if pair[0] != pair[1])
-        taken = new.run.graph.parts.leaf_slots[number]
+        index = next(index for index, pair in enumerate(zip(old.sources, new.sources, strict=True)) if pair[0] != pair[1])
+        taken = new.run.graph.parts.leaf_slots[index]
         user = new.run.graph.user_of(taken)
         line = None if user is None else new.run.graph.line(user)
         return (
@@ -115,7 +115,7 @@ def _of_sources(old: Recorded, new: Recorded) -> str | None:
 
 
 def _kinds(recorded: Recorded) -> str:
-    kinds = {type(place) for place, _ in recorded.writes}
+    kinds = {type(source) for source, _ in recorded.writes}
     return " (arguments among them)" if Argument in kinds else "" if State in kinds else " (gradients only)"
 
 
@@ -136,9 +136,9 @@ def _of_results(old: Recorded, new: Recorded) -> str | None:
     before, after = _calls(old, new)
     if old.tree != new.tree:
         return f"{before} returns {old.tree}, {after} {new.tree}"
-    for place, (first, second) in enumerate(zip(old.results, new.results, strict=True)):
+    for index, (first, second) in enumerate(zip(old.results, new.results, strict=True)):
         if first != second:
-            return f"result {place} is {first} in {before} and {second} in {after}"
+            return f"result {index} is {first} in {before} and {second} in {after}"
     return None if old.new == new.new else f"the results show other data in {after} than in {before}"
 
 

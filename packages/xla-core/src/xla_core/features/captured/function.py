@@ -1,4 +1,4 @@
-"""Functions that are captured: recorded until two calls in a row are alike, then launched without their Python."""
+"""Captured functions: recorded until two calls in a row are alike, then launched without their Python."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from xla_core.features.captured.tape import Tape, current_tape
 from xla_core.ops import precision
 
 _ATTEMPTS = 4
-"""Recorded calls in a row of which no two are alike, or captured programs that no call could use: then capturing is given up."""
+"""Capturing is given up after so many recorded calls without two alike in a row, or captured programs that no call could use."""
 _DISTURBANCES = 16
-"""Recorded calls in a row in which other threads used the device: that is said."""
+"""Warn after so many recorded calls in a row in which other threads used the device."""
 _MOST_PROGRAMS = 16
-"""Kinds of arguments of which the programs are kept."""
+"""Keep the programs of at most so many kinds of arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """name: of the function, for messages. fallback: record on where nothing can be captured. verify_every: each such call is recorded."""
+    """How to capture. name: of the function; fallback: keep recording what cannot be captured; verify_every: record every so many calls."""
 
     name: str
     fallback: bool
@@ -44,10 +44,10 @@ class Policy:
 
 @dataclass(slots=True, eq=False)
 class _Variant:
-    """What is known of calls with equal arguments. objects: kept, since the key has their ids; calls: since it was captured.
+    """The state of calls with equal arguments. objects: kept, since the key has their ids; calls: since the capture.
 
-    attempts: recorded calls of which no two were alike; way: of `WAYS`. form: the arguments that the captured program serves.
-    unused: captured programs in a row that no call could use, while no other kind of arguments was served either: `served` calls were.
+    attempts: recorded calls without two alike in a row; way: index in `WAYS`. form: the arguments that the captured program serves.
+    unused: captured programs in a row that no call could use, while the function's count of captured calls stayed at `served`.
     """
 
     objects: list[Any]
@@ -63,7 +63,7 @@ class _Variant:
 
 
 def _mode(recorder: Recorder) -> tuple[Any, ...]:
-    """The caller's switches that decide what is recorded."""
+    """The caller's settings that decide what is recorded."""
     return (
         recorder.index,
         torch.is_grad_enabled(),
@@ -103,9 +103,9 @@ class CapturedFunction:
         self._patient = True  # such threads wait for the end of a recorded call
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function's result. Raises CaptureError if it cannot be captured, or does something else than what was captured."""
+        """Call the function. Raises CaptureError if it cannot be captured, or behaves differently from its captured program."""
         if current_tape() is not None:
-            return self._function(*args, **kwargs)  # part of what is captured around it
+            return self._function(*args, **kwargs)  # part of an outer captured function
         self._calls += 1
         try:
             arguments = arguments_of(args, kwargs)
@@ -129,35 +129,39 @@ class CapturedFunction:
         return outcome
 
     def programs(self) -> list[tuple[Launch, Form]]:
-        """What is captured now, with the arguments that each serves. Raises CaptureError if something could not be, or nothing is yet."""
+        """List the captured programs with the arguments that they serve. Raises CaptureError if capturing failed, or there are none yet."""
         if self._refused is not None:
             raise CaptureError(self._refused)
-        found = [(each.captured, each.form) for each in self._variants.values() if each.captured is not None and each.form is not None]
-        if not found:
+        programs = [
+            (variant.captured, variant.form)
+            for variant in self._variants.values()
+            if variant.captured is not None and variant.form is not None
+        ]
+        if not programs:
             raise CaptureError(
                 f"{self._policy.name} is not captured yet: call it with arguments as they will be, at least twice, and a third time if the "
                 "first call makes the state of an optimizer"
             )
-        return found
+        return programs
 
     @property
     def name(self) -> str:
-        """Of the function, for messages."""
+        """The function's name, for messages."""
         return self._policy.name
 
     def _launched(self, recorder: Recorder, captured: Launch, arguments: Arguments, due: bool) -> tuple[bool, Any]:
-        """Whether a captured call fits, and what it returns, if it is not due to be verified."""
+        """Launch the captured program if it fits, unless the call is due to be verified. Returns whether it fits, and the result."""
         again = False
         while True:
             seed = recorder.seed
             self._begin()
             if again:
-                recorder.seed = seed  # one sync before the call moves that on, as where it is recorded
+                recorder.seed = seed  # only one sync before the call may move it on, as for a recorded call
             again = True
             line, start, begin = asking_line(), time.time(), time.perf_counter_ns()
             with recorder.lock:
                 if recorder.pending_graph.entries:
-                    continue  # another thread has recorded meanwhile, perhaps of what is about to be given away
+                    continue  # another thread has recorded meanwhile, perhaps with buffers that would be donated
                 ready = captured.ready(arguments)
                 if ready is None or due:
                     return ready is not None, None
@@ -189,10 +193,10 @@ class CapturedFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call the function, record what it does, and compare it with what was captured (`verified`), or with the call before."""
+        """Call the function, record it, and compare the recording with the captured program (`verified`) or the last call."""
         last = variant.last
         if variant.captured is not None and verified is None:
-            # Something that it depends on is another: start anew.
+            # A dependency of the program has changed: start again.
             self._unused(variant)
             last, variant.attempts = None, 0
         variant.captured = variant.last = None
@@ -207,30 +211,30 @@ class CapturedFunction:
             return outcome
         self._disturbances = 0
         other = verified.recorded if verified is not None else last
-        found = None if recorded is None or other is None else difference(other, recorded)
+        mismatch = None if recorded is None or other is None else difference(other, recorded)
         variant.last = recorded
-        if recorded is not None and found is None:
+        if recorded is not None and mismatch is None:
             if other is not None:
                 variant.captured, variant.attempts, variant.form = Launch(recorder, recorded), 0, form_of(args, kwargs)
             return outcome
         if verified is not None:
-            problem = tape.problems[0] if found is None else found.text
+            problem = tape.problems[0] if mismatch is None else mismatch.text
             variant.given_up = self._refuse(f"call {self._calls} does something else than what was captured: {problem}")
             return outcome
         # The first calls may prepare what later ones use: DistributedDataParallel makes its buckets anew in the second.
         variant.attempts += 1
-        if found is None:
+        if mismatch is None:
             self._give_up(variant, tape.problems[0], tape.in_optimizer, variant.attempts > (1 if tape.in_optimizer else _ATTEMPTS - 2))
         else:
             slots = [] if recorded is None else recorded.stepped_slots
-            inside = found.slot is not None and any(begin <= found.slot < end for begin, end in slots)
-            self._give_up(variant, found.text, inside, variant.attempts > _ATTEMPTS - 2)
+            inside = mismatch.slot is not None and any(begin <= mismatch.slot < end for begin, end in slots)
+            self._give_up(variant, mismatch.text, inside, variant.attempts > _ATTEMPTS - 2)
         return outcome
 
     def _followed(
         self, tape: Tape, arguments: Arguments, last: Recorded | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Recorded | None]:
-        """Call the function; what it returns, and what it has done, if that can be said."""
+        """Call the function. Returns its result, and the recorded call if there is one."""
         try:
             with self._record():
                 if not tape.open(self._begin):
@@ -240,12 +244,12 @@ class CapturedFunction:
                 outcome = self._function(*args, **kwargs)
         finally:
             tape.close()
-        # Other threads must not write to what is looked at.
+        # Other threads must not write while this looks at storages.
         with tape.recorder.lock:
             return outcome, None if tape.disturbed else recording.finish(outcome)
 
     def _disturbed(self, tape: Tape) -> None:
-        """Another thread has used the device inside of a recorded call: it is to be recorded again."""
+        """Note that another thread used the device during a recorded call, which has to be recorded again."""
         self._patient = self._patient and not tape.waited_in_vain
         self._disturbances += 1
         if self._disturbances == _DISTURBANCES:
@@ -257,7 +261,7 @@ class CapturedFunction:
             )
 
     def _give_up(self, variant: _Variant, problem: str, in_optimizer: bool, due: bool) -> None:
-        """Refuse, unless an optimizer could do in another way what cannot be captured."""
+        """Refuse to capture, unless another way of following the optimizer is left to try."""
         if due and in_optimizer and variant.way + 1 < len(WAYS):
             variant.way, variant.attempts, variant.last = variant.way + 1, 0, None
         elif due:
@@ -265,16 +269,16 @@ class CapturedFunction:
 
     def _unused(self, variant: _Variant) -> None:
         if variant.served != self._served:
-            # What this kind depends on has changed, but not at each call: others were served, or this one.
+            # Dependencies change, but not at each call: captured calls were served in between.
             variant.unused, variant.served = 0, self._served
         variant.unused += 1
         if variant.unused == _ATTEMPTS and variant.captured is not None:
             changed = variant.captured.recorded.state.changed()
-            what = f"{changed} is another one" if changed else "tensors, gradients or settings that it depends on are others"
-            variant.given_up = self._refuse(f"what was captured could never be used, because {what} at each call")
+            reason = f"{changed} is another one" if changed else "tensors, gradients or settings that it depends on are others"
+            variant.given_up = self._refuse(f"what was captured could never be used, because {reason} at each call")
 
     def _refuse(self, problem: str) -> bool:
-        """Say that the function cannot be captured. True for fallback."""
+        """Report that the function cannot be captured. Returns True with fallback, else raises CaptureError."""
         text = f"{self._policy.name} cannot be captured: {problem}"
         if not self._policy.fallback:
             raise CaptureError(f"{text}. With torch_xla.compile(capture=True, fallback=True) it is recorded at each call instead")
@@ -288,11 +292,11 @@ _BEHIND = "_xla_captured_function"
 
 
 def remember(wrapper: Callable[..., Any], captured: CapturedFunction) -> None:
-    """Note what is behind a function that users call."""
+    """Attach a captured function to the wrapper that users call."""
     setattr(wrapper, _BEHIND, captured)
 
 
 def captured_function(called: Any) -> CapturedFunction | None:
-    """What is behind a function, or a bound method, that users call; None if it does not capture."""
-    found = getattr(called, _BEHIND, None)
-    return found if isinstance(found, CapturedFunction) else None
+    """The captured function behind a wrapper or bound method; None if there is none."""
+    captured = getattr(called, _BEHIND, None)
+    return captured if isinstance(captured, CapturedFunction) else None

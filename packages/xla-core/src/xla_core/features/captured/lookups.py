@@ -1,4 +1,4 @@
-"""What the code of functions can look up by name: attributes, globals, variables of the environment."""
+"""Finds the names that a function's code can look up: attributes, globals, environment variables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Who uses one of these may look up any attribute.
+# Code that uses one of these may look up any attribute.
 _ANY = frozenset({"__dict__", "__getattribute__", "__slots__", "asdict", "astuple", "attrgetter", "dir", "eval", "exec", "fields", "vars"})
 _ASKING = frozenset({"getattr", "hasattr"})
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
-_METHOD_BIT = sys.version_info >= (3, 12)  # of LOAD_ATTR; before, that is LOAD_METHOD
+_METHOD_BIT = sys.version_info >= (3, 12)  # of LOAD_ATTR's argument; older Pythons have LOAD_METHOD
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """read: names of attributes and globals; called: those whose attributes are called only; asked: constant names given to `getattr`.
+    """Names in code. read: attributes and globals; called: attributes that are only called; asked: constants passed to `getattr`.
 
-    computed: names of attributes are computed; environment: variables of the environment are read.
+    computed: whether it computes names of attributes; environment: whether it reads environment variables.
     """
 
     read: frozenset[str]
@@ -32,7 +32,7 @@ class Lookups:
 
 @lru_cache(maxsize=4096)
 def lookups(code: types.CodeType) -> Lookups:
-    """What a function's code may look up, that of functions inside of it included."""
+    """Find what a function's code, and the functions defined in it, may look up."""
     read: set[str] = set()
     called: set[str] = set()
     asked: set[str] = set()
@@ -67,17 +67,17 @@ def _all_instructions(code: types.CodeType) -> Iterator[list[dis.Instruction]]:
 
 
 def _is_call(instruction: dis.Instruction) -> bool:
-    """Whether an attribute is looked up to be called at once."""
+    """Whether an instruction looks up an attribute to call it at once."""
     if _METHOD_BIT:
         return instruction.opname == "LOAD_ATTR" and bool((instruction.arg or 0) & 1)
     return instruction.opname == "LOAD_METHOD"
 
 
 def _constant_name(instructions: list[dis.Instruction], at: int) -> str | None:
-    """The second argument of the call of `getattr` whose function instruction `at` loads; None if that is not a constant."""
+    """The second argument of a `getattr` call; None if it is not a constant. at: index of the instruction that loads `getattr`."""
     depth = 0
-    for number in range(at + 1, len(instructions) - 1):
-        instruction = instructions[number]
+    for index in range(at + 1, len(instructions) - 1):
+        instruction = instructions[index]
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             return None
         if instruction.opname == "PUSH_NULL":
@@ -85,12 +85,12 @@ def _constant_name(instructions: list[dis.Instruction], at: int) -> str | None:
         depth += dis.stack_effect(instruction.opcode, instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None)
         if depth >= 2:
             constant = instruction.opname == "LOAD_CONST" and depth == 2 and type(instruction.argval) is str
-            return str(instruction.argval) if constant and _is_left(instructions[number + 1 :]) else None
+            return str(instruction.argval) if constant and _is_left(instructions[index + 1 :]) else None
     return None
 
 
 def _is_left(follow: list[dis.Instruction]) -> bool:
-    """Whether a constant goes into a call as it is: only a default is loaded in between."""
+    """Whether a constant reaches a call unchanged, with at most a default loaded in between."""
     if follow[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         return False
     end = next(instruction.opname for instruction in follow if not instruction.opname.startswith("LOAD_"))

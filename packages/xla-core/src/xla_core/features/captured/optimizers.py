@@ -1,4 +1,4 @@
-"""Optimizers inside a recorded call: their hyperparameters and step counts become numbers that are followed."""
+"""Follows the hyperparameters and step counts of optimizers as numbers during a recorded call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xla_core.engine.tracing.numbers import Applied, Comparison, Number, Symbol,
 
 
 class _CountedTensor(torch.Tensor):
-    """A step count on the CPU over the memory of the optimizer's own, whose `item()` is a number that is followed."""
+    """A step count on the CPU that shares the optimizer's memory. Its `item()` returns a number that is followed."""
 
     __torch_function__ = DISABLED_TORCH_FUNCTION
     counter: Counter
@@ -37,7 +37,7 @@ def _of_count(function: Callable[..., Any], plain: Callable[..., Any]) -> Any:
     return method
 
 
-# Python asks a count such things to choose its way, which must be noticed.
+# Python calls these to choose a branch, which must be noticed.
 for _name in ("int", "bool"):
     setattr(_CountedTensor, f"__{_name}__", _of_count({"int": int, "bool": bool}[_name], getattr(torch.Tensor, f"__{_name}__")))
 for _name in ("mod", "floordiv", "eq", "ne", "lt", "le", "gt", "ge"):
@@ -47,7 +47,7 @@ optim.trust(Number, _CountedTensor)
 
 @dataclass(slots=True, eq=False)
 class Counter:
-    """A CPU tensor of one number in an optimizer's state. start: before the call; end: behind it."""
+    """A CPU tensor with a step count in an optimizer's state. start, end: its value before and after the call."""
 
     tensor: torch.Tensor
     symbol: Symbol
@@ -62,7 +62,7 @@ class Counter:
 
 @dataclass(slots=True, eq=False)
 class Stepped:
-    """An optimizer that was stepped. numbers: its hyperparameters before the call, by symbol; starts: the different counts, numbered.
+    """An optimizer that the call stepped. numbers: its hyperparameters before the call; starts: an index for each different start count.
 
     seen: its hyperparameters at each step.
     """
@@ -75,20 +75,20 @@ class Stepped:
 
 
 def hyperparameters(optimizer: Optimizer) -> dict[Symbol, float]:
-    """The floats in an optimizer's groups, which may be others at each call."""
+    """The floats in an optimizer's groups, which may change between calls."""
     return {
         symbol: item
-        for number, group in enumerate(optimizer.param_groups)
+        for index, group in enumerate(optimizer.param_groups)
         for name in group
-        for symbol, item in _numbers(optimizer, number, name, group[name])
+        for symbol, item in _numbers(optimizer, index, name, group[name])
     }
 
 
-def _numbers(optimizer: Optimizer, number: int, name: str, value: Any) -> Iterator[tuple[Symbol, float]]:
+def _numbers(optimizer: Optimizer, index: int, name: str, value: Any) -> Iterator[tuple[Symbol, float]]:
     items: Any = value if isinstance(value, (tuple, list)) and name != "params" else (value,)
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         if _changeable(item):
-            yield Symbol(f"{name} of group {number} of {type(optimizer).__name__}", (id(optimizer), number, name, place)), float(item)
+            yield Symbol(f"{name} of group {index} of {type(optimizer).__name__}", (id(optimizer), index, name, position)), float(item)
 
 
 def _changeable(item: Any) -> bool:
@@ -108,16 +108,16 @@ def count_on_device(optimizer: Optimizer) -> None:
 
 
 def reader(optimizers: Iterable[Optimizer], symbols: Iterable[Symbol]) -> Callable[[], list[Any]]:
-    """A function that gives the present values of hyperparameters, as fast as Python can look them up."""
-    found = {id(optimizer): optimizer for optimizer in optimizers}
+    """Make a function that reads the present hyperparameters as fast as Python can look them up."""
+    by_id = {id(optimizer): optimizer for optimizer in optimizers}
     keys = [symbol.key for symbol in symbols]
-    groups = [(found[owner].param_groups[number], name, place) for owner, number, name, place in keys]
+    groups = [(by_id[owner].param_groups[index], name, position) for owner, index, name, position in keys]
 
     def read() -> list[Any]:
         values = []
-        for group, name, place in groups:
+        for group, name, position in groups:
             value = group.get(name)
-            values.append(value[place] if type(value) is tuple or type(value) is list else value)
+            values.append(value[position] if type(value) is tuple or type(value) is list else value)
         return values
 
     return read
@@ -125,21 +125,21 @@ def reader(optimizers: Iterable[Optimizer], symbols: Iterable[Symbol]) -> Callab
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """How optimizers are followed. names: of the hyperparameters that may change, None for all; others are part of the program.
+    """How to follow optimizers. names: hyperparameters that may change, None for all; others are constants of the program.
 
-    capturable: those that can count on the device are told to, for what Python computes there cannot be followed.
+    capturable: let optimizers count on the device if they can, because their Python cannot be followed.
     """
 
     names: frozenset[str] | None = None
     capturable: bool = False
 
 
-# What is tried, one after the other, where what an optimizer does cannot be captured.
+# Tried one after the other, if an optimizer's step cannot be captured.
 WAYS = tuple(Following(names, capturable) for capturable in (False, True) for names in (None, frozenset({"lr"})))
 
 
 class Watch:
-    """Follows the optimizers that one thread steps during a recorded call. now: the number of entries that are pending."""
+    """Follows the optimizers that one thread steps during a recorded call. now: counts the pending entries."""
 
     def __init__(self, tracer: Tracer, following: Following, mine: Callable[[], bool], now: Callable[[], int]) -> None:
         self.tracer = tracer
@@ -154,7 +154,7 @@ class Watch:
         self._ends = (register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after))
 
     def close(self) -> None:
-        """Stop; what was put into optimizers is gone, also if a step was cut off."""
+        """Stop following, and restore the optimizers, also after a step that raised."""
         for end in self._ends:
             end.remove()
         self._restore()
@@ -169,28 +169,28 @@ class Watch:
         self._begin = self._now()
         if self._following.capturable:
             count_on_device(optimizer)
-        known = self.stepped.get(id(optimizer))
-        if known is None:
-            known = self.stepped[id(optimizer)] = Stepped(optimizer, hyperparameters(optimizer))
-        known.seen.append(hyperparameters(optimizer))
-        for number, group in enumerate(optimizer.param_groups):
+        stepped = self.stepped.get(id(optimizer))
+        if stepped is None:
+            stepped = self.stepped[id(optimizer)] = Stepped(optimizer, hyperparameters(optimizer))
+        stepped.seen.append(hyperparameters(optimizer))
+        for index, group in enumerate(optimizer.param_groups):
             for name, value in list(group.items()):
                 if name != "params":
-                    self._follow(optimizer, number, group, name, value)
+                    self._follow(optimizer, index, group, name, value)
             for parameter in group["params"]:
                 if parameter in optimizer.state:
-                    self._count(known, optimizer.state[parameter])
+                    self._count(stepped, optimizer.state[parameter])
 
-    def _follow(self, optimizer: Optimizer, number: int, group: dict[str, Any], name: str, value: Any) -> None:
+    def _follow(self, optimizer: Optimizer, index: int, group: dict[str, Any], name: str, value: Any) -> None:
         listed = isinstance(value, (tuple, list))
         items = list(value) if listed else [value]
         if not any(map(_changeable, items)):
             return
         if self._following.names is not None and name not in self._following.names:
-            for symbol, item in _numbers(optimizer, number, name, value):
+            for symbol, item in _numbers(optimizer, index, name, value):
                 self.tracer.comparisons.append(Comparison(Applied(operator.eq, (symbol, item)), True))
             return
-        symbols = iter(_numbers(optimizer, number, name, value))
+        symbols = iter(_numbers(optimizer, index, name, value))
         followed = [self.tracer.symbol(*next(symbols)) if _changeable(item) else item for item in items]
         put: Any = type(value)(followed) if listed else followed[0]
         group[name] = put

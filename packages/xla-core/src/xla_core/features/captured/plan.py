@@ -1,4 +1,4 @@
-"""What a captured call needs to be checked and launched, worked out of a recorded one: lists, and functions that pick from lists."""
+"""Prepares lists from a recorded call, and functions that pick from lists, for checking and launching it as a captured call."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from xla_core.engine.tracing.numbers import Formulas, Symbol, picker
 from xla_core.engine.tracing.origins import Argument, Gradient, NewStorage, Origin, Result, Source, State, ViewOf
 from xla_core.features.captured.holders import Writes
 from xla_core.features.captured.optimizers import Counter, reader
-from xla_core.features.captured.recording import Leaf, Recorded
+from xla_core.features.captured.recording import GradientLeaf, Recorded
 
 Pick = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Tensors that must show the data that they showed, and want gradients as they did.
+    """Tensors that must still show the same data, with the same `requires_grad`.
 
-    ours, plain: those of our class with their storages, and others with the object that stands for their data. counted: those written to,
-    whose versions autograd looks at. hosts: CPU tensors, with their versions.
+    ours, ours_data: tensors of our class and their storages; plain, plain_data: others and the objects that stand for their data.
+    wants: `requires_grad` of each. counted: tensors that the call writes to, whose versions autograd checks. hosts: CPU tensors, with their
+    versions.
     """
 
     ours: list[torch.Tensor]
@@ -43,14 +44,14 @@ class Watched:
 
 
 def watched(recorded: Recorded) -> Watched:
-    """The tensors that a captured call looks at."""
-    # Those of optimizers' states are many: it is enough to know that no tensor at all was given other data.
+    """Collect the tensors that a captured call checks."""
+    # Optimizers' states are many: for them it is enough that no tensor at all was given other data.
     own = {id(item) for stepped in recorded.stepped for state in stepped.optimizer.state.values() for item in state.values()}
     bindings = [binding for binding in recorded.bindings if id(binding[0]) not in own]
     of_ours = [(tensor, data) for tensor, data, _ in bindings if type(tensor) is XLATensor]
     others = [(tensor, data) for tensor, data, _ in bindings if type(tensor) is not XLATensor]
     tensors = [tensor for tensor, _, _ in bindings]
-    # Autograd graphs outside that saved what is written to here must notice; nobody saves the state of optimizers.
+    # Autograd graphs outside may have saved tensors that the call writes to, and must notice. Nobody saves the state of optimizers.
     written = {id(source.storage) for source, _ in recorded.writes if isinstance(source, State)}
     return Watched(
         [tensor for tensor, _ in of_ours],
@@ -67,11 +68,11 @@ def watched(recorded: Recorded) -> Watched:
 
 @dataclass(frozen=True, slots=True)
 class Storages:
-    """One list of all storages that take part: of state, then of arguments, then of gradients.
+    """All storages that take part, in one list: state, then arguments, then gradients.
 
-    state: the first ones; arguments: the indices of arguments whose storages follow; gradients: picks those behind. index: of each source
-    in the list. inputs: indices of the program's inputs; avals, shardings: what those must have (None: one device). donated: inputs, by
-    number, that the program takes over.
+    state: the first storages; arguments: indices of the arguments whose storages follow; gradients: picks the last ones. index: position of
+    each source in the list. inputs: indices of the program's inputs, which must have these avals and shardings (None: one device). donated:
+    positions of the inputs that the program takes over.
     """
 
     state: list[Storage]
@@ -87,7 +88,7 @@ class Storages:
 
 
 def storages(recorded: Recorded, over_mesh: bool) -> Storages:
-    """The storages that take part in a call. over_mesh: in SPMD mode."""
+    """List the storages that take part in a call. over_mesh: in SPMD mode."""
     run = recorded.run
     sources = [*recorded.sources, *[source for source, _ in recorded.writes]]
     sources += [origin for origin in _origins(recorded) if origin is not None and not isinstance(origin, Result)]
@@ -97,7 +98,7 @@ def storages(recorded: Recorded, over_mesh: bool) -> Storages:
     arguments = dict.fromkeys(source for source in sources if isinstance(source, Argument))
     gradients = dict.fromkeys(source for source in sources if isinstance(source, Gradient))
     ordered: list[Source] = [*state, *arguments, *gradients]
-    index = {source: number for number, source in enumerate(ordered)}
+    index = {source: position for position, source in enumerate(ordered)}
     inputs = [index[source] for source in recorded.sources]
     donated = (run.program.changed or run.graph).parts.donated
     return Storages(
@@ -110,27 +111,28 @@ def storages(recorded: Recorded, over_mesh: bool) -> Storages:
         list(run.graph.parts.leaves),
         [buffer.sharding for buffer in run.inputs.buffers] if over_mesh else None,
         donated,
-        picker([inputs[number] for number in donated]),
+        picker([inputs[position] for position in donated]),
     )
 
 
 def _origins(recorded: Recorded) -> list[Origin | None]:
-    """Of all values that a call puts somewhere."""
+    """The origins of all values that a call stores."""
     return [*[origin for _, origin in recorded.writes], *recorded.new, *[leaf.origin for leaf in recorded.leaves]]
 
 
 def _shared_results(recorded: Recorded) -> set[int]:
-    """Results that several storages take, which then have one value in common."""
+    """Indices of results that several storages share as one value."""
     indices = [origin.index for origin in _origins(recorded) if isinstance(origin, Result)]
     return {index for index in indices if indices.count(index) > 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """The storages that have another value afterwards, by index.
+    """The storages that a call writes to, by index.
 
-    taken_over, renewed: their values change, where nobody else has those; the former's buffers the program takes over. others: they get
-    values of these origins. copied: inputs, by number, that the program takes over while their storages keep what they have.
+    taken_over, renewed: storages whose value objects are theirs alone and get a new buffer; the program takes over the buffers of
+    taken_over. others: storages with the origins of their new values. copied: positions of inputs that the program takes over although
+    their storages keep their values.
     """
 
     taken_over: Writes
@@ -140,8 +142,8 @@ class Writing:
 
 
 def writing(recorded: Recorded, parts: Storages) -> Writing:
-    """How a call writes to storages."""
-    donated = {parts.inputs[number] for number in parts.donated}
+    """Sort a call's writes to storages."""
+    donated = {parts.inputs[position] for position in parts.donated}
     needed = {parts.index[origin] for origin in _origins(recorded) if origin is not None and not isinstance(origin, Result)}
     shared = _shared_results(recorded)
     taken_over: list[tuple[int, int]] = []
@@ -153,23 +155,23 @@ def writing(recorded: Recorded, parts: Storages) -> Writing:
             others.append((index, origin))
         else:
             (taken_over if index in donated else renewed).append((index, origin.index))
-    # Whose old value goes, and is not replaced: a gradient that the call lets go of, which others may hold.
+    # Inputs whose old value is not replaced: a gradient that the call drops, and that others may hold.
     written = {parts.index[source] for source, _ in recorded.writes}
-    copied = [number for number in parts.donated if parts.inputs[number] not in written]
+    copied = [position for position in parts.donated if parts.inputs[position] not in written]
     return Writing(Writes(taken_over), Writes(renewed), others, copied)
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """The gradients around a call.
+    """The gradients before and after a call.
 
-    leaves: the tensors that get some; without: which of them had none. fresh: those to which the call gives a new one, with functions that
-    pick their gradients and their results, and the avals of these; dropped: tensors whose gradient goes.
+    leaves: the tensors that get gradients; without: for each, whether it had none. fresh: leaves with a new gradient tensor, with functions
+    that pick their gradients and their results, and the avals of these; dropped: tensors that lose their gradient.
     """
 
     leaves: list[torch.Tensor]
     without: list[bool]
-    fresh: list[Leaf]
+    fresh: list[GradientLeaf]
     pick_fresh: Pick
     results: list[int]
     pick_results: Pick
@@ -178,17 +180,17 @@ class Gradients:
 
 
 def gradients(recorded: Recorded) -> Gradients:
-    """The gradients that a call makes, takes and drops."""
+    """List the gradients that a call makes, takes and drops."""
     shared = _shared_results(recorded)
     fresh = [leaf for leaf in recorded.leaves if leaf.fresh]
-    whole = [leaf.origin.index for leaf in fresh if isinstance(leaf.origin, Result) and leaf.spec is None]
-    alone = [index for index in whole if index not in shared]
+    indices = [leaf.origin.index for leaf in fresh if isinstance(leaf.origin, Result) and leaf.spec is None]
+    alone = [index for index in indices if index not in shared]
     results = recorded.run.graph.parts.results
     return Gradients(
         [leaf.tensor for leaf in recorded.leaves],
         [not leaf.before for leaf in recorded.leaves],
         fresh,
-        picker([number for number, leaf in enumerate(recorded.leaves) if leaf.fresh]),
+        picker([index for index, leaf in enumerate(recorded.leaves) if leaf.fresh]),
         alone,
         picker(alone),
         [results[index] for index in alone],
@@ -198,7 +200,7 @@ def gradients(recorded: Recorded) -> Gradients:
 
 @dataclass(slots=True, eq=False)
 class Count:
-    """Step counts that are equal: `arrays` show their memory, `now` is what all of them were when read last, `advance` what a call adds."""
+    """Equal step counts. arrays: show their memory; now: their value when last read; advance: what a call adds."""
 
     symbol: Symbol
     tensors: list[torch.Tensor]
@@ -207,7 +209,7 @@ class Count:
     advance: float
 
     def read(self) -> bool:
-        """Read them: programs for other arguments, recorded calls and users count on, too. Whether they are still equal."""
+        """Read the counts, which other programs, recorded calls and users may change. Whether they are still equal."""
         counts = list(map(np.ndarray.item, self.arrays))
         self.now = counts[0]
         return counts.count(self.now) == len(counts)
@@ -231,9 +233,9 @@ def _counts(counters: list[Counter]) -> list[Count]:
 
 @dataclass(slots=True)
 class Numbers:
-    """How the numbers of the program are computed from hyperparameters and step counts.
+    """Computes the program's numbers from hyperparameters and step counts.
 
-    outcomes: of the comparisons that the step's Python made. floats, fixed_floats: of the program, as they are now.
+    outcomes: of the comparisons that the step's Python made. floats, fixed_floats: the present inputs of the program.
     """
 
     counts: list[Count]
@@ -245,7 +247,7 @@ class Numbers:
     _last: list[float] = field(default_factory=list)
 
     def read(self) -> bool:
-        """Read hyperparameters and step counts; whether the step's Python would go the same way with them."""
+        """Read hyperparameters and step counts. Whether the step's Python would take the same branches with them."""
         if not all(map(Count.read, self.counts)):
             return False
         values = [*self.hyperparameters(), *[count.now for count in self.counts]]
@@ -262,17 +264,17 @@ class Numbers:
 
 
 def numbers(recorded: Recorded) -> Numbers:
-    """The numbers of a call."""
+    """Prepare the numbers of a call."""
     counts = _counts(recorded.counters)
-    inputs, known = recorded.run.inputs, recorded.run.expressions
-    floats = [known.get((False, index), number) for index, number in enumerate(inputs.floats)]
-    fixed = [known.get((True, index), number) for index, number in enumerate(inputs.fixed_floats)]
+    inputs, expressions = recorded.run.inputs, recorded.run.expressions
+    floats = [expressions.get((False, index), number) for index, number in enumerate(inputs.floats)]
+    fixed = [expressions.get((True, index), number) for index, number in enumerate(inputs.fixed_floats)]
     symbols = [*recorded.hyperparameters, *[count.symbol for count in counts]]
     return Numbers(
         counts,
         reader([stepped.optimizer for stepped in recorded.stepped], recorded.hyperparameters),
-        Formulas(symbols, [made.expression for made in recorded.comparisons], floats, fixed),
-        [made.outcome for made in recorded.comparisons],
+        Formulas(symbols, [comparison.expression for comparison in recorded.comparisons], floats, fixed),
+        [comparison.outcome for comparison in recorded.comparisons],
         inputs.floats,
         inputs.fixed_floats,
     )

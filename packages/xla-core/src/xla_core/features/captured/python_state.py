@@ -1,4 +1,4 @@
-"""The Python objects in which a function finds its tensors and numbers, and whether they still hold what they held."""
+"""The Python containers from which a function gets tensors and numbers, and whether their contents have changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 ABSENT = object()
-"""Held by a place where nothing is."""
+"""The content of an empty place."""
 
 _Items = list[Any] | set[Any] | deque[Any]
 _BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
@@ -24,11 +24,11 @@ _BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
 
 @dataclass(slots=True)
 class PythonState:
-    """Containers, and what they held (`held`) when this was made. names: of containers, by id, for messages.
+    """Containers, and their contents (`held`) when `hold` was called. names: of containers, by id, for messages.
 
-    dicts: what they hold; keyed: those of the user's among them, in which keys count, too; sizes: of keyed, dicts and lists, then.
-    counted: how many attributes an object has; places: of a key in a dict; class_places: the same in a class; slots: attributes that a
-    class keeps apart (`__slots__`).
+    dicts: whose values count; keyed: dicts of the user's, whose keys count too; sizes: lengths of keyed, dicts and lists at that time.
+    counted: attribute dicts whose length counts; places: pairs of a dict and a key; class_places: the same for classes; slots: pairs of a
+    `__slots__` member and an object.
     """
 
     dicts: list[dict[Any, Any]] = field(default_factory=list)
@@ -49,14 +49,14 @@ class PythonState:
     _lists: list[_Container] = field(default_factory=list)
 
     def hold(self) -> None:
-        """Keep what the containers hold now."""
+        """Keep the present contents of the containers."""
         self._keyed, self._lists = list(map(own_items, self.keyed)), list(map(own_items, self.lists))
         self._columns = (*_transposed(self.places), *_transposed(self.class_places))
         self.held = self.now()
         self.sizes = list(map(len, (*self._keyed, *map(dict.values, self.dicts), *self._lists)))
 
     def now(self) -> list[Any]:
-        """What the containers hold now."""
+        """The present contents of the containers."""
         dicts, keys, classes, names = self._columns
         return [
             *map(len, self._keyed),
@@ -72,7 +72,7 @@ class PythonState:
         ]
 
     def unchanged(self) -> bool:
-        """Whether the containers hold what they held."""
+        """Whether the containers still have the contents that were kept."""
         now, held = self.now(), self.held
         if len(now) != len(held):
             return False
@@ -84,17 +84,17 @@ class PythonState:
         return True
 
     def changed(self) -> str | None:
-        """The name of the first container that holds something else; None if none does."""
+        """The name of the first container whose content changed; None if there is none."""
         start = 0
         for container, size, now in self._parts():
-            held = self.held[start : start + size]
-            if len(now) != len(held) or not all(map(_same, now, held)):
+            before = self.held[start : start + size]
+            if len(now) != len(before) or not all(map(_same, now, before)):
                 return self.names[id(container)]
             start += size
         return None
 
     def _parts(self) -> Iterator[tuple[Any, int, list[Any]]]:
-        """Containers in the order of `now`, with how much of `held` is theirs, and what they hold now."""
+        """Containers in the order of `now`, each with its number of items in `held` and its present items."""
         sizes = iter(self.sizes)
         for container in (*self.keyed, *self.lists):
             yield container, 1, [len(own_items(container))]
@@ -115,7 +115,7 @@ class PythonState:
 
 
 class _OwnItems:
-    """What a container of a derived class holds, whatever that class says: one that imports what is asked for, say."""
+    """The items of a container as its builtin base class has them; a derived class may, for example, import modules on access."""
 
     __slots__ = ("_base", "_container")
 
@@ -133,9 +133,9 @@ _Container = dict[Any, Any] | _Items | _OwnItems
 
 
 def own_items(container: Any) -> _Container:
-    """The keys of a dict, or the items of a list, set or deque, as the class of Python has them."""
-    base, kind = next(each for each in _BASES if isinstance(container, each)), type(container)
-    plain = kind.__iter__ is base.__iter__ and kind.__len__ is base.__len__
+    """The keys of a dict, or the items of a list, set or deque, as Python's own class has them."""
+    base, cls = next(base for base in _BASES if isinstance(container, base)), type(container)
+    plain = cls.__iter__ is base.__iter__ and cls.__len__ is base.__len__
     return container if plain else _OwnItems(container, base)
 
 
@@ -143,21 +143,21 @@ def _transposed(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _same(now: Any, held: Any) -> bool:
-    if now is held:
+def _same(now: Any, before: Any) -> bool:
+    if now is before:
         return True
-    kind = type(now)
-    if kind is not type(held):
+    cls = type(now)
+    if cls is not type(before):
         return False
-    if kind is float:
-        return struct.pack("d", now) == struct.pack("d", held)  # 0.0 is not -0.0
-    if kind is tuple:
-        return len(now) == len(held) and all(map(_same, now, held))
-    return bool((kind in PLAIN or kind is types.MethodType) and now == held)
+    if cls is float:
+        return struct.pack("d", now) == struct.pack("d", before)  # 0.0 is not -0.0
+    if cls is tuple:
+        return len(now) == len(before) and all(map(_same, now, before))
+    return bool((cls in PLAIN or cls is types.MethodType) and now == before)
 
 
 def contents(cell: types.CellType) -> Any:
-    """What a variable of a closure holds; None if it has no value yet."""
+    """The value of a closure's variable; None if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that has no value yet
@@ -165,7 +165,7 @@ def contents(cell: types.CellType) -> Any:
 
 
 def slot(member: types.MemberDescriptorType, owner: Any) -> Any:
-    """What an object has in a slot of its class; ABSENT if nothing."""
+    """The value in an object's `__slots__` member; ABSENT if there is none."""
     try:
         return member.__get__(owner)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""One call of a function, recorded and run as always, and what there is to know for doing the same without its Python."""
+"""Records a call of a function while it runs as always, and collects what is needed to repeat it without its Python."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from xla_core.features.captured.tape import Run, Tape
 
 
 @dataclass(slots=True, eq=False)
-class Leaf:
-    """A tensor that gets gradients. before, after: whether it had one; fresh: the call gave it a new tensor, from `origin`."""
+class GradientLeaf:
+    """A tensor that gets gradients. before, after: whether it had one; fresh: the call gave it a new gradient tensor, from `origin`."""
 
     tensor: torch.Tensor
     before: bool
@@ -43,18 +43,18 @@ class Leaf:
 
 @dataclass(slots=True, eq=False)
 class Recorded:
-    """Call `number` of a function, which was recorded.
+    """A recorded call of a function.
 
-    sources: of the program's buffers, in order; writes: storages that have another value afterwards; new: the values of new storages of
-    results. bindings: tensors, the data that they showed, and whether they wanted gradients; hosts: CPU tensors and their versions.
-    seeds, steps: how far the random state moved on. stepped_slots: what optimizers have recorded, from slot to slot.
+    number: of the call, from 1. sources: where the program's buffers come from, in order; writes: storages that get another value; new: the
+    values of the results' new storages. bindings: tensors, the data that they showed, and whether they required gradients; hosts: CPU
+    tensors and their versions. seeds, steps: how far the random state moved on. stepped_slots: ranges of slots that optimizers recorded.
     """
 
     number: int
     run: Run
     sources: list[Source]
     writes: list[tuple[Source, Origin]]
-    leaves: list[Leaf]
+    leaves: list[GradientLeaf]
     new: list[Origin]
     shardings: list[Sharding | None]
     results: list[Any]
@@ -75,14 +75,14 @@ class Recorded:
 
     @property
     def hyperparameters(self) -> dict[Symbol, float]:
-        """Of all optimizers, before the call."""
+        """The hyperparameters of all optimizers before the call."""
         return {symbol: value for stepped in self.stepped for symbol, value in stepped.numbers.items()}
 
 
 class CallRecording:
-    """Follows call `number` from before it begins to behind its sync. known: leaves of an earlier call."""
+    """Follows a call from before its first operation to after its sync. number: of the call; leaves: of an earlier call."""
 
-    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, known: list[Leaf]) -> None:
+    def __init__(self, tape: Tape, number: int, roots: list[tuple[str, Any]], arguments: Arguments, leaves: list[GradientLeaf]) -> None:
         self.tape = tape
         self.number = number
         self.arguments = arguments
@@ -92,7 +92,7 @@ class CallRecording:
         self._seed = tape.recorder.seed
         self._leaves: dict[int, torch.Tensor] = {}
         self._grads: dict[int, weakref.ref[torch.Tensor]] = {}
-        for leaf in (*(leaf.tensor for leaf in known), *_parameters(self._before)):
+        for leaf in (*(leaf.tensor for leaf in leaves), *_parameters(self._before)):
             self._leaf(leaf)
         for storage in arguments.storages:
             tape.touch(storage)
@@ -105,7 +105,7 @@ class CallRecording:
                 self.tape.touch(ours(tensor.grad)._storage)
 
     def finish(self, outcome: Any) -> Recorded | None:
-        """What the call has done, after its program was launched. None if it is no step that could be captured: see `problems`."""
+        """Describe the call, after its program was launched. None if it cannot be captured: `problems` says why."""
         tape = self.tape
         for tensor in tape.taken():
             self._leaf(tensor)
@@ -119,17 +119,17 @@ class CallRecording:
         self._look_at_optimizers()
         if self.problems:
             return None
-        recorded = _Outcome(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
+        recorded = _CallOutcome(self, tape.runs[0], list(self._leaves.values()), self._grads).recorded(outcome)
         return None if self.problems else recorded
 
     def state(self) -> PythonState:
-        """The Python objects after the call; what was found to take part in it included."""
+        """The Python state after the call, with the modules and optimizers that took part."""
         named = [(type(module).__name__, module) for module in self.tape.modules.values()]
         stepped = [(type(item.optimizer).__name__, item.optimizer) for item in self.tape.watch.stepped.values()]
         return python_state([*self._roots, *named, *stepped])
 
     def seeds(self, run: Run) -> tuple[int, int]:
-        """How many random numbers it has drawn of the device, and how many steps it has made."""
+        """How many seeds the call drew from the device, and how many steps it made."""
         seed = self._seed
         for drawn in run.inputs.seeds:
             if drawn != seed:
@@ -150,7 +150,7 @@ class CallRecording:
         for stepped in self.tape.watch.stepped.values():
             seen = [*stepped.seen, hyperparameters(stepped.optimizer)]
             for symbol, value in stepped.numbers.items():
-                now = next((found for found in seen if found.get(symbol) != value), None)
+                now = next((values for values in seen if values.get(symbol) != value), None)
                 if now is not None:
                     self.problems.append(
                         f"it changes {symbol.name} from {value} to {now.get(symbol)}: call schedulers, and change hyperparameters, "
@@ -178,8 +178,8 @@ def _parameters(state: PythonState) -> Iterator[torch.Tensor]:
         yield from (parameter for parameter in module._parameters.values() if parameter is not None)
 
 
-class _Outcome:
-    """Finds where the inputs of a program come from, and where its results are."""
+class _CallOutcome:
+    """Finds where a program's inputs come from, and which storages took its results."""
 
     def __init__(self, recording: CallRecording, run: Run, leaves: list[torch.Tensor], grads: dict[int, weakref.ref[torch.Tensor]]) -> None:
         self.recording, self.tape, self.run = recording, recording.tape, run
@@ -188,22 +188,22 @@ class _Outcome:
         self._grads = grads
         self._before: dict[int, Source] = {}  # by buffer
         self._sources: dict[int, Source] = {}  # by storage
-        self._results = {id(buffer): Result(number) for number, buffer in enumerate(run.results)}
+        self._results = {id(buffer): Result(index) for index, buffer in enumerate(run.results)}
         self._sunk: set[int] = set()
         self._new: dict[int, int] = {}
         self._kept: list[Storage] = []
         self._fresh: set[int] = set()  # storages of new gradients
-        # By id, which is safe as long as these live.
+        # Keeps storages alive, so that their ids stay theirs.
         self._alive = list(self.tape.touched)
         self._name_sources()
 
     def _name_sources(self) -> None:
-        for number, storage in enumerate(self.recording.arguments.storages):
-            self._sources.setdefault(id(storage), Argument(number))
-        for number, leaf in enumerate(self.leaves):
-            found = None if leaf.grad is None else tensor_behind(leaf.grad)
-            if found is not None and not self.tape.born(found._storage):
-                self._sources.setdefault(id(found._storage), Gradient(number))
+        for index, storage in enumerate(self.recording.arguments.storages):
+            self._sources.setdefault(id(storage), Argument(index))
+        for index, leaf in enumerate(self.leaves):
+            gradient = None if leaf.grad is None else tensor_behind(leaf.grad)
+            if gradient is not None and not self.tape.born(gradient._storage):
+                self._sources.setdefault(id(gradient._storage), Gradient(index))
         for storage in self._alive:
             if not self.tape.born(storage):
                 self._sources.setdefault(id(storage), State(storage))
@@ -212,18 +212,18 @@ class _Outcome:
                     self._before.setdefault(id(buffer), self._sources[id(storage)])
 
     def recorded(self, outcome: Any) -> Recorded:
-        """The call as data. What is wrong with it is among the problems."""
+        """Describe the call. Adds to `problems` what cannot be captured."""
         flat, tree = tree_flatten(outcome)
         results = [self._outcome(item) for item in flat]
         leaves = [self._gradient(leaf) for leaf in self.leaves]
-        shown = {id(storage) for storage in self._kept} | self._fresh
+        reachable = {id(storage) for storage in self._kept} | self._fresh
         writes, strays = [], []
         for storage in self._alive:
             touched = self.tape.touched[storage]
             if storage.value.buffer is touched.buffer and not touched.born:
                 continue
             if touched.born:
-                if id(storage) not in shown:
+                if id(storage) not in reachable:
                     strays.append(weakref.ref(storage))
                 continue
             origin = self._origin(storage)
@@ -257,60 +257,60 @@ class _Outcome:
     def _outcome(self, item: Any) -> Any:
         """Where a returned object comes from."""
         if not isinstance(item, torch.Tensor):
-            for number, passed in enumerate(self.recording.arguments.objects):
+            for index, passed in enumerate(self.recording.arguments.objects):
                 if passed is item:
-                    return ArgumentItself(number)
+                    return ArgumentItself(index)
             if not isinstance(item, _PLAIN):
                 self.problems.append(
                     f"it returns {type(item).__name__}: return tensors, numbers, texts and arguments, in tuples, lists and dicts"
                 )
             return Constant(item)
-        found = tensor_behind(item)
-        if found is None:
+        xla_tensor = tensor_behind(item)
+        if xla_tensor is None:
             self.problems.append(f"it returns a {type(item).__name__} on {item.device}: return tensors of the device")
             return Constant(None)
-        for number, tensor in enumerate(self.recording.arguments.tensors):
+        for index, tensor in enumerate(self.recording.arguments.tensors):
             if tensor is item:
-                return Existing(number)
-        if not self.tape.was_made(item) and not self.tape.born(found._storage):
+                return Existing(index)
+        if not self.tape.was_made(item) and not self.tape.born(xla_tensor._storage):
             return Existing(None, id(item), item)
         if item.requires_grad:
             self.problems.append(
                 f"it returns a tensor of shape {tuple(item.shape)} that requires a gradient: return it detached, and capture the whole "
                 "step, backward included, or call it under torch.no_grad()"
             )
-        if not self.tape.born(found._storage):
-            return ViewOf(self._source_of(found._storage), found._view)
-        number = self._new.setdefault(id(found._storage), len(self._kept))
-        if number == len(self._kept):
-            self._kept.append(found._storage)
-        return ViewOf(NewStorage(number), found._view)
+        if not self.tape.born(xla_tensor._storage):
+            return ViewOf(self._source_of(xla_tensor._storage), xla_tensor._view)
+        index = self._new.setdefault(id(xla_tensor._storage), len(self._kept))
+        if index == len(self._kept):
+            self._kept.append(xla_tensor._storage)
+        return ViewOf(NewStorage(index), xla_tensor._view)
 
     def _source_of(self, storage: Storage) -> Source:
         return self._sources.setdefault(id(storage), State(storage))
 
-    def _gradient(self, tensor: torch.Tensor) -> Leaf:
+    def _gradient(self, tensor: torch.Tensor) -> GradientLeaf:
         entry = self._grads.get(id(tensor))
-        leaf = Leaf(tensor, entry is not None, tensor.grad is not None)
-        found = None if tensor.grad is None else tensor_behind(tensor.grad)
-        if found is None or (entry is not None and entry() is tensor.grad):
+        leaf = GradientLeaf(tensor, entry is not None, tensor.grad is not None)
+        gradient = None if tensor.grad is None else tensor_behind(tensor.grad)
+        if gradient is None or (entry is not None and entry() is tensor.grad):
             return leaf
         if tensor.grad is not None and tensor.grad.requires_grad:
             self.problems.append("it leaves gradients that have a history (create_graph=True): return what you need of them, detached")
         if any(tensor is argument for argument in self.recording.arguments.tensors):
             self.problems.append("it leaves a gradient on an argument: return it, from torch.autograd.grad")
-        leaf.fresh, leaf.spec, leaf.origin = True, found._view, self._origin(found._storage)
-        leaf.sharding = resharding.requested_sharding(found._storage)
-        self._fresh.add(id(found._storage))
+        leaf.fresh, leaf.spec, leaf.origin = True, gradient._view, self._origin(gradient._storage)
+        leaf.sharding = resharding.requested_sharding(gradient._storage)
+        self._fresh.add(id(gradient._storage))
         return leaf
 
     def _origin(self, storage: Storage) -> Origin | None:
-        """Where the value that a storage now has comes from."""
+        """Where the present value of a storage comes from."""
         buffer = storage.value.buffer
-        found = self._results.get(id(buffer))
-        if found is not None:
-            self._sunk.add(found.index)
-            return found
+        result = self._results.get(id(buffer))
+        if result is not None:
+            self._sunk.add(result.index)
+            return result
         source = self._before.get(id(buffer))
         if source is None:
             self.problems.append(
@@ -327,39 +327,39 @@ class _Outcome:
         return source
 
     def _look_at_strays(self, strays: list[weakref.ref[Storage]]) -> None:
-        """Whether new tensors are kept by somebody."""
+        """Report new tensors that someone still holds."""
         self._alive.clear()
         if strays:
-            gc.collect()  # they may only wait for that
+            gc.collect()  # cycles may keep them
         for reference in strays:
             storage = reference()
             if storage is None or storage.value.buffer is None:
                 continue
-            found = self._results.get(id(storage.value.buffer))
-            line = None if found is None else self.run.graph.line(self.run.graph.outs[found.index])
+            result = self._results.get(id(storage.value.buffer))
+            line = None if result is None else self.run.graph.line(self.run.graph.outs[result.index])
             self.problems.append(
                 f"a new tensor of shape {storage.value.aval.shape}{f' (made at {line})' if line else ''} is kept after the call, but not "
                 "returned: return it, or write to a tensor that is there before the call, with copy_()"
             )
 
     def _look_for_unseen(self) -> None:
-        """Whether a result is in a storage that no operation was seen to touch."""
-        missing = {id(buffer): number for number, buffer in enumerate(self.run.results) if number not in self._sunk}
+        """Report results in storages that no recorded operation touched."""
+        missing = {id(buffer): index for index, buffer in enumerate(self.run.results) if index not in self._sunk}
         if missing:
-            known = {id(storage) for storage in self._alive}
-            for found in gc.get_objects():
-                if type(found) is Storage and id(found) not in known and id(found.value.buffer) in missing:
-                    self.problems.append(f"a tensor of shape {found.value.aval.shape} was written to in a way that could not be followed")
+            followed = {id(storage) for storage in self._alive}
+            for storage in gc.get_objects():
+                if type(storage) is Storage and id(storage) not in followed and id(storage.value.buffer) in missing:
+                    self.problems.append(f"a tensor of shape {storage.value.aval.shape} was written to in a way that could not be followed")
 
     def _bindings(self) -> list[tuple[torch.Tensor, Any, bool]]:
         bindings: list[tuple[torch.Tensor, Any, bool]] = []
-        given = {id(tensor) for tensor in self.recording.arguments.tensors}
+        seen = {id(tensor) for tensor in self.recording.arguments.tensors}
         for tensor in (*self.leaves, *self.tape.taken()):
-            found = tensor_behind(tensor)
-            if found is None or id(tensor) in given or self.tape.was_made(tensor) or self.tape.born(found._storage):
+            xla_tensor = tensor_behind(tensor)
+            if xla_tensor is None or id(tensor) in seen or self.tape.was_made(tensor) or self.tape.born(xla_tensor._storage):
                 continue
-            if isinstance(self._sources.get(id(found._storage)), State):
-                given.add(id(tensor))
+            if isinstance(self._sources.get(id(xla_tensor._storage)), State):
+                seen.add(id(tensor))
                 bindings.append((tensor, bound(tensor), tensor.requires_grad))
         return bindings
 
@@ -378,5 +378,5 @@ _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, t
 
 
 def bound(tensor: torch.Tensor) -> Any:
-    """The object that is another one as soon as a tensor shows other data."""
+    """An object that is replaced when the tensor shows other data."""
     return tensor._storage if type(tensor) is XLATensor else storage_of(tensor)

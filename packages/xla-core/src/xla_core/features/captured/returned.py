@@ -1,4 +1,4 @@
-"""What a captured call returns, beside what `engine/tracing/origins.py` has for all that is recorded."""
+"""Descriptions of a captured call's results, in addition to those of `engine/tracing/origins.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """An existing tensor returned as it is: argument `index`, or, if that is None, `tensor`, which has this `identity`."""
+    """An existing tensor that the call returns: argument `index`, or `tensor` if `index` is None. identity: the tensor's id."""
 
     index: int | None
     identity: int = 0

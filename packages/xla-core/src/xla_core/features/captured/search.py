@@ -1,7 +1,7 @@
-"""Finds the Python objects in which a function looks: closures, globals, attributes, modules, optimizers, and what is in lists and dicts.
+"""Finds the Python objects that a function reads: closures, globals, attributes, modules, optimizers, and the items of lists and dicts.
 
-Attributes are found by name: of an object that can be reached, those count whose names the code that can be reached looks up, on whatever
-object. Where names are computed, all count.
+An attribute of a reachable object counts if reachable code looks up its name, on any object. Where code computes names, all attributes
+count.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from xla_core.engine.runtime.source_location import is_users
 from xla_core.features.captured.lookups import lookups
 from xla_core.features.captured.python_state import ABSENT, PLAIN, PythonState, own_items, slot
 
-_MOST = 10_000  # what holds more is data, not state
+_MOST = 10_000  # a larger container is data, not state
 _CONTAINERS = (torch.Tensor, torch.nn.Module, Optimizer, dict, list, tuple, types.FunctionType, types.MethodType, functools.partial)
 _ITEMS = (list, set, deque)
 _LIBRARIES = frozenset({"torch", "torch_xla", "xla_core", "jax", "jaxlib", "numpy", *sys.stdlib_module_names})
-_NAMESPACES = frozenset({"argparse", "optparse", "types"})  # have classes whose objects are the user's data
+_NAMESPACES = frozenset({"argparse", "optparse", "types"})  # objects of their classes are the user's data
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-# Python calls the other methods of such names by itself; these not, or not while a step computes.
+# Python calls other methods with two underscores by itself. It does not call these, or not while a step computes.
 _SILENT = frozenset(
     "__init__ __new__ __init_subclass__ __class_getitem__ __repr__ __str__ __reduce__ __reduce_ex__ __getstate__ __setstate__ "
     "__setattr__ __delattr__ __del__ __dir__ __sizeof__ __copy__ __deepcopy__".split()
@@ -36,7 +36,7 @@ _SILENT = frozenset(
 
 
 def python_state(roots: Iterable[tuple[str, Any]]) -> PythonState:
-    """The state that can be found from named objects."""
+    """Collect the state that is reachable from named objects."""
     search = _Search()
     for name, root in roots:
         search.visit(root, name)
@@ -46,11 +46,11 @@ def python_state(roots: Iterable[tuple[str, Any]]) -> PythonState:
 
 
 class _Search:
-    """Finds containers; each once."""
+    """Finds each container once."""
 
     def __init__(self) -> None:
         self.state = PythonState()
-        self._seen: dict[int, Any] = {}  # keeps what has an id alive
+        self._seen: dict[int, Any] = {}  # keeps objects alive, so that their ids stay theirs
         self._read: set[str] = set()
         self._called: set[str] = set()
         self._asked: set[str] = set()
@@ -59,74 +59,74 @@ class _Search:
         self._owners: list[tuple[Any, str]] = []  # whose attributes are looked up
         self._noted: set[tuple[int, str]] = set()  # attributes, by the id of their owner
 
-    def visit(self, found: Any, name: str) -> None:
-        """Note what `found` is or holds."""
-        if found is None or isinstance(found, (torch.Tensor, *PLAIN)) or id(found) in self._seen:
+    def visit(self, value: Any, name: str) -> None:
+        """Note an object, and what it contains."""
+        if value is None or isinstance(value, (torch.Tensor, *PLAIN)) or id(value) in self._seen:
             return
-        self._seen[id(found)] = found
-        if found in _LOOKING:
+        self._seen[id(value)] = value
+        if value in _LOOKING:
             self._computed = True
-        elif isinstance(found, types.FunctionType):
-            self._function(found, name)
-        elif isinstance(found, type):
-            self._class(found)
-            for each in found.__mro__ if _of_user(found.__module__) else ():
+        elif isinstance(value, types.FunctionType):
+            self._function(value, name)
+        elif isinstance(value, type):
+            self._class(value)
+            for base in value.__mro__ if _of_user(value.__module__) else ():
                 for key in ("__init__", "__new__"):  # it may be called
-                    self.visit(vars(each).get(key), f"{each.__name__}.{key}")
-        elif isinstance(found, types.ModuleType):
-            if _of_user(found.__name__) and not _is_installed(getattr(found, "__file__", None) or ""):
-                self._owners.append((found, name))
-        elif isinstance(found, torch.nn.Module):
-            self._module(found, name)
-        elif isinstance(found, Optimizer):
-            self._optimizer(found, name)
+                    self.visit(vars(base).get(key), f"{base.__name__}.{key}")
+        elif isinstance(value, types.ModuleType):
+            if _of_user(value.__name__) and not _is_installed(getattr(value, "__file__", None) or ""):
+                self._owners.append((value, name))
+        elif isinstance(value, torch.nn.Module):
+            self._module(value, name)
+        elif isinstance(value, Optimizer):
+            self._optimizer(value, name)
         else:
-            self._data(found, name)
+            self._data(value, name)
 
-    def _data(self, found: Any, name: str) -> None:
-        """A container, a wrapper of something, or an object of a class of the user's."""
-        if isinstance(found, dict):
-            self._dict(found, name)
-        elif isinstance(found, _ITEMS):
-            self._list(found, name)
-        elif isinstance(found, (tuple, frozenset)):
-            for item in found:
+    def _data(self, value: Any, name: str) -> None:
+        """Visit a container, a wrapper, or an instance of a user's class."""
+        if isinstance(value, dict):
+            self._dict(value, name)
+        elif isinstance(value, _ITEMS):
+            self._list(value, name)
+        elif isinstance(value, (tuple, frozenset)):
+            for item in value:
                 self.visit(item, name)
-        elif isinstance(found, types.MethodType):
-            self.visit(found.__self__, f"{name}.__self__")
-            self.visit(found.__func__, name)
-        elif isinstance(found, functools.partial):
-            for item in (found.func, found.args, found.keywords):
+        elif isinstance(value, types.MethodType):
+            self.visit(value.__self__, f"{name}.__self__")
+            self.visit(value.__func__, name)
+        elif isinstance(value, functools.partial):
+            for item in (value.func, value.args, value.keywords):
                 self.visit(item, name)
         else:
-            for item in _wrapped(found):
+            for item in _wrapped(value):
                 self.visit(item, name)
-        self._object(found, name)
+        self._object(value, name)
 
     def finish(self) -> None:
-        """Note the attributes of all that was found, by the names that all that was found looks up."""
-        known = None
-        while known != (known := (len(self._owners), len(self._read), len(self._called), self._computed, self._computed_inside)):
+        """Note those attributes of the visited objects whose names the visited functions look up."""
+        counts = None
+        while counts != (counts := (len(self._owners), len(self._read), len(self._called), self._computed, self._computed_inside)):
             for owner, name in self._owners:  # grows meanwhile
                 self._attributes(owner, name)
 
-    def _dict(self, found: dict[Any, Any], name: str, keyed: bool = True) -> None:
-        if dict.__len__(found) > _MOST:
+    def _dict(self, container: dict[Any, Any], name: str, keyed: bool = True) -> None:
+        if dict.__len__(container) > _MOST:
             return
-        self._seen[id(found)] = found
-        self.state.dicts.append(found)
+        self._seen[id(container)] = container
+        self.state.dicts.append(container)
         if keyed:
-            self.state.keyed.append(found)
-        self.state.names[id(found)] = name
-        for key, value in dict.items(found):
+            self.state.keyed.append(container)
+        self.state.names[id(container)] = name
+        for key, value in dict.items(container):
             self.visit(value, f"{name}[{key!r}]" if isinstance(key, (str, int)) else name)
 
-    def _list(self, found: Any, name: str) -> None:
-        items = own_items(found)
+    def _list(self, container: Any, name: str) -> None:
+        items = own_items(container)
         if len(items) > _MOST:
             return
-        self.state.lists.append(found)
-        self.state.names[id(found)] = name
+        self.state.lists.append(container)
+        self.state.names[id(container)] = name
         for index, value in enumerate(items):
             self.visit(value, f"{name}[{index}]")
 
@@ -153,17 +153,17 @@ class _Search:
         self.state.optimizers.append(optimizer)
         attributes = optimizer.__dict__
         groups = optimizer.param_groups
-        # Not as other lists and dicts: the floats in groups may change.
-        self._seen.update((id(each), each) for each in (groups, *groups, optimizer.defaults))
+        # Unlike other lists and dicts, groups may change their floats.
+        self._seen.update((id(container), container) for container in (groups, *groups, optimizer.defaults))
         for key in ("state", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "param_groups"):
             self._place(attributes, key, f"{name}.{key}")
         self.state.lists.append(groups)
         self.state.names[id(groups)] = f"{name}.param_groups"
-        for number, group in enumerate(groups):
+        for index, group in enumerate(groups):
             for key, value in group.items():
                 # Floats, alone or in a tuple, may change: they are inputs (features/captured/optimizers.py).
                 if not isinstance(value, float) and not (isinstance(value, tuple) and any(isinstance(item, float) for item in value)):
-                    self._place(group, key, f"{name}.param_groups[{number}][{key!r}]")
+                    self._place(group, key, f"{name}.param_groups[{index}][{key!r}]")
         if _of_user(type(optimizer).__module__):
             self._object(optimizer, name)
 
@@ -192,75 +192,73 @@ class _Search:
                 self._place(function.__globals__, variable, variable)
         self._owners.append((function, name))
 
-    def _class(self, found: type) -> None:
-        """What instances of a class find there, and the methods that Python calls by itself."""
-        for each in found.__mro__:
-            if not _of_user(each.__module__) or (id(each), "") in self._noted:
+    def _class(self, cls: type) -> None:
+        """Visit the attributes of a class and its bases, and the methods that Python calls by itself."""
+        for base in cls.__mro__:
+            if not _of_user(base.__module__) or (id(base), "") in self._noted:
                 continue
-            self._noted.add((id(each), ""))
-            self._owners.append((each, each.__name__))
-            for key, value in vars(each).items():
+            self._noted.add((id(base), ""))
+            self._owners.append((base, base.__name__))
+            for key, value in vars(base).items():
                 if key.startswith("__") and key.endswith("__") and key not in _SILENT and isinstance(value, types.FunctionType):
                     if not (key in ("__eq__", "__hash__") and _is_installed(value.__code__.co_filename)):
-                        self.visit(value, f"{each.__name__}.{key}")
+                        self.visit(value, f"{base.__name__}.{key}")
 
-    def _object(self, found: Any, name: str) -> None:
-        """An object of the user's: attributes that hold tensors, modules, functions or containers, and others that are looked up."""
-        kind = type(found)
-        if not _of_user(kind.__module__):
+    def _object(self, instance: Any, name: str) -> None:
+        """Visit a user's object: attributes with tensors, modules, functions or containers, and others that code looks up."""
+        cls = type(instance)
+        if not _of_user(cls.__module__):
             return
-        self._class(kind)
-        attributes = getattr(found, "__dict__", None)
+        self._class(cls)
+        attributes = getattr(instance, "__dict__", None)
         if isinstance(attributes, dict):
-            self._owners.append((found, name))
+            self._owners.append((instance, name))
             self.state.counted.append(attributes)
             self.state.names[id(attributes)] = name
             for key, value in tuple(attributes.items()):
                 if isinstance(value, _CONTAINERS):
-                    self._attribute(found, attributes, key, name)
-        elif kind.__dictoffset__ == 0:
-            self._owners.append((found, name))
+                    self._attribute(instance, attributes, key, name)
+        elif cls.__dictoffset__ == 0:
+            self._owners.append((instance, name))
 
     def _attributes(self, owner: Any, name: str) -> None:
-        held = vars(owner) if hasattr(owner, "__dict__") else {}
+        attributes = vars(owner) if hasattr(owner, "__dict__") else {}
         if isinstance(owner, (types.FunctionType, types.ModuleType)):
-            names = [key for key, value in held.items() if self._looks_up(key, value, False)]
+            names = [key for key, value in attributes.items() if self._looks_up(key, value, False)]
         elif isinstance(owner, type):
-            everything = self._all_of(owner)
-            names = [key for key, value in held.items() if self._looks_up(key, value, everything and not key.startswith("__"))]
-        elif len(held) > _MOST:
+            all_names = self._all_of(owner)
+            names = [key for key, value in attributes.items() if self._looks_up(key, value, all_names and not key.startswith("__"))]
+        elif len(attributes) > _MOST:
             return
         else:
-            everything = self._all_of(type(owner))
-            names = [*[key for key, value in held.items() if self._looks_up(key, value, everything)], *self._asked]
+            all_names = self._all_of(type(owner))
+            names = [*[key for key, value in attributes.items() if self._looks_up(key, value, all_names)], *self._asked]
             for key, member in _slots(type(owner)):
-                if self._looks_up(key, slot(member, owner), everything):
+                if self._looks_up(key, slot(member, owner), all_names):
                     self._slot(owner, key, member, name)
         for key in names:
-            self._attribute(owner, held, key, name)
+            self._attribute(owner, attributes, key, name)
 
-    def _all_of(self, kind: type) -> bool:
-        """Whether the names of attributes are computed that are looked up on objects of this class."""
-        return self._computed or (
-            self._computed_inside and _is_installed(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
-        )
+    def _all_of(self, cls: type) -> bool:
+        """Whether code computes the names of attributes that it looks up on objects of this class."""
+        return self._computed or (self._computed_inside and _is_installed(getattr(sys.modules.get(cls.__module__), "__file__", None) or ""))
 
     def _looks_up(self, key: str, value: Any, everything: bool) -> bool:
-        # What is called is no number: that of another object was meant.
+        # Code does not call a number: the name was meant for another object.
         return everything or key in self._read or (key in self._called and not isinstance(value, PLAIN))
 
-    def _attribute(self, owner: Any, held: Any, key: str, name: str) -> None:
+    def _attribute(self, owner: Any, attributes: Any, key: str, name: str) -> None:
         if (id(owner), key) in self._noted:
             return
         self._noted.add((id(owner), key))
         if isinstance(owner, type):
-            place = (held, key)
+            place = (attributes, key)
             self.state.class_places.append(place)
             self.state.names[id(place)] = f"{name}.{key}"
-            for item in (held[key], *_wrapped(held[key])):
+            for item in (attributes[key], *_wrapped(attributes[key])):
                 self.visit(item, f"{name}.{key}")
         else:
-            self._place(held, key, f"{name}.{key}")
+            self._place(attributes, key, f"{name}.{key}")
 
     def _slot(self, owner: Any, key: str, member: types.MemberDescriptorType, name: str) -> None:
         if (id(owner), key) not in self._noted:
@@ -273,19 +271,19 @@ class _Search:
 
 
 class _Looking:
-    """The functions of Python that look up any attribute, wherever they are held."""
+    """Python's functions that look up any attribute. Compares by identity, since objects may not be hashable."""
 
     _functions = frozenset({id(getattr), id(hasattr), id(vars), id(dir)})
 
-    def __contains__(self, found: Any) -> bool:
-        return id(found) in self._functions
+    def __contains__(self, value: Any) -> bool:
+        return id(value) in self._functions
 
 
 _LOOKING = _Looking()
 
 
 def _of_user(module: str) -> bool:
-    """Whether what is of this module may be the user's."""
+    """Whether objects of this module may be the user's."""
     root = module.partition(".")[0]
     return root not in _LIBRARIES or module in _NAMESPACES
 
@@ -301,22 +299,22 @@ def _is_set(cell: types.CellType) -> bool:
         return False
 
 
-def _wrapped(found: Any) -> Iterator[Any]:
-    """What is behind a property, a method of a class, a cached function, or a reference."""
-    if isinstance(found, property):
-        yield found.fget
-    elif isinstance(found, (staticmethod, classmethod)):
-        yield found.__func__
-    elif isinstance(found, (functools.cached_property, functools.partialmethod)):
-        yield found.func
-    elif isinstance(found, weakref.ref):
-        yield found()
-    elif isinstance(vars(type(found)).get("__dict__"), types.GetSetDescriptorType):
-        yield vars(found).get("__wrapped__")  # functools.lru_cache
+def _wrapped(value: Any) -> Iterator[Any]:
+    """The function behind a property, a class's method or a cached function, or the object behind a weak reference."""
+    if isinstance(value, property):
+        yield value.fget
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield value.__func__
+    elif isinstance(value, (functools.cached_property, functools.partialmethod)):
+        yield value.func
+    elif isinstance(value, weakref.ref):
+        yield value()
+    elif isinstance(vars(type(value)).get("__dict__"), types.GetSetDescriptorType):
+        yield vars(value).get("__wrapped__")  # functools.lru_cache
 
 
-def _slots(kind: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
-    for each in kind.__mro__:
-        for key, member in vars(each).items():
+def _slots(cls: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
+    for base in cls.__mro__:
+        for key, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType):
                 yield key, member

@@ -1,7 +1,7 @@
-"""What one recorded call touches: storages and the values they had, tensors, modules, optimizers, reads, and the program that ran.
+"""Notes what a recorded call touches: storages with their values, tensors, modules, optimizers, reads, and the program that ran.
 
-Other threads may use the device meanwhile: what they run is none of the call's. If they record on the same pending graph, run a part of it
-or move the random state, the call is `disturbed`: it has computed what it should, but which part of that was its own is not known.
+Other threads may use the device meanwhile; their programs are not part of the call. If they record on the same pending graph, run a part of
+it or move the random state, the call is `disturbed`: its results are right, but nobody knows which operations were its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from xla_core.features.captured.optimizers import Following, Watch
 
 @dataclass(slots=True)
 class Touched:
-    """A storage as the call found it: its buffer then, None if it was made inside (`born`) or had none."""
+    """A storage as the call found it. buffer: None if it had none, or was made during the call (`born`)."""
 
     buffer: jax.Array | None
     born: bool
@@ -41,7 +41,7 @@ class Touched:
 
 @dataclass(slots=True)
 class Run:
-    """A program that ran. inputs: the numbers among them are the true ones; expressions: of floats, by column and place."""
+    """A program that ran. inputs: with the true numbers; expressions: formulas of floats, by column (whether fixed) and index."""
 
     graph: Graph
     inputs: Inputs
@@ -51,9 +51,9 @@ class Run:
 
 
 PATIENCE_S = 1.0
-"""How long other threads wait, at their first operation, while a recorded call does nothing: it may in turn be waiting for them."""
+"""How many seconds other threads wait at their first operation while a recorded call records nothing: it may be waiting for them."""
 _LONGEST_CALL = 60
-"""For how many times as long they wait while it does something, such as compiling."""
+"""How many such waits they make at most while the call works, such as by compiling."""
 
 
 class _Entries(list[Any]):
@@ -64,15 +64,15 @@ class _Entries(list[Any]):
         self._note = note
 
     def append(self, entry: Any) -> None:
-        """Record an entry, in whichever thread."""
+        """Append an entry, from any thread."""
         self._note()
         super().append(entry)
 
 
 class Tape:
-    """Observes what a thread records on one device, from `open` to `close`, and whether others disturb that, to `leave`.
+    """Observes what one thread records on a device from `open` to `close`, and until `leave` whether others disturb it.
 
-    patient: let other threads wait for the end of the call, as long as that goes on.
+    patient: let other threads wait for the end of the call, while it makes progress.
     """
 
     def __init__(self, recorder: Recorder, following: Following, patient: bool = True) -> None:
@@ -81,14 +81,14 @@ class Tape:
         self.tracer = Tracer()
         self.touched: weakref.WeakKeyDictionary[Storage, Touched] = weakref.WeakKeyDictionary()
         self.seen: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations took
-        self.made: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations gave
+        self.made: dict[int, weakref.ref[torch.Tensor]] = {}  # tensors that operations returned
         self.hosts: dict[int, tuple[weakref.ref[torch.Tensor], int, bool]] = {}  # CPU tensors that operations took
         self.modules: dict[int, torch.nn.Module] = {}
         self.runs: list[Run] = []
         self.problems: list[str] = []
         self.in_optimizer = False  # whether the first problem was met inside an optimizer's step
         self.disturbed = False
-        self.waited_in_vain = False  # another thread has
+        self.waited_in_vain = False  # whether another thread has
         self._over = threading.Event()
         if not patient:
             self._over.set()
@@ -96,14 +96,14 @@ class Tape:
         self._ends: list[Callable[[], None]] = []
 
     def open(self, begin: Callable[[], None]) -> bool:
-        """Observe from now on, unless the call of another thread is being recorded on the device. begin: a sync."""
+        """Begin to observe; False if another thread's call is being recorded on the device. begin: runs a sync."""
         with self.recorder.lock:
             if self.recorder.tape is not None:
                 self.disturbed = True
                 return False
             self.recorder.tape = self
         if self.recorder.pending_graph.entries:
-            # Others have recorded since the sync before. Now they wait.
+            # Other threads have recorded since the sync before the call. Now they wait.
             seed = self.recorder.seed
             begin()
             self.recorder.seed = seed
@@ -122,7 +122,7 @@ class Tape:
         return True
 
     def close(self) -> None:
-        """Observe no more."""
+        """Stop observing."""
         if current_tape() is self:
             _set_tape(None)
             _observe(-1)
@@ -130,7 +130,7 @@ class Tape:
             self._ends.pop()()
 
     def leave(self) -> None:
-        """Let others use the device as they like."""
+        """Let other threads use the device freely."""
         if self.recorder.tape is self:
             self.recorder.tape = None
         self._over.set()
@@ -145,7 +145,7 @@ class Tape:
             self.disturbed = True
 
     def let_others_wait(self) -> None:
-        """In another thread: wait for the end of the call, as long as that goes on."""
+        """Called by other threads: wait for the end of the call, while it makes progress."""
         if self.mine():
             return
         recorded = -1
@@ -159,24 +159,24 @@ class Tape:
         self._over.set()
 
     def _is_running(self) -> bool:
-        """Whether the call compiles or launches a program: then it holds the lock of the device."""
+        """Whether the call compiles or launches a program, and so holds the device's lock."""
         free = self.recorder.lock.acquire(blocking=False)
         if free:
             self.recorder.lock.release()
         return not free
 
     def mine(self) -> bool:
-        """Whether this thread is the one that the tape is about."""
+        """Whether the tape observes this thread."""
         return threading.get_ident() == self._thread
 
     def take(self, tensor: torch.Tensor) -> None:
         """Note a tensor that the call takes."""
-        found = tensor_behind(tensor)
-        if found is None:
+        xla_tensor = tensor_behind(tensor)
+        if xla_tensor is None:
             if tensor.device.type == "cpu":
                 self.hosts[id(tensor)] = (weakref.ref(tensor), tensor._version, self.watch.depth > 0)
             return
-        storage = found._storage
+        storage = xla_tensor._storage
         if storage.value.recorder is not self.recorder:
             self.problem(f"it computes on {storage.value.recorder.device} as well as on {self.recorder.device}")
         else:
@@ -185,34 +185,34 @@ class Tape:
             self.seen[id(tensor)] = weakref.ref(tensor)
 
     def touch(self, storage: Storage) -> None:
-        """Note a storage, as it is now."""
+        """Note a storage with its present buffer."""
         if storage not in self.touched:
             self.touched[storage] = Touched(storage.value.buffer, False)
 
     def born(self, storage: Storage) -> bool:
-        """Whether a storage was made inside."""
-        known = self.touched.get(storage)
-        return known is not None and known.born
+        """Whether the call made a storage."""
+        touched = self.touched.get(storage)
+        return touched is not None and touched.born
 
     def give(self, tensor: torch.Tensor) -> None:
-        """Note a tensor that an operation has given."""
-        found = tensor_behind(tensor)
-        if found is None:
+        """Note a tensor that an operation returned."""
+        xla_tensor = tensor_behind(tensor)
+        if xla_tensor is None:
             return
-        if found._storage not in self.touched:
-            self.touched[found._storage] = Touched(None, True)
+        if xla_tensor._storage not in self.touched:
+            self.touched[xla_tensor._storage] = Touched(None, True)
         if id(tensor) not in self.seen or self.seen[id(tensor)]() is not tensor:
             self.made[id(tensor)] = weakref.ref(tensor)
 
     def taken(self) -> list[torch.Tensor]:
-        """The tensors that operations took, as far as they still exist, in order."""
-        found = [reference() for reference in self.seen.values()]
-        return [tensor for tensor in found if tensor is not None]
+        """The living tensors that operations took, in order."""
+        tensors = [reference() for reference in self.seen.values()]
+        return [tensor for tensor in tensors if tensor is not None]
 
     def was_made(self, tensor: torch.Tensor) -> bool:
-        """Whether an operation inside has made this tensor object."""
-        known = self.made.get(id(tensor))
-        return known is not None and known() is tensor
+        """Whether an operation of the call made this tensor object."""
+        reference = self.made.get(id(tensor))
+        return reference is not None and reference() is tensor
 
     def problem(self, text: str) -> None:
         """Note why this call cannot be captured, with the user's line."""
@@ -220,20 +220,20 @@ class Tape:
         self.problems.append(f"{text} (at {line})" if line else text)
 
     def running(self, graph: Graph, inputs: Inputs) -> Inputs:
-        """The inputs of a program that is about to run, with the true numbers."""
+        """Replace followed numbers among a program's inputs by their true values, before it runs."""
         expressions: dict[tuple[bool, int], Expression] = {}
         columns = {fixed: list(inputs.fixed_floats if fixed else inputs.floats) for fixed in (False, True)}
         for fixed, column in columns.items():
-            for place, value in enumerate(column):
+            for index, value in enumerate(column):
                 number = self.tracer.found(value)
                 if number is not None:
-                    column[place] = number.true
-                    expressions[fixed, place] = number.expression
+                    column[index] = number.true
+                    expressions[fixed, index] = number.expression
         self._expressions = expressions
         return replace(inputs, floats=columns[False], fixed_floats=columns[True])
 
     def ran(self, graph: Graph, inputs: Inputs, program: Program, results: list[jax.Array]) -> None:
-        """Note a program that was launched. One of another thread may have computed a part of the call."""
+        """Note a launched program. Another thread's program may have computed a part of the call."""
         self.moved()
         self.runs.append(Run(graph, inputs, program, self._expressions, results))
         self._watch_entries()
@@ -267,7 +267,7 @@ _lock = threading.Lock()
 
 
 def _observe(change: int) -> None:
-    """Let one tape more (-1: less) see what is recorded; without any, handlers are as they always are."""
+    """Add `change` to the number of open tapes. Handlers are wrapped while there is one."""
     global _open
     with _lock:
         before, _open = _open, _open + change
@@ -276,7 +276,7 @@ def _observe(change: int) -> None:
 
 
 def _observed(handler: Handler) -> Handler:
-    recording = dispatch.with_lines(handler)  # for what is said of differences
+    recording = dispatch.with_lines(handler)  # for messages about differences
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tape = current_tape()
@@ -296,7 +296,7 @@ def _observed(handler: Handler) -> Handler:
 
 
 class _Own(threading.local):
-    """The tape of what this thread records."""
+    """This thread's tape."""
 
     tape: Tape | None = None
 

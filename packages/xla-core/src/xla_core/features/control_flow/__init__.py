@@ -1,1 +1,1 @@
-"""Loops, branches and pure functions that stay one operation of the graph, with bodies that are recorded once."""
+"""Loops, branches and pure functions, each one operation of the graph with bodies that are recorded once."""

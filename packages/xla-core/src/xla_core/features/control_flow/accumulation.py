@@ -1,4 +1,4 @@
-"""`gradient_accumulation`: the forward and backward passes of several small batches as one loop on the device."""
+"""`gradient_accumulation`: runs the forward and backward passes of several small batches as one loop on the device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from xla_core.features.control_flow.scan import scan
 def gradient_accumulation(
     train_step: Callable[..., Any], iterable_tensors: Sequence[torch.Tensor], model: torch.nn.Module, *carried_tensors: torch.Tensor
 ) -> Any:
-    """The mean loss of `train_step` over the first dimension of `iterable_tensors`, whose gradients are added to the model's parameters.
+    """The mean loss of `train_step` over slices of `iterable_tensors`. Adds its gradients to those of the model's parameters.
 
-    train_step: called with one slice of each iterable tensor and the carried tensors; returns the loss of that part, a scalar, and behind
-    it the carried tensors with their new values, if any. It does not call backward(). iterable_tensors: on the device; their first
-    dimension is the number of parts. The function is recorded once. Returns the loss, followed by the carried tensors if there are any.
+    train_step: called with one slice of each iterable tensor and the carried tensors; returns the slice's loss, a scalar, followed by the
+    new values of the carried tensors, if any. It does not call backward(). iterable_tensors: on the device, sliced along their first
+    dimension. The function is recorded once. Returns the loss, followed by carried tensors, if any.
 
-    Raises ValueError for first dimensions that differ and for a loss that is no scalar, UnsupportedOperationError for a model that writes
-    to a buffer, and what `scan` raises.
+    Raises ValueError if first dimensions differ or a loss is not a scalar, UnsupportedOperationError for a model that writes to a buffer,
+    and what `scan` raises.
     """
     if isinstance(iterable_tensors, torch.Tensor):
         raise TypeError("gradient_accumulation takes a tuple of tensors, got a Tensor: write (tensor,)")
@@ -40,9 +40,9 @@ def gradient_accumulation(
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or len(after) != len(carried):
                 raise ValueError(f"the step of gradient_accumulation returns a scalar loss and {len(carried)} carried tensors")
             loss = loss.reshape(()) / turns
-            found = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
-        used.update(place for place, grad in enumerate(found) if grad is not None)
-        added = [total if grad is None else total + grad for total, grad in zip(grads, found, strict=True)]
+            new_grads = torch.autograd.grad(loss, params, allow_unused=True) if loss.requires_grad and params else [None] * len(params)
+        used.update(index for index, grad in enumerate(new_grads) if grad is not None)
+        added = [total if grad is None else total + grad for total, grad in zip(grads, new_grads, strict=True)]
         return (added, [tensor.detach() for tensor in after]), loss.detach()
 
     used: set[int] = set()
@@ -51,5 +51,5 @@ def gradient_accumulation(
         (grads, carried), losses = scan(part, start, slices)
         loss = losses.sum(0)
     if used:
-        torch.autograd.backward([params[place] for place in sorted(used)], [grads[place] for place in sorted(used)])
+        torch.autograd.backward([params[index] for index in sorted(used)], [grads[index] for index in sorted(used)])
     return (loss, *carried) if carried else loss

@@ -1,4 +1,4 @@
-"""Torch's own higher-order operators on xla tensors: `torch.cond`, and its while_loop, scan and map; each is loaded when it is called."""
+"""Torch's own higher-order operators on xla tensors: `torch.cond`, `while_loop`, `scan` and `map`. Each is imported at its first call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carrie
 
 
 def _as_tensor(item: Any, among: Sequence[Any]) -> Any:
-    """A number as a tensor beside the others: a loop carries tensors."""
+    """A number as a tensor on the others' device, since a loop carries tensors."""
     if isinstance(item, torch.Tensor):
         return item
     return torch.tensor(item, device=next(tensor.device for tensor in among if isinstance(tensor, torch.Tensor)))
@@ -47,7 +47,7 @@ def _scan(combine_fn: Callable[..., Any], init: Sequence[Any], xs: Sequence[Any]
 
 
 def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any], mutated_arg_indices: str = "") -> list[Any]:
-    """mutated_arg_indices: from torch 2.14 on, and empty, since torch refuses functions that write to what they are given."""
+    """mutated_arg_indices: passed by torch 2.14 and later, and empty, since torch refuses functions that write to their arguments."""
 
     from xla_core.features.control_flow.scan import scan
 
@@ -59,13 +59,13 @@ def _map(fn: Callable[..., Any], xs: Sequence[Any], additional: Sequence[Any], m
 
 
 def _real(*arguments: Any) -> bool:
-    """Whether these are tensors with values, and not those with which torch traces."""
+    """Whether all tensors among the arguments are xla tensors with values, and not stand-ins for torch's tracing."""
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     return all(holder_of(tensor) is not None for tensor in tensors)
 
 
 def register() -> None:
-    """Let torch's higher-order operators run as one operation of the graph."""
+    """Let each of torch's higher-order operators run as one operation of the graph."""
     functions: dict[str, Callable[..., Any]] = {"cond": _cond, "while_loop": _while_loop, "scan": _scan, "map_impl": _map}
     for name, function in functions.items():
         private_torch.serve_higher_order(name, XLATensor, function, _real)

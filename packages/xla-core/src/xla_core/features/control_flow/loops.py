@@ -1,4 +1,4 @@
-"""Loops that run as long as a predicate on the device says, as one operation. They have no gradient in reverse."""
+"""Loops with a condition on the device, as one operation. They have no gradient."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ _UINT32 = np.dtype(np.uint32)
 def while_loop(
     cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """The carried tensors after `carried = body_fn(*carried, *additional)` as long as `cond_fn(*carried, *additional)` is true.
+    """Repeat `carried = body_fn(*carried, *additional)` while `cond_fn(*carried, *additional)` is true, and return the carried tensors.
 
     carried_inputs: xla tensors, which keep their shapes and dtypes. additional_inputs: tensors that stay the same. cond_fn returns a bool
     tensor of one element, and body_fn a tuple of tensors like `carried_inputs`. Both are recorded once and run on the device as one
     operation: they may not read values.
 
-    Raises TypeError for what is no tensor, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors elsewhere and for
-    a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
+    Raises TypeError for inputs that are not tensors, ValueError for a body that changes shapes or dtypes, RuntimeError for tensors on other
+    devices and for a backward pass through the results: `scan`, whose number of turns is known, has a gradient.
     """
     if isinstance(carried_inputs, torch.Tensor):
         raise TypeError("while_loop takes a tuple of tensors, got a Tensor: write (tensor,)")
-    given = [*carried_inputs, *(additional_inputs or ())]
-    for tensor in given:
+    inputs = [*carried_inputs, *(additional_inputs or ())]
+    for tensor in inputs:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"while_loop carries tensors, got a {type(tensor).__name__}: make it a tensor on the device")
-    check_on_device("while_loop", given)
-    if not given:
+    check_on_device("while_loop", inputs)
+    if not inputs:
         raise ValueError("while_loop needs a tensor to carry")
-    recorder = holder(given[0])._storage.value.recorder
+    recorder = holder(inputs[0])._storage.value.recorder
     carried = len(carried_inputs)
-    condition, from_condition, [flag] = _recorded(recorder, given, lambda *tensors: [cond_fn(*tensors)])
+    condition, from_condition, [flag] = _recorded(recorder, inputs, lambda *tensors: [cond_fn(*tensors)])
     if flag is None or math.prod(flag.shape) != 1:
         raise ValueError(f"the condition of while_loop returns a tensor of one element, not {flag}")
-    body, from_body, after = _recorded(recorder, given, lambda *tensors: _listed(body_fn(*tensors)))
-    before = [_aval(tensor) for tensor in given[:carried]]
+    body, from_body, after = _recorded(recorder, inputs, lambda *tensors: _listed(body_fn(*tensors)))
+    before = [_aval(tensor) for tensor in inputs[:carried]]
     if after != before:
         raise ValueError(f"the body of while_loop must return tensors like those that it carries, {before}, but returns {after}")
     outside = [*from_condition, *from_body]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*given, *outside)):
-        results = _NoReverse.apply(recorder, condition, body, carried, given, *given, *outside)  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*inputs, *outside)):
+        results = _NoReverse.apply(recorder, condition, body, carried, inputs, *inputs, *outside)  # type: ignore[no-untyped-call]
         return tuple(results)
-    return tuple(_run(recorder, condition, body, carried, given))
+    return tuple(_run(recorder, condition, body, carried, inputs))
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`(left, *values)` after `values = body_fun(*values)` was done `upper - lower` times; left is 0 of the dtype of the bounds.
+    """Repeat `values = body_fun(*values)` `upper - lower` times, and return `(left, *values)`; left is 0 in the dtype of the bounds.
 
-    lower, upper: integers, or integer tensors of one element on the device; TypeError for others. body_fun: as that of `while_loop`, for
-    `input_value`.
+    lower, upper: integers, or integer tensors of one element on the device; TypeError for others. body_fun: like the body of `while_loop`,
+    for `input_value`.
     """
     if not input_value:
         raise ValueError("fori_loop needs a tensor to work on, behind its function")
@@ -75,7 +75,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
             raise TypeError(f"fori_loop counts from one integer to another, got {bound!r}")
     left = upper - lower
     if not isinstance(left, torch.Tensor):
-        left = torch.full((), left, device=input_value[0].device)  # made there: nothing is uploaded
+        left = torch.full((), left, device=input_value[0].device)  # made on the device: nothing is uploaded
 
     def body(turns: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return turns - 1, *_listed(body_fun(*values))
@@ -92,19 +92,19 @@ def _aval(tensor: Any) -> Aval:
 
 
 def _recorded(
-    recorder: Recorder, given: Sequence[Any], function: Callable[..., Sequence[Any]]
+    recorder: Recorder, inputs: Sequence[Any], function: Callable[..., Sequence[Any]]
 ) -> tuple[Body, list[torch.Tensor], list[Aval | None]]:
-    """A body, the tensors from outside that have a gradient, and what it gives."""
-    with recording(recorder, "while_loop") as found, torch.no_grad():
-        results = function(*[found.stand_in(_aval(tensor)) for tensor in given])
-        slots = [found.slot_of(result) for result in results]
-        body, avals = found.body(slots), [aval_at(found.graph.entries, slot) for slot in slots]
-    return body, [inside(tensor) for tensor in found.tensors], avals
+    """Record a body. Returns it, the tensors from outside that need a gradient, and the avals of its results."""
+    with recording(recorder, "while_loop") as trace, torch.no_grad():
+        results = function(*[trace.stand_in(_aval(tensor)) for tensor in inputs])
+        slots = [trace.slot_of(result) for result in results]
+        body, avals = trace.body(slots), [aval_at(trace.graph.entries, slot) for slot in slots]
+    return body, [inside(tensor) for tensor in trace.tensors], avals
 
 
-def _run(recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any]) -> list[torch.Tensor]:
-    outs = [_aval(tensor) for tensor in given[:carried]]
-    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], given, outs)
+def _run(recorder: Recorder, condition: Body, body: Body, carried: int, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    outs = [_aval(tensor) for tensor in inputs[:carried]]
+    return record(recorder, "while_loop", partial(_lower, carried), (carried,), [condition, body], inputs, outs)
 
 
 def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
@@ -123,23 +123,23 @@ def _lower(carried: int, context: Context, bodies: Sequence[Body], operands: Ope
         turn, values, worst = state
         checks = findings.collect()
         results = results_of(context, bodies[1], [*values, *additional], operands.held[1], seeds(1, turn), checks)
-        found = findings.values(checks)
-        return turn + np.uint32(1), results, [lax.max(old, new) for old, new in zip(worst, found, strict=False)]
+        latest = findings.values(checks)
+        return turn + np.uint32(1), results, [lax.max(old, new) for old, new in zip(worst, latest, strict=False)]
 
     start = lax.full((), 0, _UINT32), operands.given[:carried]
-    jax.eval_shape(lambda: again((*start, [])))  # how many checks it makes
+    jax.eval_shape(lambda: again((*start, [])))  # finds how many checks the body makes
     _, results, worst = lax.while_loop(goes_on, again, (*start, [nothing_found() for _ in findings.made]))
     findings.report(worst)
     return list(results)
 
 
 class _NoReverse(torch.autograd.Function):
-    """A loop whose number of turns nobody knows before it has run."""
+    """A loop without a gradient, because its number of turns is not known before it has run."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, condition: Body, body: Body, carried: int, given: Sequence[Any], *tensors: Any) -> Any:
-        results = _run(recorder, condition, body, carried, given)
-        ctx.mark_non_differentiable(*[one for one in results if not (one.dtype.is_floating_point or one.dtype.is_complex)])
+    def forward(ctx: Any, recorder: Recorder, condition: Body, body: Body, carried: int, inputs: Sequence[Any], *tensors: Any) -> Any:
+        results = _run(recorder, condition, body, carried, inputs)
+        ctx.mark_non_differentiable(*[result for result in results if not (result.dtype.is_floating_point or result.dtype.is_complex)])
         return tuple(results)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""`assume_pure`: a function that is recorded once for each kind of arguments, and from then on is one operation."""
+"""`assume_pure`: records a function once for each kind of arguments, and then runs it as one operation."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class _Pure:
-    """A recorded function. tree: the nesting of its results; constants: by place, the results that are no tensors."""
+    """A recorded function. tree: the nesting of its results; constants: results that are not tensors, by index."""
 
-    found: Branches
+    branches: Branches
     tree: TreeSpec
     constants: dict[int, Any]
 
 
-_known = Cache[_Pure]()
+_recordings = Cache[_Pure]()
 
 
 def assume_pure(fn: _F, *, add_rng_seed_argument: bool = False) -> _F:
-    """`fn`, recorded once for each set of shapes, dtypes and other arguments, and then put into the graph as one operation.
+    """Record `fn` once for each set of shapes, dtypes and other arguments, and then put it into the graph as one operation.
 
-    fn: its results depend on its arguments alone. These may be nested; xla tensors among them are inputs, and all else is hashable and
-    chooses the recording. Gradients are those of torch's autograd. A function that uses tensors from outside is recorded at each call.
-    add_rng_seed_argument: the result takes a further keyword `rng_seed`, an integer, which its random numbers follow from; otherwise they
-    are drawn from the device's state at each call. Raises TypeError for an argument that cannot be hashed, RuntimeError for CPU tensors.
+    fn: its results depend on its arguments alone. Arguments may be nested; xla tensors among them are inputs, and other leaves are hashable
+    and choose the recording. Gradients are torch's. A function that uses tensors from outside is recorded at each call.
+    add_rng_seed_argument: the result takes a further keyword `rng_seed`, an integer, from which it derives its random numbers; otherwise
+    they are drawn from the device's state at each call. Raises TypeError for an argument that cannot be hashed, RuntimeError for CPU
+    tensors.
     """
 
     @wraps(fn)
@@ -67,37 +68,37 @@ def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         (tuple(tensor.shape), tensor.dtype, tensor.requires_grad, holder(tensor)._storage.value.aval.manual) for tensor in tensors
     )
     key = (fn, tree, tuple(constants), kinds, surroundings(recorder))
-    pure = _known.get(key)
+    pure = _recordings.get(key)
     before = recorder.seed
-    known = pure is not None
+    reused = pure is not None
     if pure is None:
         pure = _recorded(recorder, fn, leaves, tree, tensors)
-        _known.keep(key, pure, *pure.found.parts)
+        _recordings.keep(key, pure, *pure.branches.parts)
     draw = recorder.draw
     if rng_seed is not None:
         recorder.seed = before
         draw = rng.drawing_from(rng_seed)
-    found = pure.found
-    if known or rng_seed is not None:
-        found = replace(found, parts=(with_fresh_seeds(found.parts[0], draw),))
-    results = iter(run(recorder, found, None, tensors))
-    whole = [pure.constants[place] if place in pure.constants else next(results) for place in range(pure.tree.num_leaves)]
-    return tree_unflatten(whole, pure.tree)
+    recorded = pure.branches
+    if reused or rng_seed is not None:
+        recorded = replace(recorded, parts=(with_fresh_seeds(recorded.parts[0], draw),))
+    results = iter(run(recorder, recorded, None, tensors))
+    flat = [pure.constants[index] if index in pure.constants else next(results) for index in range(pure.tree.num_leaves)]
+    return tree_unflatten(flat, pure.tree)
 
 
 def _recorded(recorder: Any, fn: Callable[..., Any], leaves: list[Any], tree: TreeSpec, tensors: list[torch.Tensor]) -> _Pure:
     seen: list[Any] = []
 
-    def flat(given: list[Any]) -> list[Any]:
-        rest = iter(given)
-        args, kwargs = tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
+    def flat(values: list[Any]) -> list[Any]:
+        remaining = iter(values)
+        args, kwargs = tree_unflatten([next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
         results, nesting = tree_flatten(fn(*args, **kwargs))
-        seen.append((nesting, {place: result for place, result in enumerate(results) if not isinstance(result, torch.Tensor)}))
+        seen.append((nesting, {index: result for index, result in enumerate(results) if not isinstance(result, torch.Tensor)}))
         return [result for result in results if isinstance(result, torch.Tensor)]
 
-    found = branches(recorder, _name(fn), [flat], tensors)
+    recorded = branches(recorder, _name(fn), [flat], tensors)
     [(nesting, constants)] = seen
-    return _Pure(found, nesting, constants)
+    return _Pure(recorded, nesting, constants)
 
 
 def _name(fn: Callable[..., Any]) -> str:
@@ -105,12 +106,12 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def assume_pure_torch(func: _F, use_cache: bool = False) -> _F:
-    """`assume_pure(func)`. use_cache: accepted for programs that say it; recordings are always kept."""
+    """`assume_pure(func)`. use_cache: accepted for compatibility; recordings are always kept."""
     return assume_pure(func)
 
 
 def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of xla tensors that calls the JAX function `fn` on their arrays, with the gradient that JAX gives it."""
+    """Make a function of xla tensors that calls the JAX function `fn` on their arrays, with JAX's gradient."""
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -120,9 +121,9 @@ def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PureModule(torch.nn.Module):
-    """A module whose forward pass is recorded once for each kind of inputs: `assume_pure` of it as a function of its parameters too.
+    """A module whose forward pass is recorded once for each kind of inputs: `assume_pure` for modules.
 
-    module: writes to no buffer in its forward pass. Its parameters and buffers are those of the result, and train as before.
+    module: writes to no buffer in its forward pass. The result has its parameters and buffers, which train as usual.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:

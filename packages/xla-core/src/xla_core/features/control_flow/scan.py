@@ -28,7 +28,7 @@ Partition = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """A recorded scan of `length` turns: its bodies, how many tensors it carries, and the nesting of carry and outputs."""
+    """A recorded scan: its bodies, how many tensors it carries and slices, its number of turns, and the nesting of carry and outputs."""
 
     parts: Differentiated
     carried: int
@@ -37,109 +37,109 @@ class _Scan:
     reverse: bool
     avals: tuple[Aval, ...]  # of one turn's carry and slices
     trees: tuple[TreeSpec, TreeSpec]
-    places: tuple[int, ...]  # of the tensors among the leaves of carry and output: the others are None
+    places: tuple[int, ...]  # indices of the tensors among the leaves of carry and output; the others are None
 
     @property
     def outs(self) -> list[Aval]:
-        """Of the recorded operation: the last carry, stacked outputs, what is saved, stacked."""
+        """Avals of the recorded operation's results: the last carry, stacked outputs, stacked saved values."""
         outs = self.parts.outs
         stacked = (*outs[self.carried :], *self.parts.saved)
         return [*outs[: self.carried], *[self.stacked(aval) for aval in stacked]]
 
     def stacked(self, aval: Aval) -> Aval:
-        """The values of all turns as one."""
+        """The aval of all turns' values, stacked."""
         return aval_of((self.length, *aval.shape), aval.dtype, aval.manual)
 
 
-_known = Cache[_Scan]()
+_recordings = Cache[_Scan]()
 
 
 def scan(
     fn: Function, init: Any, xs: Any, partition_fn: Partition | None = None, is_fn_pure: bool = False, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """`(carry, ys)` after `carry, y = fn(carry, x)` for each x along the first dimension of the tensors in `xs`; ys are the y, stacked.
+    """Call `carry, y = fn(carry, x)` for each x along the first dimension of `xs`, and return `(carry, ys)`; ys are the y, stacked.
 
     init, xs: nested tensors (or None); the tensors in xs agree in their first dimension, the number of turns. fn returns a carry nested
-    like `init`, of the same shapes and dtypes, and nested tensors. It is recorded once for all turns: it may read no value and write to
-    nothing but what it made. Random numbers differ from turn to turn.
-    partition_fn: a partitioner of `functorch.compile`, which decides what of a turn is kept for its gradient, such as
-    `min_cut_rematerialization_partition`. Without one, or with `default_partition`, all that torch's formulas need is kept.
+    like `init`, of the same shapes and dtypes, and nested tensors. It is recorded once for all turns: it may not read values, and
+    write only to tensors that it made. Random numbers differ from turn to turn.
+    partition_fn: a partitioner of `functorch.compile`, such as `min_cut_rematerialization_partition`, which decides which values of a turn
+    are kept for its gradient. Without one, or with `default_partition`, all values that torch's formulas need are kept.
     is_fn_pure: fn depends on its arguments alone, so that the same function object is recorded once for all calls with arguments of one
-    kind. reverse: take the x from the last to the first; ys stand where their x stood.
+    kind. reverse: take the x from the last to the first; each y has the index of its x.
 
-    Gradients are those of torch's autograd, also for tensors from outside which fn uses. Raises TypeError for what is no tensor, ValueError
-    for a carry that changes its kind and for first dimensions that differ, RuntimeError for a tensor on another device,
-    GraphBreakError for a function that reads a value, UnsupportedOperationError for one that writes to what it did not make.
+    Gradients are torch's, also for tensors from outside that fn uses. Raises TypeError for leaves that are not tensors, ValueError for a
+    carry that changes its shapes or dtypes and for first dimensions that differ, RuntimeError for a tensor on another device,
+    GraphBreakError for a function that reads a value, UnsupportedOperationError for one that writes to tensors that it did not make.
     """
-    what = "scan"
+    name = "scan"
     init_leaves, init_tree = tree_flatten(init)
     xs_leaves, xs_tree = tree_flatten(xs)
     carried, sliced = [leaf for leaf in init_leaves if leaf is not None], [leaf for leaf in xs_leaves if leaf is not None]
     tensors = [*carried, *sliced]
-    length = _length(what, tensors, sliced)
+    length = _length(name, tensors, sliced)
     recorder = holder(tensors[0])._storage.value.recorder
-    avals = [kind_of(tensor, place >= len(carried)) for place, tensor in enumerate(tensors)]
+    avals = [kind_of(tensor, index >= len(carried)) for index, tensor in enumerate(tensors)]
     requires_grad = [tensor.requires_grad for tensor in tensors]
     trees = (init_tree, xs_tree, tuple(leaf is None for leaf in (*init_leaves, *xs_leaves)))
     key = (fn, trees, tuple(avals), tuple(requires_grad), length, reverse, partition_fn, surroundings(recorder)) if is_fn_pure else None
-    found = _known.get(key)
-    if found is None:
-        nested = Nested(what, fn, init_leaves, init_tree, xs_leaves, xs_tree)
+    recorded = _recordings.get(key)
+    if recorded is None:
+        nested = Nested(name, fn, init_leaves, init_tree, xs_leaves, xs_tree)
         together = range(len(carried))
-        parts = differentiated(recorder, what, avals, requires_grad, function_of(nested, partition_fn), kept=together, together=together)
-        _check_carry(what, avals[: len(carried)], parts.outs)
-        found = _Scan(parts, len(carried), len(sliced), length, reverse, tuple(avals), (init_tree, nested.out_tree), nested.places)
-        _known.keep(key, found, parts)
+        parts = differentiated(recorder, name, avals, requires_grad, function_of(nested, partition_fn), kept=together, together=together)
+        _check_carry(name, avals[: len(carried)], parts.outs)
+        recorded = _Scan(parts, len(carried), len(sliced), length, reverse, tuple(avals), (init_tree, nested.out_tree), nested.places)
+        _recordings.keep(key, recorded, parts)
     else:
-        found = replace(found, parts=with_fresh_seeds(found.parts, recorder.draw))
-    return nest(_run(recorder, found, tensors), found.trees, found.places)
+        recorded = replace(recorded, parts=with_fresh_seeds(recorded.parts, recorder.draw))
+    return nest(_run(recorder, recorded, tensors), recorded.trees, recorded.places)
 
 
 def function_of(nested: Nested, partition_fn: Partition | None) -> Callable[[list[Any]], list[Any]]:
-    """The function over flat lists that is recorded, parted as a partitioner says."""
+    """The function over flat lists to record, divided by a partitioner if there is one."""
     return nested if is_default(partition_fn) else partitioned(nested, partition_fn)
 
 
 class Nested:
     """The user's function over flat lists; knows the nesting of its outputs after a call."""
 
-    def __init__(self, what: str, fn: Function, init: list[Any], init_tree: TreeSpec, xs: list[Any], xs_tree: TreeSpec) -> None:
-        self._what, self._fn = what, fn
+    def __init__(self, name: str, fn: Function, init: list[Any], init_tree: TreeSpec, xs: list[Any], xs_tree: TreeSpec) -> None:
+        self._name, self._fn = name, fn
         self._init, self._init_tree, self._xs, self._xs_tree = init, init_tree, xs, xs_tree
         self.out_tree: Any = None
         self.places: tuple[int, ...] = ()
 
-    def __call__(self, given: list[Any]) -> list[Any]:
-        rest = iter(given)
-        carry = tree_unflatten([None if leaf is None else next(rest) for leaf in self._init], self._init_tree)
-        x = tree_unflatten([None if leaf is None else next(rest) for leaf in self._xs], self._xs_tree)
+    def __call__(self, values: list[Any]) -> list[Any]:
+        remaining = iter(values)
+        carry = tree_unflatten([None if leaf is None else next(remaining) for leaf in self._init], self._init_tree)
+        x = tree_unflatten([None if leaf is None else next(remaining) for leaf in self._xs], self._xs_tree)
         result = self._fn(carry, x)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise TypeError(f"the function of {self._what} returns (carry, output), got {type(result).__name__}")
+            raise TypeError(f"the function of {self._name} returns (carry, output), got {type(result).__name__}")
         leaves, tree = tree_flatten(result[0])
         same = [leaf is None for leaf in leaves] == [leaf is None for leaf in self._init]
         if tree != self._init_tree or not same:
             raise ValueError(
-                f"the function of {self._what} is given a carry nested as {self._init_tree} and returns {tree}: they must be alike"
+                f"the function of {self._name} is given a carry nested as {self._init_tree} and returns {tree}: they must be alike"
             )
         outputs, self.out_tree = tree_flatten(result[1])
-        self.places = tuple(place for place, leaf in enumerate((*leaves, *outputs)) if leaf is not None)
+        self.places = tuple(index for index, leaf in enumerate((*leaves, *outputs)) if leaf is not None)
         return [leaf for leaf in (*leaves, *outputs) if leaf is not None]
 
     def nest(self, results: Sequence[torch.Tensor]) -> tuple[Any, Any]:
-        """Flat results as carry and outputs."""
+        """Nest flat results as carry and outputs."""
         return nest(results, (self._init_tree, self.out_tree), self.places)
 
 
-def _length(what: str, tensors: Sequence[Any], sliced: Sequence[Any]) -> int:
+def _length(name: str, tensors: Sequence[Any], sliced: Sequence[Any]) -> int:
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{what} takes tensors (or None), got a {type(tensor).__name__}: make it a tensor")
-    check_on_device(what, tensors)
+            raise TypeError(f"{name} takes tensors (or None), got a {type(tensor).__name__}: make it a tensor")
+    check_on_device(name, tensors)
     if not sliced:
-        raise ValueError(f"{what} needs a tensor in xs, whose first dimension says how often the function runs")
+        raise ValueError(f"{name} needs a tensor in xs, whose first dimension says how often the function runs")
     if any(tensor.dim() == 0 for tensor in sliced):
-        raise ValueError(f"{what} runs over the first dimension of the tensors in xs, and one of them has none")
+        raise ValueError(f"{name} runs over the first dimension of the tensors in xs, and one of them has none")
     lengths = {int(tensor.shape[0]) for tensor in sliced}
     if len(lengths) != 1:
         raise ValueError(f"the first dimensions of the tensors in xs differ: {sorted(lengths)}")
@@ -151,90 +151,90 @@ def kind_of(tensor: torch.Tensor, sliced: bool = False) -> Aval:
     return aval_of(tuple(tensor.shape)[sliced:], tensor.dtype, holder(tensor)._storage.value.aval.manual)
 
 
-def _check_carry(what: str, before: Sequence[Aval], after: Sequence[Aval]) -> None:
+def _check_carry(name: str, before: Sequence[Aval], after: Sequence[Aval]) -> None:
     wrong = [f"{old} as {new}" for old, new in zip(before, after, strict=False) if old is not new]
     if wrong:
         raise ValueError(
-            f"the function of {what} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}: convert "
+            f"the function of {name} must return its carry with the shapes and dtypes that it has, but returns {', '.join(wrong)}: convert "
             "what it returns, or what goes in"
         )
 
 
 def nest(results: Sequence[torch.Tensor], trees: tuple[TreeSpec, TreeSpec], places: Sequence[int]) -> tuple[Any, Any]:
-    """Flat results as carry and outputs, nested. places: of the tensors among the leaves of both; the others are None."""
+    """Nest flat results as carry and outputs. places: indices of the tensors among the leaves of both; the others are None."""
     carry_tree, out_tree = trees
     leaves: list[Any] = [None] * (carry_tree.num_leaves + out_tree.num_leaves)
-    for place, result in zip(places, results, strict=True):
-        leaves[place] = result
+    for index, result in zip(places, results, strict=True):
+        leaves[index] = result
     return tree_unflatten(leaves[: carry_tree.num_leaves], carry_tree), tree_unflatten(leaves[carry_tree.num_leaves :], out_tree)
 
 
-def _run(recorder: Recorder, found: _Scan, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    if found.parts.backward is None:
-        return _forward(recorder, found, tensors)
-    results: Sequence[torch.Tensor] = _Differentiable.apply(recorder, found, *tensors, *found.parts.tensors)  # type: ignore[no-untyped-call]
+def _run(recorder: Recorder, recorded: _Scan, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if recorded.parts.backward is None:
+        return _forward(recorder, recorded, tensors)
+    results: Sequence[torch.Tensor] = _DifferentiableScan.apply(recorder, recorded, *tensors, *recorded.parts.tensors)  # type: ignore[no-untyped-call]
     return results
 
 
-def _forward(recorder: Recorder, found: _Scan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    layout = (found.carried, found.length, found.reverse)
-    return record(recorder, "scan", partial(_lower, *layout), layout, [found.parts.forward], tensors, found.outs)
+def _forward(recorder: Recorder, recorded: _Scan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    layout = (recorded.carried, recorded.length, recorded.reverse)
+    return record(recorder, "scan", partial(_lower, *layout), layout, [recorded.parts.forward], tensors, recorded.outs)
 
 
-class _Differentiable(torch.autograd.Function):
-    """A scan whose gradient is a scan in the other direction over what the turns saved."""
+class _DifferentiableScan(torch.autograd.Function):
+    """A scan whose gradient is a scan in the other direction over the values that the turns saved."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, found: _Scan, *tensors: torch.Tensor) -> Any:
-        sliced = tensors[found.carried : found.carried + found.sliced]
-        results = _forward(recorder, found, tensors[: found.carried + found.sliced])
-        count = len(found.parts.outs)
-        ctx.recorder, ctx.found = recorder, found
+    def forward(ctx: Any, recorder: Recorder, recorded: _Scan, *tensors: torch.Tensor) -> Any:
+        sliced = tensors[recorded.carried : recorded.carried + recorded.sliced]
+        results = _forward(recorder, recorded, tensors[: recorded.carried + recorded.sliced])
+        count = len(recorded.parts.outs)
+        ctx.recorder, ctx.recorded = recorder, recorded
         ctx.save_for_backward(*sliced, *results[count:])
-        ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in found.parts.differentiable])
+        ctx.mark_non_differentiable(*[result for index, result in enumerate(results[:count]) if index not in recorded.parts.differentiable])
         return tuple(results[:count])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
-        found: _Scan = ctx.found
-        parts = found.parts
-        kept, tangents = ctx.saved_tensors, [cotangents[place] for place in parts.differentiable]
-        made = _backward(ctx.recorder, found, kept[: found.sliced], kept[found.sliced :], tangents)
-        grads = final("scan", made, [*kept[: found.sliced], *tangents, *parts.tensors])
-        places = [*parts.wanted, *range(found.carried + found.sliced, found.carried + found.sliced + len(parts.tensors))]
-        of = dict(zip([places[place] for place in _given_back(found)], grads, strict=True))
-        return None, None, *[of.get(place) for place in range(found.carried + found.sliced + len(parts.tensors))]
+        recorded: _Scan = ctx.recorded
+        parts = recorded.parts
+        kept, tangents = ctx.saved_tensors, [cotangents[index] for index in parts.differentiable]
+        computed = _backward(ctx.recorder, recorded, kept[: recorded.sliced], kept[recorded.sliced :], tangents)
+        grads = final("scan", computed, [*kept[: recorded.sliced], *tangents, *parts.tensors])
+        indices = [*parts.wanted, *range(recorded.carried + recorded.sliced, recorded.carried + recorded.sliced + len(parts.tensors))]
+        of = dict(zip([indices[index] for index in _given_back(recorded)], grads, strict=True))
+        return None, None, *[of.get(index) for index in range(recorded.carried + recorded.sliced + len(parts.tensors))]
 
 
-def _given_back(found: _Scan) -> list[int]:
-    """The places among the gradients that the operation gives: those of the carry always, for it is carried; the others if they depend."""
-    parts = found.parts
+def _given_back(recorded: _Scan) -> list[int]:
+    """Indices of the gradients that the backward operation returns: always those of the carry, and others if they depend on cotangents."""
+    parts = recorded.parts
     return [
-        place
-        for place in range(len(parts.wanted) + len(parts.tensors))
-        if place in parts.dependent or (place < len(parts.wanted) and parts.wanted[place] < found.carried)
+        index
+        for index in range(len(parts.wanted) + len(parts.tensors))
+        if index in parts.dependent or (index < len(parts.wanted) and parts.wanted[index] < recorded.carried)
     ]
 
 
 def _backward(
     recorder: Recorder,
-    found: _Scan,
+    recorded: _Scan,
     sliced: Sequence[torch.Tensor],
     saved: Sequence[torch.Tensor],
     cotangents: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    parts = found.parts
+    parts = recorded.parts
     outs = []
-    for place in _given_back(found):
-        if place >= len(parts.wanted):
-            tensor = parts.tensors[place - len(parts.wanted)]
+    for index in _given_back(recorded):
+        if index >= len(parts.wanted):
+            tensor = parts.tensors[index - len(parts.wanted)]
             outs.append(aval_of(tuple(tensor.shape), tensor.dtype))
         else:
-            aval = found.avals[parts.wanted[place]]
-            outs.append(aval if parts.wanted[place] < found.carried else found.stacked(aval))
-    turn = _Turn(found.carried, found.sliced, parts.wanted, parts.differentiable, parts.dependent, tuple(_given_back(found)))
-    layout = (*astuple(turn), found.length, found.reverse)
-    lower = partial(_lower_backward, turn, found.length, found.reverse)
+            aval = recorded.avals[parts.wanted[index]]
+            outs.append(aval if parts.wanted[index] < recorded.carried else recorded.stacked(aval))
+    turn = _Turn(recorded.carried, recorded.sliced, parts.wanted, parts.differentiable, parts.dependent, tuple(_given_back(recorded)))
+    layout = (*astuple(turn), recorded.length, recorded.reverse)
+    lower = partial(_lower_backward, turn, recorded.length, recorded.reverse)
     return record(recorder, "scan_backward", lower, layout, [cast(Body, parts.backward)], [*sliced, *cotangents, *saved], outs)
 
 
@@ -242,22 +242,22 @@ def _lower(carried: int, length: int, reverse: bool, context: Context, bodies: S
     [body], findings = bodies, Findings(context)
 
     def turn(carry: list[Any], item: tuple[Any, list[Any]]) -> tuple[list[Any], Any]:
-        number, slices = item
+        index, slices = item
         checks = findings.collect()
-        seeds = [seed_of_turn(seed, number) for seed in operands.seeds[0]]
+        seeds = [seed_of_turn(seed, index) for seed in operands.seeds[0]]
         results = results_of(context, body, [*carry, *slices], operands.held[0], seeds, checks)
         return results[:carried], (results[carried:], findings.values(checks))
 
     numbers = lax.iota(np.dtype(np.uint32), length)
-    given = operands.given
-    carry, (stacked, values) = lax.scan(turn, given[:carried], (numbers, given[carried:]), length=length, reverse=reverse)
+    arguments = operands.given
+    carry, (stacked, values) = lax.scan(turn, arguments[:carried], (numbers, arguments[carried:]), length=length, reverse=reverse)
     findings.report(values)
     return [*carry, *stacked]
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What one turn of a backward scan takes and gives: as `Differentiated` has it, and the places of its results among the gradients."""
+    """What a turn of a backward scan takes and returns, as in `Differentiated`. given_back: indices of its results among the gradients."""
 
     carried: int
     sliced: int
@@ -267,45 +267,48 @@ class _Turn:
     given_back: tuple[int, ...]
 
     def tangents(self, grads: dict[int, Any], stacked: Sequence[Any]) -> list[Any]:
-        """The gradients of the body's results. grads: of the carry, by place."""
-        rest = iter(stacked)
-        return [grads[place] if place < self.carried else next(rest) for place in self.differentiable]
+        """The gradients of the body's results. grads: of the carry, by index."""
+        remaining = iter(stacked)
+        return [grads[index] if index < self.carried else next(remaining) for index in self.differentiable]
 
 
 def _lower_backward(turn: _Turn, length: int, reverse: bool, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     [body] = bodies
-    given = iter(operands.given)
-    sliced = {place: next(given) for place in range(turn.carried, turn.carried + turn.sliced)}
-    cotangents = {place: next(given) for place in turn.differentiable}
-    saved = list(given)
-    stacked = [cotangents[place] for place in turn.differentiable if place >= turn.carried]
-    # Gradients of the carry go from turn to turn, those of tensors from outside are summed up. That of a slice takes the place of the
-    # slice, which no other turn looks at: it needs no memory of its own, and is sharded alike.
-    rows = [(place, out) for place, out in zip(turn.given_back, context.out, strict=True) if out is not None]
-    inside = {turn.wanted[place]: out for place, out in rows if place < len(turn.wanted)}
-    of_outside = {place: out for place, out in rows if place >= len(turn.wanted)}
-    of_carry = {place: out for place, out in inside.items() if place < turn.carried}
-    start = {place: cotangents[place] if place in cotangents else lax.full(out.shape, 0, out.dtype) for place, out in of_carry.items()}
-    sums = {place: lax.full(out.shape, 0, out.dtype) for place, out in of_outside.items()}
-    replaced = {place: sliced.pop(place) for place in inside if place >= turn.carried}
+    inputs = iter(operands.given)
+    sliced = {position: next(inputs) for position in range(turn.carried, turn.carried + turn.sliced)}
+    cotangents = {position: next(inputs) for position in turn.differentiable}
+    saved = list(inputs)
+    stacked = [cotangents[position] for position in turn.differentiable if position >= turn.carried]
+    # Gradients of the carry go from turn to turn, and gradients of tensors from outside are summed. The gradient of a slice overwrites the
+    # slice, which no other turn reads: it needs no memory of its own, and has the same sharding.
+    rows = [(position, out) for position, out in zip(turn.given_back, context.out, strict=True) if out is not None]
+    inside = {turn.wanted[position]: out for position, out in rows if position < len(turn.wanted)}
+    of_outside = {position: out for position, out in rows if position >= len(turn.wanted)}
+    of_carry = {position: out for position, out in inside.items() if position < turn.carried}
+    start = {
+        position: cotangents[position] if position in cotangents else lax.full(out.shape, 0, out.dtype)
+        for position, out in of_carry.items()
+    }
+    sums = {position: lax.full(out.shape, 0, out.dtype) for position, out in of_outside.items()}
+    replaced = {position: sliced.pop(position) for position in inside if position >= turn.carried}
 
     def step(state: tuple[dict[int, Any], ...], item: tuple[Any, ...]) -> tuple[Any, None]:
         carry, so_far, left = state
-        index, number, slices, tangents, values = item
-        seeds = [seed_of_turn(seed, number) for seed in operands.seeds[0]]
-        own = {place: lax.dynamic_index_in_dim(array, index, 0, keepdims=False) for place, array in left.items()}
-        own, left = lax.optimization_barrier((own, left))  # all is read before anything is written, or XLA copies the whole
+        index, unsigned, slices, tangents, values = item
+        seeds = [seed_of_turn(seed, unsigned) for seed in operands.seeds[0]]
+        own = {position: lax.dynamic_index_in_dim(array, index, 0, keepdims=False) for position, array in left.items()}
+        own, left = lax.optimization_barrier((own, left))  # read all before writing, or XLA copies the whole arrays
         slices = {**slices, **own}
-        arguments = [*[None] * turn.carried, *[slices[place] for place in sorted(slices)], *turn.tangents(carry, tangents), *values]
-        found = dict(zip(turn.dependent, results_of(context, body, arguments, operands.held[0], seeds, None), strict=True))
-        named = {turn.wanted[place]: grad for place, grad in found.items() if place < len(turn.wanted)}
-        carried = {place: named.get(place, lax.full_like(grad, 0)) for place, grad in carry.items()}
-        added = {place: total + found[place] for place, total in so_far.items()}
-        written = {place: lax.dynamic_update_index_in_dim(array, named[place], index, 0) for place, array in left.items()}
+        arguments = [*[None] * turn.carried, *[slices[position] for position in sorted(slices)], *turn.tangents(carry, tangents), *values]
+        gradients = dict(zip(turn.dependent, results_of(context, body, arguments, operands.held[0], seeds, None), strict=True))
+        named = {turn.wanted[position]: grad for position, grad in gradients.items() if position < len(turn.wanted)}
+        carried = {position: named.get(position, lax.full_like(grad, 0)) for position, grad in carry.items()}
+        added = {position: total + gradients[position] for position, total in so_far.items()}
+        written = {position: lax.dynamic_update_index_in_dim(array, named[position], index, 0) for position, array in left.items()}
         return (carried, added, written), None
 
-    places, numbers = (lax.iota(np.dtype(kind), length) for kind in (np.int32, np.uint32))
-    items = places, numbers, sliced, stacked, saved
+    indices, unsigned_indices = (lax.iota(np.dtype(dtype), length) for dtype in (np.int32, np.uint32))
+    items = indices, unsigned_indices, sliced, stacked, saved
     (carry, total, written), _ = lax.scan(step, (start, sums, replaced), items, length=length, reverse=not reverse)
     of = {**carry, **written}
-    return [total[place] if place in total else of[turn.wanted[place]] for place in turn.given_back]
+    return [total[position] if position in total else of[turn.wanted[position]] for position in turn.given_back]

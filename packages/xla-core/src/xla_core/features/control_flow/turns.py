@@ -1,4 +1,4 @@
-"""One turn of a scan and its gradient as two functions, for loops that users write themselves."""
+"""One turn of a scan and its gradient as two functions, for loops that users write."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def value_and_grad_partitioned(
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """`(forward, alias_input, backward)` of one turn of `scan(fn, init, xs)`, recorded once for tensors like `init` and slices of `xs`.
 
-    forward(carry, x) gives (carry, (y, saved)), with a list of the tensors that the gradient needs. alias_input(saved, xs) gives those that
-    backward takes: the same. backward(grad_carry, (saved, grad_y)) gives (gradient of the carry, gradient of x), zeros where there is none.
-    partition_fn: as `scan` has it. is_fn_pure: must hold, since `fn` is not called again.
+    forward(carry, x) returns (carry, (y, saved)), with a list of tensors for the gradient. alias_input(saved, xs) returns the list for
+    backward, which is `saved`. backward(grad_carry, (saved, grad_y)) returns (gradient of the carry, gradient of x), with zeros where there
+    is no gradient. partition_fn: as in `scan`. is_fn_pure: must be true, since `fn` is not called again.
 
-    Raises ValueError if it does not hold or `fn` uses a tensor from outside that needs a gradient, and what `scan` raises.
+    Raises ValueError if it is false or `fn` uses a tensor from outside that needs a gradient, and what `scan` raises.
     """
     if not is_fn_pure:
         raise ValueError("value_and_grad_partitioned records its function once, so that it has to be pure: use scan for others")
@@ -45,13 +45,13 @@ def value_and_grad_partitioned(
         )
     count = len(parts.outs)
 
-    def run(name: str, body: Body, given: Sequence[Any], outs: Sequence[Any]) -> list[torch.Tensor]:
+    def run(name: str, body: Body, inputs: Sequence[Any], outs: Sequence[Any]) -> list[torch.Tensor]:
         with torch.no_grad():
-            return record(recorder, name, _lower, (), [body], given, outs)
+            return record(recorder, name, _lower, (), [body], inputs, outs)
 
     def forward(carry: Any, x: Any) -> tuple[Any, tuple[Any, list[torch.Tensor]]]:
-        given = [leaf for leaf in (*tree_flatten(carry)[0], *tree_flatten(x)[0]) if leaf is not None]
-        results = run("turn", parts.forward, given, [*parts.outs, *parts.saved])
+        inputs = [leaf for leaf in (*tree_flatten(carry)[0], *tree_flatten(x)[0]) if leaf is not None]
+        results = run("turn", parts.forward, inputs, [*parts.outs, *parts.saved])
         after, outputs = nested.nest(results[:count])
         return after, (outputs, results[count:])
 
@@ -60,14 +60,14 @@ def value_and_grad_partitioned(
 
     def backward(grad_carry: Any, rest: tuple[list[torch.Tensor], Any]) -> tuple[Any, Any]:
         saved, grad_y = rest
-        given = [leaf for leaf in (*tree_flatten(grad_carry)[0], *tree_flatten(grad_y)[0]) if leaf is not None]
-        tangents = [given[place] for place in parts.differentiable]
-        wanted = [parts.wanted[place] for place in parts.dependent]
-        # The body's own arguments are saved, where it needs them.
+        cotangents = [leaf for leaf in (*tree_flatten(grad_carry)[0], *tree_flatten(grad_y)[0]) if leaf is not None]
+        tangents = [cotangents[index] for index in parts.differentiable]
+        wanted = [parts.wanted[index] for index in parts.dependent]
+        # The body does not read its own arguments: those that it needs were saved.
         filled = [*[tangents[0]] * len(avals), *tangents, *saved]
-        grads = run("turn_backward", cast(Body, parts.backward), filled, [avals[place] for place in wanted])
+        grads = run("turn_backward", cast(Body, parts.backward), filled, [avals[index] for index in wanted])
         of = dict(zip(wanted, grads, strict=True))
-        flat = iter([of[place] if place in of else torch.zeros_like(tensor) for place, tensor in enumerate(tensors)])
+        flat = iter([of[index] if index in of else torch.zeros_like(tensor) for index, tensor in enumerate(tensors)])
         leaves = [None if leaf is None else next(flat) for leaf in (*init_leaves, *xs_leaves)]
         return tree_unflatten(leaves[: len(init_leaves)], init_tree), tree_unflatten(leaves[len(init_leaves) :], xs_tree)
 

@@ -1,4 +1,4 @@
-"""What stock torch's backends call for each FX graph, and what is told to torch's compiler once it is imported."""
+"""Entry point for each FX graph of stock torch's backends, and set-up of torch's compiler once it is imported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from xla_core.features.dynamo import tracing
 
 
 def compiled(model: fx.GraphModule, fake_tensor_inputs: Any, boxed: bool = False) -> Any:
-    """The graph as a callable that records it at its first call. boxed: it takes one list of all arguments.
+    """A callable that records the graph at its first call. boxed: it takes one list of all arguments.
 
-    Torch's own forgets the graph in the first call, which threads may make at once.
+    Torch's own callable drops the graph at the first call, which several threads may make at once.
     """
     from xla_core.features.dynamo.bridge import CompiledGraph
 
@@ -42,7 +42,7 @@ def _check_devices(values: Iterable[Any]) -> None:
 
 
 def register() -> None:
-    """Let torch's compiler trace xla tensors, and hand us its graphs. Imports nothing of it."""
+    """Let torch's compiler trace xla tensors and hand over its graphs. Does not import the compiler."""
     tracing.register()
     tracing.when_imported("torch._dynamo.backends.torchxla", _serve)
     tracing.when_imported(private_torch.RANDOM_STATES_DEFINED_IN, _serve_random_states)

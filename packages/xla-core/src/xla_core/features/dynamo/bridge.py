@@ -1,8 +1,8 @@
 """Backend `openxla` of `torch.compile`: stock torch hands each FX graph to `extract_compiled_graph`.
 
 A graph is recorded once for each key of its inputs (shapes, dtypes, views, sharing), and then run as one program on the inputs'
-buffers. What is no program (a CPU fallback, a value read) is parted into programs and single operations, or, where that is not safe,
-recorded at each call.
+buffers. A graph with a CPU fallback or a value read is divided into programs and single operations, or, where that is not safe, recorded
+at each call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xla_core.base.private_torch import (
 from xla_core.engine.graph.text import graph_text
 from xla_core.engine.tensor.plain import PLAIN, tensor_behind
 from xla_core.engine.tensor.tensor import XLATensor
-from xla_core.features.dynamo.capture import GraphInterpreter, NotOneProgram, capture, with_own_pending_graph
+from xla_core.features.dynamo.capture import NotOneProgram, StandInInterpreter, capture, with_own_pending_graph
 from xla_core.features.dynamo.program import RecordedGraph
 from xla_core.features.dynamo.program_graph import host_tensor
 
@@ -47,7 +47,7 @@ def _debug(text: Callable[[], str]) -> None:
 
 
 def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tuple[Any, ...] | None:
-    """All that a recording depends on besides the data: shapes, dtypes, views, what shares data, numbers. None: not known."""
+    """What a recording depends on besides the data: shapes, dtypes, views, sharing, numbers. None for arguments of unknown types."""
     storages: dict[int, int] = {}
     key: list[Any] = []
     for arg, tensor in zip(args, tensors, strict=True):
@@ -55,7 +55,7 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
             storage = tensor._storage
             value = storage.value
             key.append((value.recorder.index, value.aval, tensor._view, storages.setdefault(id(storage), len(storages))))
-        elif type(arg) in PLAIN and arg.is_cpu:  # its values come with each call
+        elif type(arg) in PLAIN and arg.is_cpu:  # its value is read at each call
             key.append((arg.dtype, arg.shape))
         elif isinstance(arg, float):
             key.append((float, struct.pack("d", arg)))
@@ -67,7 +67,7 @@ def _input_key(args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> tupl
 
 
 class CompiledGraph(torch.nn.Module):
-    """A graph with one program for each key of its arguments. part: of a larger graph, and not to be parted further."""
+    """A graph with one program for each key of its arguments. part: it is part of a larger graph, and not divided further."""
 
     def __init__(self, model: fx.GraphModule, part: bool = False) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class CompiledGraph(torch.nn.Module):
         return program.run(args, tensors) if isinstance(program, RecordedGraph) else program(*args)
 
     def program(self, args: Sequence[Any], tensors: Sequence[XLATensor | None]) -> RecordedGraph | fx.GraphModule:
-        """The function that runs the graph for these arguments. tensors: those behind them."""
+        """The program or module that runs the graph for these arguments. tensors: the xla tensors behind them."""
         key = _input_key(args, tensors)
         needs_grad = torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
         if key is None or needs_grad:
@@ -108,11 +108,11 @@ class CompiledGraph(torch.nn.Module):
 
     def _prepare(self, args: Sequence[Any]) -> RecordedGraph | fx.GraphModule:
         metrics.counter_add("DynamoExtractCompiledGraph")
-        if self._transforms:  # of torch.func: given up halfway, a recording would leave them begun
+        if self._transforms:  # of torch.func: a recording that stops halfway would leave them open
             return self._model
         _debug(lambda: f"recording a graph for {[_described(arg) for arg in args]}:\n{self._model.code}")
         try:
-            captured = capture(args, lambda stand_ins: GraphInterpreter(self._model, stand_ins).run(*stand_ins.args))
+            captured = capture(args, lambda stand_ins: StandInInterpreter(self._model, stand_ins).run(*stand_ins.args))
         except NotOneProgram as reason:
             why = str(reason)
             _debug(lambda: f"not one program: {why}")
@@ -122,10 +122,10 @@ class CompiledGraph(torch.nn.Module):
 
 
 def _let_run(model: fx.GraphModule) -> None:
-    """Let the higher-order operators of a graph, and of the graphs in it, run on xla tensors."""
+    """Let the higher-order operators of a graph and its inner graphs run on xla tensors."""
     for module in model.modules():
         for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
-            for operator in (node.target, *node.args):  # some take another
+            for operator in (node.target, *node.args):  # some take another operator
                 if isinstance(operator, HigherOrderOperator):
                     run_higher_order_on(operator, XLATensor)
 
@@ -135,19 +135,19 @@ def _described(arg: Any) -> str:
 
 
 def extract_compiled_graph(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
-    """A callable with `xla_model`'s arguments and results that runs it as a compiled program.
+    """Make a callable that runs `xla_model` as a compiled program, with the same arguments and results.
 
-    xla_args: arguments like those of the calls to come (others are recorded and compiled when they come). They are not changed.
-    The result keeps the arguments' semantics: what the graph writes to is written to, aliases are aliases, random numbers are
-    drawn afresh at each call. Where gradients are wanted through it, the graph is recorded as usual, without a program.
+    xla_args: example arguments, which are not changed. Arguments of other kinds are recorded and compiled when they come.
+    A call writes to arguments and returns aliases like the graph, and draws new random numbers. If its arguments require gradients, the
+    graph is recorded as usual, without a program.
     """
     graph = CompiledGraph(xla_model)
     graph.program(xla_args, list(map(tensor_behind, xla_args)))
     return graph
 
 
-class UnsupportedNodesCollector(GraphInterpreter):
-    """Finds the operations of a graph that cannot be part of a program; looks on behind them with tensors of the shapes that torch knows.
+class UnsupportedNodesCollector(StandInInterpreter):
+    """Finds the operations of a graph that cannot be part of a program, and continues with tensors of the shapes that torch inferred.
 
     module: the graph. It is run on stand-ins for the arguments: nothing is computed, and nothing written to.
     """
@@ -157,19 +157,19 @@ class UnsupportedNodesCollector(GraphInterpreter):
         self._found: set[fx.Node] = set()
 
     def run(self, *args: Any, **options: Any) -> None:
-        """Look through the graph with arguments like these. Raises GraphBreakError where a shape is not known without running it."""
+        """Search the graph with arguments like these. Raises GraphBreakError where a shape is not known without running it."""
         with with_own_pending_graph(args) as stand_ins:
             super().__init__(self._module, stand_ins)
             super().run(*stand_ins.args, **options)
 
     def get_unsupported_nodes(self) -> list[fx.Node]:
-        """The operations that were found, in order."""
+        """The unsupported operations, in order."""
         return [node for node in self._module.graph.nodes if node in self._found]
 
     def run_node(self, n: fx.Node) -> Any:
-        """As fx, or what torch's fake tensors say that it would have given."""
+        """Run a node like fx, or return tensors like the results that torch inferred with fake tensors."""
         if n.op == "call_function" and any(node in self._found and _unpacks(n) for node in n.all_input_nodes):
-            self._found.add(n)  # the parts of what an unsupported operation gives belong to it
+            self._found.add(n)  # unpacking the result of an unsupported operation belongs to it
         try:
             return super().run_node(n)
         except GraphBreakError:
@@ -177,7 +177,7 @@ class UnsupportedNodesCollector(GraphInterpreter):
             if inferred is None:
                 raise
             self._found.add(n)
-            # A graph that was traced with tensors on the CPU says so of all of its results.
+            # In a graph that was traced with CPU tensors, all inferred results are on the CPU.
             on_device = "device" not in n.kwargs and any(isinstance(self.env[used], XLATensor) for used in n.all_input_nodes)
             return tree_map(lambda item: self._like(item, on_device), inferred)
 
@@ -187,7 +187,7 @@ class UnsupportedNodesCollector(GraphInterpreter):
         if not all(isinstance(size, int) for size in item.shape):
             raise NotOneProgram("an operation without a lowering gives a tensor of no fixed shape")
         if item.device.type == "cpu" and not on_device:
-            return host_tensor(item, 0)  # an argument of the part that takes it
+            return host_tensor(item, 0)  # it will be an argument of a part
         return torch.empty(tuple(item.shape), dtype=item.dtype, device=self.stand_ins.recorder.device)
 
 
@@ -196,7 +196,7 @@ def _unpacks(node: fx.Node) -> bool:
 
 
 class _Lowered(OperatorSupportBase):
-    """All calls but those that were found to need the CPU."""
+    """Supports all function calls except those in `unsupported`."""
 
     def __init__(self, unsupported: Iterable[fx.Node]) -> None:
         self._unsupported = frozenset(unsupported)
@@ -207,7 +207,7 @@ class _Lowered(OperatorSupportBase):
 
 
 def _functional(model: fx.GraphModule) -> bool:
-    """Whether operations may be moved as far as their operands allow: none of them writes to its arguments."""
+    """Whether no operation writes to its arguments, so that operations may be moved as far as their operands allow."""
     for node in model.graph.nodes:
         if node.op in ("call_module", "call_method"):
             return False
@@ -221,10 +221,10 @@ def _functional(model: fx.GraphModule) -> bool:
 def partition_fx_graph_for_cpu_fallback(
     xla_model: fx.GraphModule, xla_args: Sequence[Any], all_xla_args: Any = None, all_xla_args_tensor_only: Any = None
 ) -> fx.GraphModule:
-    """`xla_model` with every run of operations that can be lowered as one compiled graph; the others run one by one, on the CPU.
+    """Make each group of operations with lowerings in `xla_model` one compiled graph; other operations run one by one, on the CPU.
 
-    The last two arguments are accepted for compatibility. A graph that writes to its arguments, or that has to be looked into by
-    running it, comes back as it is: called as it is, its operations are recorded as those of any other code.
+    The last two arguments are accepted for compatibility. A graph that writes to its arguments, or that can only be analyzed by running
+    it, is returned unchanged: its operations are then recorded like any other code.
     """
     if not _functional(xla_model):
         return xla_model

@@ -1,7 +1,7 @@
-"""Record an FX graph once, over stand-ins for its inputs, and keep what came out as a program that only needs buffers.
+"""Records an FX graph once, over stand-ins for its inputs, as a program that only needs buffers.
 
 The stand-ins are leaves without a buffer on a pending graph of their own, so that recording touches no real tensor, and reading a value
-(a CPU fallback, `.item()`) cannot go unnoticed: such a graph is no program, and `NotOneProgram` says so.
+(a CPU fallback, `.item()`) raises: such a graph is not one program, which `NotOneProgram` says.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from xla_core.features.dynamo.program import Origin, RecordedGraph
 from xla_core.features.dynamo.program_graph import HostTensor, ProgramGraph, host_tensor
 
 _COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
-# Higher-order operators that do something at each call.
+# Higher-order operators with a side effect at each call.
 _WITH_EFFECTS = frozenset({"call_torchbind", "invoke_leaf_function", "print", "with_effects"})
 
 
 class NotOneProgram(GraphBreakError):
-    """This graph reads values, or does something else than computing on xla tensors."""
+    """The graph reads values, or does more than compute on xla tensors."""
 
 
 class StandIns:
     """One leaf for each input storage, made when the graph first meets it.
 
-    tensors: for each input, a real tensor that shows it: an argument's position, or the tensor itself where the graph holds it.
+    tensors: for each input storage, a real tensor of it: an argument's index, or the tensor itself if the graph holds it.
     """
 
     def __init__(self, recorder: Recorder, args: Sequence[Any]) -> None:
@@ -49,43 +49,43 @@ class StandIns:
         self.tensors: list[int | XLATensor] = []
         self.storages: list[Storage] = []
         self.leaves: list[Value] = []
-        self.held: set[int] = set()  # ids of the graph's own tensors elsewhere, which live as long as it does
+        self.held: set[int] = set()  # ids of the graph's own tensors on other devices, which live as long as the graph
         self._numbers: dict[int, int] = {}
         self._shown: list[tuple[XLATensor, Storage, Any]] = []
-        self.args = [self._argument(arg, place) for place, arg in enumerate(args)]
+        self.args = [self._argument(arg, index) for index, arg in enumerate(args)]
 
-    def _argument(self, arg: Any, place: int) -> Any:
+    def _argument(self, arg: Any, index: int) -> Any:
         if tensor_behind(arg) is not None:
-            return self._of(ours(arg), place)
-        return host_tensor(arg, place) if isinstance(arg, torch.Tensor) else arg
+            return self._of(ours(arg), index)
+        return host_tensor(arg, index) if isinstance(arg, torch.Tensor) else arg
 
     def of(self, tensor: XLATensor) -> XLATensor:
         """The stand-in for a tensor that the graph holds itself."""
         return self._of(tensor, tensor)
 
-    def _of(self, tensor: Any, place: int | XLATensor) -> XLATensor:
+    def _of(self, tensor: Any, origin: int | XLATensor) -> XLATensor:
         real = tensor._storage
-        number = self._numbers.get(id(real))
-        if number is None:
-            number = self._numbers[id(real)] = len(self.tensors)
-            self.tensors.append(place)
-            self._make(real, number)
-        made = view_of(self.storages[number], tensor._view)
-        self._shown.append((made, made._storage, made._view))
-        return made
+        index = self._numbers.get(id(real))
+        if index is None:
+            index = self._numbers[id(real)] = len(self.tensors)
+            self.tensors.append(origin)
+            self._make(real, index)
+        stand_in = view_of(self.storages[index], tensor._view)
+        self._shown.append((stand_in, stand_in._storage, stand_in._view))
+        return stand_in
 
     def changed(self) -> bool:
-        """Whether a stand-in was made to show something else (`set_`, `t_`), which only a run on the real tensor does to it."""
-        return any(made._storage is not storage or made._view is not view for made, storage, view in self._shown)
+        """Whether `set_`, `t_` or the like made a stand-in show other data, which a program could not do to the real tensor."""
+        return any(stand_in._storage is not storage or stand_in._view is not view for stand_in, storage, view in self._shown)
 
-    def _make(self, real: Storage, number: int) -> None:
+    def _make(self, real: Storage, index: int) -> None:
         pending_graph, aval = self.recorder.pending_graph, real.value.aval
         if real.value.recorder is not self.recorder:
             raise NotOneProgram(f"the graph has inputs on {real.value.recorder.device} and {self.recorder.device}")
         slot = len(pending_graph.entries)
         pending_graph.entries.append(aval)
         pending_graph.refs.append(NOBODY)
-        pending_graph.input_data[slot] = Argument(number)
+        pending_graph.input_data[slot] = Argument(index)
         storage = Storage()
         storage.value = pending_graph.define(self.recorder, slot, aval)
         storage.annotations = real.annotations
@@ -93,8 +93,8 @@ class StandIns:
         self.leaves.append(storage.value)
 
 
-class GraphInterpreter(fx.Interpreter):
-    """Runs a graph's operations on stand-ins."""
+class StandInInterpreter(fx.Interpreter):
+    """Runs a graph on stand-ins."""
 
     def __init__(self, model: fx.GraphModule, stand_ins: StandIns) -> None:
         super().__init__(model, garbage_collect_values=True)
@@ -102,7 +102,7 @@ class GraphInterpreter(fx.Interpreter):
         self._autocasts: list[Any] = []
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """As fx; afterwards the modes are those of before, also if the graph cannot be recorded."""
+        """Run like fx, but restore grad mode and autocast if the graph cannot be recorded."""
         grad = torch.is_grad_enabled()
         try:
             return super().run(*args, **options)
@@ -114,26 +114,26 @@ class GraphInterpreter(fx.Interpreter):
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """The graph's own attribute; for an xla tensor, a stand-in for its data."""
-        found = self.fetch_attr(target)
-        if isinstance(found, torch.nn.Module):
-            if not _repeatable(found):
+        attribute = self.fetch_attr(target)
+        if isinstance(attribute, torch.nn.Module):
+            if not _repeatable(attribute):
                 raise NotOneProgram(f"the graph hands the module {target} to an operation, which would not do the same at each call")
-            return found
-        if tensor_behind(found) is None:
-            self.stand_ins.held.add(id(found))
-            return found
-        return self.stand_ins.of(ours(found))
+            return attribute
+        if tensor_behind(attribute) is None:
+            self.stand_ins.held.add(id(attribute))
+            return attribute
+        return self.stand_ins.of(ours(attribute))
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A module of the graph, called with stand-ins for its parameters and buffers."""
+        """Call a module of the graph with stand-ins for its parameters and buffers."""
         module = self.fetch_attr(target)
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        ours_of = {name: tensor_behind(tensor) for name, tensor in held.items()}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        ours_of = {name: tensor_behind(tensor) for name, tensor in tensors.items()}
         swapped: dict[str, torch.Tensor] = {name: self.stand_ins.of(tensor) for name, tensor in ours_of.items() if tensor is not None}
         return torch.func.functional_call(module, swapped, args, kwargs)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """As fx. Graphs write by copying: a sharding that was set for the source was set for the target."""
+        """Call like fx. Graphs write by copying: a sharding that was set for the source is copied to the target."""
         if isinstance(target, HigherOrderOperator) and target.name() in _WITH_EFFECTS:
             return _without_effect(target, args, kwargs)
         result = super().call_function(target, args, kwargs)
@@ -147,7 +147,7 @@ class GraphInterpreter(fx.Interpreter):
         return result
 
     def run_node(self, n: fx.Node) -> Any:
-        """As fx; raises NotOneProgram for what may differ from call to call without being an input."""
+        """Run a node like fx. Raises NotOneProgram for results that may differ between calls without being an input."""
         try:
             result = super().run_node(n)
         except GraphBreakError:
@@ -165,11 +165,11 @@ class GraphInterpreter(fx.Interpreter):
 
 
 def _repeatable(module: torch.nn.Module) -> bool:
-    """Whether a module reads no tensors but its arguments, and does nothing at its calls that a program does not."""
+    """Whether a module reads no tensors except its arguments, and has no effects that a program lacks."""
     inner = list(module.modules())
-    held = [*module.parameters(), *module.buffers(), *[attribute for each in inner for attribute in vars(each).values()]]
-    nodes = [node for each in inner if isinstance(each, fx.GraphModule) for node in each.graph.nodes]
-    return not any(isinstance(item, torch.Tensor) for item in held) and not any(map(_acts, nodes))
+    values = [*module.parameters(), *module.buffers(), *[attribute for submodule in inner for attribute in vars(submodule).values()]]
+    nodes = [node for submodule in inner if isinstance(submodule, fx.GraphModule) for node in submodule.graph.nodes]
+    return not any(isinstance(item, torch.Tensor) for item in values) and not any(map(_acts, nodes))
 
 
 def _acts(node: fx.Node) -> bool:
@@ -182,7 +182,7 @@ def _acts(node: fx.Node) -> bool:
 
 
 def _without_effect(target: Any, args: Any, kwargs: Any) -> Any:
-    """The results of an operator with effects whose effect is part of programs: checks of data."""
+    """Run the check inside an operator with effects: programs have checks of data. Raises NotOneProgram for other effects."""
     if target.name() != "with_effects" or args[1] is not torch.ops.aten._linalg_check_errors.default:
         raise NotOneProgram(f"{args[1] if target.name() == 'with_effects' else target} does more than computing")
     token, check, *operands = args
@@ -190,7 +190,7 @@ def _without_effect(target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _constant(node: fx.Node) -> bool:
-    """Whether a CPU result of this node is the same at each call."""
+    """Whether this node's CPU result is the same at each call."""
     target = node.target
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded not in target.tags
 
@@ -198,9 +198,9 @@ def _constant(node: fx.Node) -> bool:
 def recorder_among(args: Sequence[Any]) -> Recorder:
     """The recorder of the first xla tensor, or the default device's."""
     for arg in args:
-        found = tensor_behind(arg)
-        if found is not None:
-            return found._storage.value.recorder
+        tensor = tensor_behind(arg)
+        if tensor is not None:
+            return tensor._storage.value.recorder
     return current_recorder()
 
 
@@ -208,7 +208,7 @@ def recorder_among(args: Sequence[Any]) -> Recorder:
 def with_own_pending_graph(args: Sequence[Any]) -> Iterator[StandIns]:
     """Record over stand-ins for `args` on an empty pending graph, without running or reading anything.
 
-    The device's state is as before at the end, and the CPU's.
+    Restores the random state of the device and the CPU at the end.
     """
     recorder = recorder_among(args)
     no_reads = "a graph that torch.compile gave to the openxla backend reads a value"
@@ -231,7 +231,7 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> RecordedG
             outcome = record(stand_ins)
             if stand_ins.changed():
                 raise NotOneProgram("the graph changes what a tensor shows: its data, or its shape in place")
-            captured = _Outcome(stand_ins).captured(outcome)
+            captured = _GraphOutcome(stand_ins).captured(outcome)
     except NotOneProgram:
         raise
     except GraphBreakError as error:
@@ -242,33 +242,33 @@ def capture(args: Sequence[Any], record: Callable[[StandIns], Any]) -> RecordedG
     return captured
 
 
-class _Outcome:
-    """Puts the results of a recording together."""
+class _GraphOutcome:
+    """Describes the results of a recording."""
 
     def __init__(self, stand_ins: StandIns) -> None:
         self.pending_graph = stand_ins.recorder.pending_graph
         self.stand_ins = stand_ins
-        # By id, which is safe as long as the stand-ins keep the objects alive.
-        self._inputs = {id(storage): number for number, storage in enumerate(stand_ins.storages)}
-        self._leaves = {id(value): Argument(number) for number, value in enumerate(stand_ins.leaves)}
+        # Ids are safe as keys, because the stand-ins keep the objects alive.
+        self._inputs = {id(storage): index for index, storage in enumerate(stand_ins.storages)}
+        self._leaves = {id(value): Argument(index) for index, value in enumerate(stand_ins.leaves)}
         self._holders: dict[int, int] = {}
         self._kept: list[Storage] = []
         self._computed: dict[int, Result] = {}
         self._pending: list[Value] = []
 
     def captured(self, outcome: Any) -> RecordedGraph:
-        """The recording as data."""
+        """Build the recorded graph."""
         flat, tree = tree_flatten(outcome)
         results = [self._shown(item) for item in flat]
         stand_ins = self.stand_ins
-        after = [(number, storage.value) for number, storage in enumerate(stand_ins.storages)]
-        written = [(number, self._origin(value)) for number, value in after if value is not stand_ins.leaves[number]]
+        after = [(index, storage.value) for index, storage in enumerate(stand_ins.storages)]
+        written = [(index, self._origin(value)) for index, value in after if value is not stand_ins.leaves[index]]
         holders = [self._origin(storage.value) for storage in self._kept]
         graph, inputs = self._program()
         avals = [value.aval for value in self._pending]
-        changed = {number for number, _ in written}
+        changed = {index for index, _ in written}
         shardings = (
-            [resharding.requested_sharding(storage) if number in changed else None for number, storage in enumerate(stand_ins.storages)],
+            [resharding.requested_sharding(storage) if index in changed else None for index, storage in enumerate(stand_ins.storages)],
             [resharding.requested_sharding(storage) for storage in self._kept],
         )
         return RecordedGraph(stand_ins.recorder, graph, inputs, avals, stand_ins.tensors, written, holders, results, tree, shardings)
@@ -276,9 +276,9 @@ class _Outcome:
     def _shown(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
-        for place, arg in enumerate(self.stand_ins.args):
+        for position, arg in enumerate(self.stand_ins.args):
             if arg is item:
-                return ArgumentItself(place)
+                return ArgumentItself(position)
         if item.device.type == "cpu" and not item.requires_grad and id(item) not in self.stand_ins.held:
             return Constant(item)
         if type(item) is not XLATensor or item.requires_grad:
@@ -286,31 +286,31 @@ class _Outcome:
                 f"the graph returns a tensor on {item.device} that {'needs a gradient' if item.requires_grad else 'is no result of it'}"
             )
         storage = item._storage
-        number = self._inputs.get(id(storage))
-        if number is not None:
-            return ViewOf(Argument(number), item._view)
-        number = self._holders.get(id(storage))
-        if number is None:
-            number = self._holders[id(storage)] = len(self._kept)
+        index = self._inputs.get(id(storage))
+        if index is not None:
+            return ViewOf(Argument(index), item._view)
+        index = self._holders.get(id(storage))
+        if index is None:
+            index = self._holders[id(storage)] = len(self._kept)
             self._kept.append(storage)
-        return ViewOf(NewStorage(number), item._view)
+        return ViewOf(NewStorage(index), item._view)
 
     def _origin(self, value: Value) -> Origin:
-        """The source of a value; a pending one becomes a result of the program."""
+        """Where a value comes from. A pending value becomes a result of the program."""
         source = self._leaves.get(id(value))
         if source is not None:
             return source
         if value.recorder is not self.stand_ins.recorder:
             raise NotOneProgram(f"the graph computes on {value.recorder.device} as well as on {self.stand_ins.recorder.device}")
         if value.buffer is not None:
-            value.pending_graph, value.shared = None, True  # given to every call's result: never donated
+            value.pending_graph, value.shared = None, True  # part of every call's results: never donated
             return value
-        known = self._computed.get(id(value))
-        if known is None:
+        result = self._computed.get(id(value))
+        if result is None:
             self.pending_graph.adopt(value)
-            known = self._computed[id(value)] = Result(len(self._pending))
+            result = self._computed[id(value)] = Result(len(self._pending))
             self._pending.append(value)
-        return known
+        return result
 
     def _program(self) -> tuple[Graph, Inputs]:
         slots = [value.slot for value in self._pending]

@@ -1,4 +1,4 @@
-"""What a recorded FX graph is made of, for callers that take it apart, and the backend of `torch.compile` by its second name."""
+"""Extracts the parts of a recorded FX graph for callers, and the backend of `torch.compile` under its second name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from xla_core.features.dynamo.program import RecordedGraph
 class ExtractedGraph(NamedTuple):
     """A graph that was recorded for its arguments as one program.
 
-    xla_args_sharding_spec: the sharding of each xla tensor among the arguments, None where it has none. args_and_out: a meta tensor for
-    each result of the program, updates of arguments first. graph_hash: the same in every process. arg_index_to_need_update_index: which
-    result is the new value of which argument. xla_args_need_update: for each argument, whether the graph writes to it.
+    xla_args_sharding_spec: the sharding of each xla tensor among the arguments, or None. args_and_out: a meta tensor for each result of the
+    program, updates of arguments first. graph_hash: the same in every process. arg_index_to_need_update_index: for arguments that the graph
+    writes to, the index of the result with the new value. xla_args_need_update: for each argument, whether the graph writes to it.
     """
 
     xla_args_sharding_spec: list[Any]
@@ -47,28 +47,26 @@ def _arguments(model: fx.GraphModule) -> tuple[Any, ...]:
 def extract_graph_helper(
     xla_model: fx.GraphModule, sym_constants_to_graph_vars: dict[tuple[int | float, ...], tuple[Any, ...]]
 ) -> ExtractedGraph:
-    """The graph recorded for its `xla_args`, which are not changed; also put into the dictionary, under the numbers among them.
+    """Record a graph for its `xla_args`, which are not changed. Also stores the result in the dictionary, by the numbers among them.
 
-    Raises ValueError for a graph without `xla_args`, RuntimeError for one that is no single program (it has a fallback, or reads values).
+    Raises ValueError for a graph without `xla_args`, RuntimeError for a graph that is not one program (it has a fallback, or reads values).
     """
     args = _arguments(xla_model)
     tensors = list(map(tensor_behind, args))
     captured = CompiledGraph(xla_model).program(args, tensors)
     if not isinstance(captured, RecordedGraph):
         raise NotOneProgram("the graph is no single program: extract_compiled_graph gives a callable that parts it")
-    found = _extracted(captured, args)
+    extracted = _extracted(captured, args)
     numbers = tuple(arg for arg in args if isinstance(arg, (int, float)))
-    sym_constants_to_graph_vars[numbers] = found
-    return found
+    sym_constants_to_graph_vars[numbers] = extracted
+    return extracted
 
 
 def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph:
-    places = [source if isinstance(source, int) else None for source in captured.sources]
-    written = {place for number, _ in captured.written if (place := places[number]) is not None}
-    updates = {
-        place: origin.index for number, origin in captured.written if isinstance(origin, Result) and (place := places[number]) is not None
-    }
-    need_update = [place in written for place in range(len(args))]
+    arg_of = [source if isinstance(source, int) else None for source in captured.sources]
+    written = {arg for index, _ in captured.written if (arg := arg_of[index]) is not None}
+    updates = {arg: origin.index for index, origin in captured.written if isinstance(origin, Result) and (arg := arg_of[index]) is not None}
+    need_update = [arg in written for arg in range(len(args))]
     results = list(captured.results)
     none_remover = NoneRemover()
     none_remover.remove_nones(results)
@@ -83,7 +81,7 @@ def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph
         if isinstance(result, (ArgumentItself, ViewOf))
     ]
     return ExtractedGraph(
-        [resharding.requested_sharding(found._storage) for found in map(tensor_behind, args) if found is not None],
+        [resharding.requested_sharding(tensor._storage) for tensor in map(tensor_behind, args) if tensor is not None],
         [torch.empty(aval.shape, dtype=aval.dtype, device="meta") for aval in captured.avals],
         bytes.fromhex(graph_hash(captured.graph)),
         updates,
@@ -95,28 +93,28 @@ def _extracted(captured: RecordedGraph, args: tuple[Any, ...]) -> ExtractedGraph
 
 
 def _matcher(captured: RecordedGraph, args: tuple[Any, ...]) -> GraphInputMatcher:
-    """Finds the tensors whose data the program takes among the arguments; what the graph holds itself stands for itself."""
+    """Make a matcher that finds the program's inputs among a call's arguments. The graph's own tensors are used as they are."""
     ids: dict[int, int] = {}
-    for place, found in enumerate(map(tensor_behind, args)):
-        if found is not None:
-            ids.setdefault(id(found._storage), place)
-    held = [args[source] if isinstance(source, int) else source for source in captured.input_sources()]
-    return GraphInputMatcher(ids, [id(tensor_behind(item)._storage) for item in held], held, set(ids))  # type: ignore[union-attr]
+    for index, tensor in enumerate(map(tensor_behind, args)):
+        if tensor is not None:
+            ids.setdefault(id(tensor._storage), index)
+    inputs = [args[source] if isinstance(source, int) else source for source in captured.input_sources()]
+    return GraphInputMatcher(ids, [id(tensor_behind(item)._storage) for item in inputs], inputs, set(ids))  # type: ignore[union-attr]
 
 
 def extract_internal(xla_model: fx.GraphModule) -> Callable[..., Any]:
-    """A callable that runs the graph as a compiled program, recorded for its `xla_args`. Raises ValueError for a graph without them."""
+    """Make a callable that runs the graph as a compiled program, recorded for its `xla_args`. Raises ValueError without `xla_args`."""
     return extract_compiled_graph(xla_model, _arguments(xla_model))
 
 
 def extract_compiled_graph_helper(xla_model: fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
-    """As `extract_compiled_graph`; the arguments stay with the graph, as `xla_args`."""
+    """Like `extract_compiled_graph`, but also store the arguments on the graph, as `xla_args`."""
     xla_model.xla_args = tuple(xla_args)  # type: ignore[assignment]
     return extract_internal(xla_model)
 
 
 def _dynamo_backend(model: fx.GraphModule, sample_args: Any) -> Any:
-    """Compile a graph of aten operations, without gradients, for torch's ahead-of-time autograd. sample_args: not looked at."""
+    """Compile a graph of aten operations, without gradients, for torch's ahead-of-time autograd. sample_args: ignored."""
     return private_torch.boxed(CompiledGraph(model))
 
 

@@ -1,4 +1,4 @@
-"""Small parts of a bridge from FX graphs to programs, for backends that are built of them (`torch_xla._dynamo.dynamo_bridge`)."""
+"""Small building blocks for backends that make programs of FX graphs (`torch_xla._dynamo.dynamo_bridge`)."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ class Deduper:
     """Takes repeated items out of a list, and puts them back."""
 
     def __init__(self) -> None:
-        self._places: list[int] | None = None
+        self._indices: list[int] | None = None
 
     def dedup(self, origlist: Sequence[Hashable]) -> list[Any]:
-        """The items without repetitions, in order of their first place, which is remembered for `recover`."""
+        """The distinct items in order of first appearance. Remembers all positions for `recover`."""
         first: dict[Hashable, int] = {}
-        self._places = [first.setdefault(item, len(first)) for item in origlist]
+        self._indices = [first.setdefault(item, len(first)) for item in origlist]
         return list(first)
 
     def recover(self, deduped_list: Sequence[Any]) -> list[Any]:
-        """A list like the one that `dedup` was given, of items that stand for its results. Raises RuntimeError before `dedup`."""
-        if self._places is None:
+        """Expand a list of replacements for the distinct items to the original positions. Raises RuntimeError before `dedup`."""
+        if self._indices is None:
             raise RuntimeError("Deduper.recover puts back what Deduper.dedup took out: call that first")
-        return [deduped_list[place] for place in self._places]
+        return [deduped_list[index] for index in self._indices]
 
 
 class NoneRemover:
-    """Takes the Nones out of a list, and puts Nones into another at the same places."""
+    """Removes the Nones from a list, and inserts Nones into another list at the same positions."""
 
     def __init__(self) -> None:
-        self._places: list[int] = []
+        self._indices: list[int] = []
 
     def remove_nones(self, value_list: list[Any]) -> None:
-        """Take the Nones out of the list itself, and remember where they were."""
-        self._places = [place for place, value in enumerate(value_list) if value is None]
+        """Remove the Nones from the list in place, and remember their positions."""
+        self._indices = [index for index, value in enumerate(value_list) if value is None]
         value_list[:] = [value for value in value_list if value is not None]
 
     def add_nones(self, value_list: list[Any]) -> None:
-        """Put Nones into the list itself, where `remove_nones` found some."""
-        for place in self._places:  # ascending: those before are in already
-            value_list.insert(place, None)
+        """Insert Nones into the list in place, at the positions where `remove_nones` found some."""
+        for index in self._indices:  # ascending, so that earlier ones are in already
+            value_list.insert(index, None)
 
 
 class GraphInputMatcher:
@@ -78,17 +78,17 @@ class GraphInputMatcher:
         self.xla_args_tensor_id = xla_args_tensor_id
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """The inputs for these arguments: what the graph holds itself is as it was. Raises KeyError for an argument of no known place."""
-        places = self.tensor_id_to_arg_idx
-        found = []
-        for tensor_id, held in zip(self.graph_input_tensor_ids, self.graph_input_xla_values, strict=True):
-            known = tensor_id in places or tensor_id in self.xla_args_tensor_id
-            found.append(args[places[tensor_id]] if known else held)
-        return found
+        """The inputs for these arguments, with the graph's own tensors unchanged. Raises KeyError for an argument of unknown position."""
+        positions = self.tensor_id_to_arg_idx
+        inputs = []
+        for tensor_id, value in zip(self.graph_input_tensor_ids, self.graph_input_xla_values, strict=True):
+            is_argument = tensor_id in positions or tensor_id in self.xla_args_tensor_id
+            inputs.append(args[positions[tensor_id]] if is_argument else value)
+        return inputs
 
 
 class SpecialReturnHandler:
-    """Keeps results away from a program that it need not give, inputs as they are and constants, and puts them back.
+    """Removes results that a program need not compute, unchanged inputs and constants, and inserts them again.
 
     trace_inputs, trace_outputs: of the recorded graph; the outputs that are inputs are taken out of the list `trace_outputs` itself,
     but for those of `trace_inputs_inplace_update_bool` (for each input, whether the graph writes to it), which the program computes.
@@ -102,27 +102,27 @@ class SpecialReturnHandler:
         trace_inputs_inplace_update_bool: Sequence[bool],
         constant_outputs_and_indexes: Sequence[tuple[Any, int]],
     ) -> None:
-        places = {id(item): place for place, item in enumerate(trace_inputs) if not trace_inputs_inplace_update_bool[place]}
+        indices = {id(item): index for index, item in enumerate(trace_inputs) if not trace_inputs_inplace_update_bool[index]}
         constants = {position: value for value, position in constant_outputs_and_indexes}
         self._constants = sorted(constants.items())
-        # Positions among all results, constants included, so that both are put back from the front.
+        # Positions among all results including constants, so that both are inserted from the front.
         free = (position for position in range(len(trace_outputs) + len(constants)) if position not in constants)
-        given = [(position, places.get(id(item))) for position, item in zip(free, trace_outputs, strict=True)]
-        self._inputs = [(position, place) for position, place in given if place is not None]
-        trace_outputs[:] = [item for item in trace_outputs if id(item) not in places]
+        pairs = [(position, indices.get(id(item))) for position, item in zip(free, trace_outputs, strict=True)]
+        self._inputs = [(position, index) for position, index in pairs if index is not None]
+        trace_outputs[:] = [item for item in trace_outputs if id(item) not in indices]
 
     def addDumbReturn(self, real_inputs: Sequence[Any], real_outputs: list[Any]) -> None:
-        """Put inputs of a call and constants among the results of the program, in the list itself."""
-        special = [(position, real_inputs[place]) for position, place in self._inputs] + self._constants
+        """Insert inputs of a call and constants into the list of the program's results, in place."""
+        special = [(position, real_inputs[index]) for position, index in self._inputs] + self._constants
         for position, value in sorted(special, key=lambda item: item[0]):
             real_outputs.insert(position, value)
 
 
 class InputCollector(fx.Interpreter):
-    """Runs a graph of graphs, and leaves the arguments of each inner one with it, as `xla_args`."""
+    """Runs a graph of graphs, and stores the arguments of each inner graph on it as `xla_args`."""
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Call an inner graph, after its arguments were noted."""
+        """Store an inner graph's arguments, and call it."""
         module: Any = self.fetch_attr(target)
         if isinstance(module, fx.GraphModule):
             module.xla_args = args
@@ -130,16 +130,16 @@ class InputCollector(fx.Interpreter):
 
 
 class XLAConstructorMoverPass:
-    """Makes on the XLA device what a traced graph makes on the CPU for operations there: `XLAConstructorMoverPass()(graph)`."""
+    """Moves tensor constructors of a traced graph from the CPU to the XLA device that uses them: `XLAConstructorMoverPass()(graph)`."""
 
     def __init__(self) -> None:
         self._pass = private_torch.constructor_mover("xla")
         self._allowed = self._pass.allow_cpu_device
-        # A subclass of ours may know better.
+        # A subclass may override it.
         self._pass.allow_cpu_device = self.allow_cpu_device
 
     def allow_cpu_device(self, node: fx.Node) -> bool:
-        """Whether an operation that gives a tensor on the device may take tensors on the CPU."""
+        """Whether an operation with a result on the device may take CPU tensors."""
         return node.target is torch.ops.aten._to_copy.default or bool(self._allowed(node))
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -1,4 +1,4 @@
-"""A recorded graph as data: the program, what feeds it, and how its results are put together. Running it needs buffers only."""
+"""A recorded graph as data: the program, where its inputs come from, and how to build its results. Running it needs buffers only."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from xla_core.features.dynamo import config
 from xla_core.features.dynamo.program_graph import HostNumber
 
 Origin = Result | Argument | Value
-"""Where a value comes from: the program, an input (its data as it was before the call), or it is constant."""
+"""Where a value comes from: the program's results, an input's data before the call, or a constant value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedGraph:
-    """A recorded graph: what to run, what to feed it with, and how its results are put together.
+    """A recorded graph: the program, where its inputs come from, and how to build its results.
 
     avals: shape and dtype of each result of the program.
-    sources: for each input storage, the position of an argument that shows it, or a tensor of the graph's own.
-    written: inputs that hold another value afterwards. holders: values of the new storages.
-    shardings: those that the graph set for inputs, and (second) for the new storages. programs: those of the graph that ran.
+    sources: for each input storage, the index of an argument that shows it, or the graph's own tensor.
+    written: inputs that get another value, by index, with its origin. holders: origins of the new storages' values.
+    shardings: requested by the graph for inputs, and (second) for the new storages. programs: compiled programs of the graph.
     """
 
     recorder: Recorder
@@ -52,10 +52,10 @@ class RecordedGraph:
     programs: ProgramsOfGraph = field(default_factory=ProgramsOfGraph)
 
     def run(self, args: Sequence[Any], tensors: Sequence[Any]) -> Any:
-        """The graph's results for arguments with the key that it was recorded with. tensors: those behind them."""
+        """The graph's results for arguments with the key of the recording. tensors: the xla tensors behind them."""
         storages = [(tensors[source] if isinstance(source, int) else source)._storage for source in self.sources]
         with self.recorder.lock:
-            # All of them before any is written to: one input may take the value of another.
+            # Read all before writing any: one input may get another's value.
             before = [storage.value for storage in storages]
             computed = self._execute(before, args)
 
@@ -64,8 +64,8 @@ class RecordedGraph:
                     return before[origin.index]
                 return computed[origin.index] if isinstance(origin, Result) else origin
 
-            for number, origin in self.written:
-                storages[number].value = value(origin)
+            for index, origin in self.written:
+                storages[index].value = value(origin)
             new = [_storage(value(origin)) for origin in self.holders]
             for holder, sharding in zip([*storages, *new], [*self.shardings[0], *self.shardings[1]], strict=True):
                 if sharding is not None:
@@ -73,16 +73,16 @@ class RecordedGraph:
         return tree_unflatten([_result(result, args, storages, new) for result in self.results], self.tree)
 
     def input_sources(self) -> list[int | XLATensor]:
-        """For each buffer that the program takes and does not hold itself, the position of an argument that shows it, or the tensor."""
+        """For each buffer that the program takes from an input, the index of an argument that shows it, or the graph's own tensor."""
         return [self.sources[item.index] for item in self.inputs.buffers if isinstance(item, Argument)]
 
     def _given_away(self, before: list[Value]) -> tuple[int, ...]:
-        """Which of the program's buffers, in their order, are of inputs that are marked for donation and that nobody else takes."""
-        values = [(number, before[item.index]) for number, item in enumerate(self.inputs.buffers) if isinstance(item, Argument)]
+        """Indices of the program's buffers that can be donated: their inputs are marked for it, and are used only once."""
+        values = [(index, before[item.index]) for index, item in enumerate(self.inputs.buffers) if isinstance(item, Argument)]
         times = Counter(id(value) for _, value in values)
-        # A leaf of the pending graph has an entry there that other operations refer to.
-        alone = [(number, value) for number, value in values if value.pending_graph is None and times[id(value)] == 1]
-        return tuple(number for number, value in alone if donation.is_marked(value))
+        # A leaf of the pending graph has an entry there, which other operations may use.
+        alone = [(index, value) for index, value in values if value.pending_graph is None and times[id(value)] == 1]
+        return tuple(index for index, value in alone if donation.is_marked(value))
 
     def _execute(self, before: list[Value], args: Sequence[Any]) -> list[Value]:
         if not self.graph.outs:
@@ -92,7 +92,7 @@ class RecordedGraph:
         used = [before[item.index] for item in recorded.buffers if isinstance(item, Argument)]
         _make_real([value for value in used if value.buffer is None])
         buffers = [before[item.index].buffer if isinstance(item, Argument) else item for item in recorded.buffers]
-        # Each call has random numbers of its own.
+        # Each call draws its own random numbers.
         seeds = [self.recorder.draw() for _ in recorded.seeds]
         floats, ints = _numbers(recorded.floats, args), _numbers(recorded.ints, args)
         inputs = Inputs(buffers, floats, recorded.fixed_floats, ints, recorded.fixed_ints, seeds)
@@ -111,12 +111,12 @@ class RecordedGraph:
 
 
 def _numbers(recorded: list[Any], args: Sequence[Any]) -> list[Any]:
-    """The numbers of this call: those in its CPU tensors, and those that were recorded."""
+    """This call's numbers: read from its CPU tensors, or as recorded."""
     return [args[number.place].item() if type(number) is HostNumber else number for number in recorded]
 
 
 def _timed(name: str, begin: int) -> int:
-    """The time now, after the time since `begin` became a sample of a metric."""
+    """Add the time since `begin` to a metric, and return the time now."""
     now = time.perf_counter_ns()
     metrics.metric_add(name, now - begin, metrics.Unit.DURATION_NS)
     return now
@@ -133,8 +133,8 @@ def _result(result: Any, args: Sequence[Any], storages: list[Storage], new: list
     if isinstance(result, ArgumentItself):
         return args[result.index]
     if isinstance(result, ViewOf):
-        shown: Any = result.storage
-        return view_of((new if isinstance(shown, NewStorage) else storages)[shown.index], result.spec)
+        storage: Any = result.storage
+        return view_of((new if isinstance(storage, NewStorage) else storages)[storage.index], result.spec)
     return result.value.clone() if isinstance(result, Constant) else result
 
 

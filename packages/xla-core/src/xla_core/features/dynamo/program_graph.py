@@ -1,4 +1,4 @@
-"""A pending graph that becomes one program: it knows random states that are given, and CPU tensors whose values come with each call."""
+"""A pending graph that becomes one program. It handles saved random states, and CPU tensors whose values are read at each call."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 @dataclass(frozen=True, slots=True)
 class HostNumber:
-    """The number in the CPU tensor of no dimensions that is argument `place`."""
+    """The number in argument `place`, a 0-dim CPU tensor."""
 
     place: int
 
 
 class HostTensor(torch.Tensor):
-    """Stands for a CPU tensor that may hold other values at each call: what is computed of it on the CPU is such a tensor again.
+    """Stands for a CPU tensor whose values may differ at each call. Computing with it on the CPU gives such a tensor again.
 
-    place: of the argument; None for what is computed.
+    place: index of the argument; None for a computed tensor.
     """
 
     place: int | None
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if any(issubclass(kind, XLATensor) for kind in types):
+        if any(issubclass(tensor_type, XLATensor) for tensor_type in types):
             return NotImplemented
         real_args, real_kwargs = tree_map(_ones, (args, kwargs or {}))
         return tree_map(_hidden, func(*real_args, **real_kwargs))
 
 
 def host_tensor(like: torch.Tensor, place: int | None = None) -> HostTensor:
-    """A stand-in of the shape and dtype of a CPU tensor."""
+    """Make a stand-in with the shape and dtype of a CPU tensor."""
     cpu = torch.device("cpu")
-    made: HostTensor = make_wrapper(HostTensor, tuple(like.shape), None, None, None, like.dtype, torch.strided, cpu)
-    made.place = place
-    return made
+    stand_in: HostTensor = make_wrapper(HostTensor, tuple(like.shape), None, None, None, like.dtype, torch.strided, cpu)
+    stand_in.place = place
+    return stand_in
 
 
 def _ones(item: Any) -> Any:
@@ -51,7 +51,7 @@ def _ones(item: Any) -> Any:
 
 
 def _hidden(item: Any) -> Any:
-    if item is None or (isinstance(item, torch.Tensor) and item.device.type == "meta"):  # a shape is asked for
+    if item is None or (isinstance(item, torch.Tensor) and item.device.type == "meta"):  # torch asks for a shape
         return item
     if not isinstance(item, torch.Tensor) or item.device.type != "cpu":
         raise GraphBreakError("a tensor on the CPU is read, or moved to the device")
@@ -61,7 +61,7 @@ def _hidden(item: Any) -> Any:
 class ProgramGraph(PendingGraph):
     """A pending graph without a limit, also in eager mode.
 
-    given: the slot of the state that the next random operation takes; None: one of its own.
+    given: slot of the random state for the next random operation; None if it draws one.
     """
 
     __slots__ = ("given",)
@@ -71,7 +71,7 @@ class ProgramGraph(PendingGraph):
         self.given: int | None = None
 
     def host_number(self, tensor: Any) -> Any:
-        """The place of the number in a stand-in, None for other tensors. Raises GraphBreakError if there is no such number."""
+        """The number of a stand-in, None for other tensors. Raises GraphBreakError for a stand-in that is not one number of an argument."""
         if type(tensor) is not HostTensor:
             return None
         if tensor.place is None or tensor.dim() or tensor.dtype.is_complex or tensor.dtype is torch.uint64:
@@ -79,14 +79,14 @@ class ProgramGraph(PendingGraph):
         return HostNumber(tensor.place)
 
     def add_scalar(self, kind: ScalarInput, number: Any) -> int:
-        """As always, but the given state in the place of a new one."""
+        """Add a scalar input, or use the given random state instead of a new one."""
         if kind is not SEED or self.given is None:
             return super().add_scalar(kind, number)
         slot, self.given = self.given, None
         return slot
 
     def repeat(self, state: XLATensor, run: Callable[[], Any]) -> Any:
-        """The results of `run`, which records one random operation, with `state` as its random state."""
+        """Call `run`, which records one random operation, with `state` as its random state."""
         drawn = self.entries.count(SEED)
         self.given = self.adopt(state._storage.value)
         try:

@@ -1,7 +1,7 @@
-"""Random numbers that a backward graph draws again: dropout inside an activation checkpoint.
+"""Random states that a backward graph uses again: dropout inside an activation checkpoint.
 
-Torch saves a random state in the forward graph and hands it to the backward graph. Here that is a tensor on the device, so that it is a
-result of the one program and an input of the other.
+Torch saves a random state in the forward graph and hands it to the backward graph. Here the state is a tensor on the device: a result of
+the forward program and an input of the backward program.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SAVE = Signature("xla.random_state", key_of, (), {}, (_STATE,), random=True)
 
 
 def _recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorder:
-    found = next((tensor for tensor in map(tensor_behind, args) if tensor is not None), None)
-    return recorder_of(kwargs["device"]) if found is None else found._storage.value.recorder
+    first = next((tensor for tensor in map(tensor_behind, args) if tensor is not None), None)
+    return recorder_of(kwargs["device"]) if first is None else first._storage.value.recorder
 
 
 def save(op: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
-    """The random state that `op` draws from, and its results."""
+    """Call `op`. Returns the random state that it draws from, and its results."""
     recorder = _recorder(args, kwargs)
     with recorder.lock:
         graph = recorder.pending_graph
@@ -45,7 +45,7 @@ def save(op: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
 
 
 def repeat(state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The results of `op` with a random state that `save` gave. Outside of a program that state is read."""
+    """Call `op` with a random state of `save`. Outside of a program, this reads the state."""
     recorder = ours(state)._storage.value.recorder
     with recorder.lock:
         graph = recorder.pending_graph

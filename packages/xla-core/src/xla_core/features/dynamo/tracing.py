@@ -1,7 +1,7 @@
 """Tell `torch.compile` that xla tensors are plain tensors on another device, whatever their Python type.
 
 Dynamo treats instances of a subclass with a `__torch_dispatch__` of its own as opaque objects, and would trace through the frames
-that record operations. Nothing here imports dynamo, which takes seconds: its part is done when somebody else imports it.
+that record operations. Nothing here imports dynamo, which takes seconds: dynamo is set up when something else imports it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _expected: dict[str, Ready] = {}
 
 
 class _Finder(MetaPathFinder):
-    """Finds what is expected as everybody does, and has its `ready(module)` called once it is loaded."""
+    """Finds an expected module as usual, and calls its `ready(module)` once it is loaded."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> ModuleSpec | None:
-        """The module's own spec, its loader told to call `ready` at the end; None for modules that nobody expects."""
+        """The module's own spec, with a loader that calls `ready` at the end; None for modules that are not expected."""
         ready = _expected.pop(fullname, None)
         spec = None if ready is None else PathFinder.find_spec(fullname, path, target)
         if ready is None or spec is None or spec.loader is None:
@@ -45,7 +45,7 @@ class _Finder(MetaPathFinder):
 
 
 def when_imported(name: str, ready: Ready) -> None:
-    """Call `ready(module)` now if the module is loaded, else when it will be."""
+    """Call `ready(module)` now if the module is loaded, else once it is."""
     module = sys.modules.get(name)
     if module is not None:
         ready(module)
@@ -60,12 +60,12 @@ def _trace_xla_tensors(builder: Any) -> None:
 
 
 def _strided(tensor: Any) -> bool:
-    """Whether torch's own strides are others than those that we show: guards on variable strides would compare the two."""
+    """Whether torch's own strides differ from those that we show: guards on variable strides would compare the two."""
     return bool(torch.Tensor.stride(tensor) != row_major(tensor.shape))
 
 
 def _layout(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the strides that torch has for `tensor`, in the place of those that we show."""
+    """A tensor with torch's own strides for `tensor`, instead of those that we show."""
     view = tensor._view if type(tensor) is XLATensor else None
     return tensor if view is None else view.meta.detach()
 
@@ -75,7 +75,7 @@ def _show_layouts(module: Any) -> None:
 
 
 def _own_frames() -> list[types.CodeType]:
-    """The code of the functions by which the user's program enters the recording of operations."""
+    """Code of the functions through which a user's program records operations."""
     some = torch.ops.aten.mm.default
     functions: list[Any] = [entry for entry in vars(XLATensor).values() if isinstance(entry, types.FunctionType)]
     dispatch: Any = XLATensor.__torch_dispatch__
@@ -84,7 +84,7 @@ def _own_frames() -> list[types.CodeType]:
 
 
 def register() -> None:
-    """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported. Until then, no operation imports it."""
+    """Keep dynamo out of our own frames, and let it trace xla tensors once it is imported. No operation imports it before."""
     for code in _own_frames():
         private_torch.never_trace(code)
     private_torch.trace_constants_on_the_host(XLATensor)

@@ -1,1 +1,1 @@
-"""Programs as StableHLO: of pending operations, of torch.export, and the folder that holds one with its weights."""
+"""Exports programs as StableHLO: pending operations, programs of torch.export with the folder of their weights, captured steps."""

@@ -1,4 +1,4 @@
-"""StableHLO that would call Python, which no file may hold: XLA calls what it finds at the place that the module names, unchecked."""
+"""Finds calls of Python in StableHLO. No file may have them: XLA calls the address that the module names, unchecked."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _BYTECODE = b"ML\xefR"
 
 
 def check_code(code: bytes) -> None:
-    """Raise ValueError for what is no portable artifact of StableHLO, and for one that calls Python."""
+    """Raise ValueError for code that is not a portable artifact of StableHLO, or calls Python."""
     from jax.extend.mlir import ir  # slow to import
     from jax.extend.mlir.dialects import stablehlo as dialect
 
     if not code.startswith(_BYTECODE):
         raise ValueError(f"it is no artifact of StableHLO: it begins with {code[:8]!r}, not {_BYTECODE!r}")
-    if b"custom_call" not in code:  # names of operations stand in the bytes; those of targets may be written in several ways
+    if b"custom_call" not in code:  # the bytes have names of operations as they are; names of targets may be written in several ways
         return
     try:
         module = dialect.deserialize_portable_artifact(ir.Context(), code)
-    except Exception as error:  # of a type that jaxlib does not name
+    except Exception as error:  # its type has no name in jaxlib
         raise ValueError(f"it is no artifact of StableHLO that this jaxlib reads: {str(error)[:200]}") from error
     targets = sorted({target for target in _targets(module) if _CALLBACK.search(target)})
     if targets:
@@ -28,7 +28,7 @@ def check_code(code: bytes) -> None:
 
 
 def _targets(module: Any) -> list[str]:
-    """Of its custom calls, at any depth."""
+    """The targets of a module's custom calls, at any depth."""
     from jax.extend.mlir import ir  # slow to import
 
     targets: list[str] = []

@@ -1,4 +1,4 @@
-"""Turn what is computed between marks (features/export/markers.py) into one operation, a composite that knows its own decomposition."""
+"""Turns the operations between marks (features/export/markers.py) into one operation: a composite with its decomposition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xla_core.ops.table import Context
 
 @dataclass(slots=True)
 class _Use:
-    """One use of a composite: the slots of its marks by position."""
+    """A use of a composite. inputs, outputs: slots of its marks by position."""
 
     name: str
     inputs: dict[int, int] = field(default_factory=dict)
@@ -34,9 +34,9 @@ class _Use:
 
 
 def with_composites(graph: Graph) -> Graph:
-    """`graph` with what is computed between the marks of each composite as one operation; the same leaves and results in the same order.
+    """Replace the operations between the marks of each composite by one operation. Leaves and results stay the same, in the same order.
 
-    Raises UnsupportedOperationError for a composite with an input that is marked after its first output.
+    Raises UnsupportedOperationError for a composite with an input that was marked after its first output.
     """
     while (use := _next(graph)) is not None:
         graph = _replaced(graph, use)
@@ -44,20 +44,20 @@ def with_composites(graph: Graph) -> Graph:
 
 
 def _next(graph: Graph) -> _Use | None:
-    """The use with inputs and outputs that ends first: what is nested in another comes before it."""
-    found: dict[tuple[str, str], _Use] = {}
+    """The use with inputs and outputs that ends first, so that nested composites come before outer ones."""
+    uses: dict[tuple[str, str], _Use] = {}
     for slot, (signature, *_) in graph.recorded():
         if signature.target == "xla::mark_tensor":
             arguments: list[Any] = [*signature.args, *signature.kwargs.values(), None]
             name, position, use_id, is_input = arguments[1:5]
-            use = found.setdefault((name, use_id), _Use(name))
+            use = uses.setdefault((name, use_id), _Use(name))
             (use.inputs if is_input else use.outputs)[position] = slot
             use.attr = arguments[5]
-    return min((use for use in found.values() if use.inputs and use.outputs), key=lambda use: max(use.outputs.values()), default=None)
+    return min((use for use in uses.values() if use.inputs and use.outputs), key=lambda use: max(use.outputs.values()), default=None)
 
 
 def _operand(graph: Graph, mark: int) -> int:
-    """The slot that a mark is put on."""
+    """The slot of the value that a mark marks."""
     return int(cast(tuple[Any, ...], graph.entries[mark])[1])
 
 
@@ -66,14 +66,14 @@ def _replaced(graph: Graph, use: _Use) -> Graph:
     first = min(use.outputs.values())
     if any(operand >= first for operand in operands):
         raise UnsupportedOperationError(f"composite {use.name!r} has an input that is marked after its first output: mark the inputs first")
-    marks = [use.outputs[place] for place in sorted(use.outputs)]
+    marks = [use.outputs[position] for position in sorted(use.outputs)]
     signature = _signature(use, body, len(operands), tuple(cast(Aval, graph.parts.avals[mark]) for mark in marks))
     entries: list[Any] = []
     renamed: dict[int, int] = {}
     for slot, entry in enumerate(graph.entries):
         if slot == first:
             begin = len(entries) + (len(marks) > 1)
-            renamed.update({mark: begin + place for place, mark in enumerate(marks)})
+            renamed.update({mark: begin + position for position, mark in enumerate(marks)})
             entries.append((signature, *[renamed[operand] for operand in operands]))
             entries.extend([None] * len(marks) if len(marks) > 1 else [])
         if slot not in use.outputs.values():
@@ -83,17 +83,17 @@ def _replaced(graph: Graph, use: _Use) -> Graph:
 
 
 def _between(graph: Graph, use: _Use) -> tuple[Body, list[int]]:
-    """The body of a composite, and the slots of its operands: its inputs, and what else of the program's leaves it uses."""
+    """The body of a composite, and the slots of its operands: marked inputs, and other leaves of the program that it uses."""
     cut = PendingGraph()
     cut.entries = list(graph.entries)
     for mark in use.inputs.values():
         cut.entries[mark] = graph.parts.avals[mark]
-    wanted = [_operand(graph, use.outputs[place]) for place in sorted(use.outputs)]
-    leaves = [slot for slot in ancestors(cut, wanted) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
-    marked = [use.inputs[place] for place in sorted(use.inputs) if use.inputs[place] in leaves]
+    results = [_operand(graph, use.outputs[position]) for position in sorted(use.outputs)]
+    leaves = [slot for slot in ancestors(cut, results) if isinstance(cut.entries[slot], (Aval, ScalarInput))]
+    marked = [use.inputs[position] for position in sorted(use.inputs) if use.inputs[position] in leaves]
     order = [*marked, *[slot for slot in leaves if slot not in marked]]
     cut.input_data = {slot: Argument(order.index(slot)) for slot in leaves}
-    return body_of(cut, wanted), [_operand(graph, slot) if slot in marked else slot for slot in order]
+    return body_of(cut, results), [_operand(graph, slot) if slot in marked else slot for slot in order]
 
 
 def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> Signature:
@@ -110,11 +110,11 @@ def _signature(use: _Use, body: Body, operands: int, outs: tuple[Aval, ...]) -> 
 
 
 def needed(entries: Sequence[Any], outs: Sequence[int]) -> Graph:
-    """The graph without operations that no result needs; it keeps all of its leaves."""
-    whole = PendingGraph()
-    whole.entries = list(entries)
-    # A result of an operation that was computed before stands as a leaf among the others: it belongs to the operation's block.
-    whole.input_data = {slot: None for slot, entry in enumerate(entries) if isinstance(entry, (Aval, ScalarInput))}
-    kept = sorted({*ancestors(whole, outs), *whole.input_data})
-    chosen, renamed, _ = extract(whole, kept)
+    """The graph without operations that no result needs. All leaves stay."""
+    pending_graph = PendingGraph()
+    pending_graph.entries = list(entries)
+    # A computed result in the block of a multi-result operation is a leaf, too.
+    pending_graph.input_data = {slot: None for slot, entry in enumerate(entries) if isinstance(entry, (Aval, ScalarInput))}
+    kept = sorted({*ancestors(pending_graph, outs), *pending_graph.input_data})
+    chosen, renamed, _ = extract(pending_graph, kept)
     return Graph(tuple(chosen), tuple(renamed[slot] for slot in outs))

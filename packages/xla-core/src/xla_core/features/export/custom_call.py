@@ -1,4 +1,4 @@
-"""Calls of targets that XLA knows by name, and operations that move tensors between the memories of host and device."""
+"""Custom calls of targets that XLA knows by name, and operations that move tensors between host and device memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xla_core.base.dtypes import device_dtype
 from xla_core.engine.tensor.jax_call import call_jax
 from xla_core.ops.table import Context, OpSpec, register_op
 
-# Held for good: torch takes the operators back when their library is collected.
+# Kept forever: torch removes the operators when their library is collected.
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
 
 
@@ -28,11 +28,11 @@ def stablehlo_custom_call(
     api_version: int = 0,
     frontend_attributes: Mapping[str, str] | None = None,
 ) -> Any:
-    """The results of `stablehlo.custom_call @call_target` on xla tensors, recorded as one operation: a tensor, or a list of several.
+    """Record `stablehlo.custom_call @call_target` on xla tensors as one operation. Returns a tensor, or a list of several.
 
-    output_shapes, output_dtypes: of each result. backend_config: given to the target as it is. api_version: XLA's; 0 is 1.
-    frontend_attributes: texts by name that stand beside the call, for passes of the compiler. The target must be registered where the
-    program runs (`jax.ffi.register_ffi_target`), else compiling raises LoweringError; exporting needs none.
+    output_shapes, output_dtypes: of each result. backend_config: passed to the target unchanged. api_version: XLA's; 0 means 1.
+    frontend_attributes: texts by name, for passes of the compiler. The target must be registered where the program runs
+    (`jax.ffi.register_ffi_target`), else compiling raises LoweringError; exporting does not need it.
     Raises ValueError for lists that differ in length.
     """
     if len(output_shapes) != len(output_dtypes):
@@ -42,7 +42,7 @@ def stablehlo_custom_call(
     )
     attributes = dict(frontend_attributes or {})
     function = caller(call_target, structs, has_side_effect, backend_config, api_version or 1, attributes)
-    # Of operations that JAX writes alike, the name tells apart those with other attributes.
+    # JAX writes calls with different attributes alike; the name tells them apart.
     name = call_target + "".join(f",{key}={attributes[key]}" for key in sorted(attributes))
     identity = (call_target, structs, has_side_effect, backend_config, api_version, name)
     results = call_jax(function, tuple(args), name=name, override_hash=identity)
@@ -57,8 +57,8 @@ def caller(
     version: int = 1,
     attributes: Mapping[str, str] | None = None,
 ) -> Callable[..., list[Any]]:
-    """A function of arrays that is a custom call; the arguments are those of `stablehlo_custom_call`. structs: of the results."""
-    legacy = version < 4  # typed calls have attributes instead of a text
+    """Make a function of arrays that makes a custom call, with arguments as in `stablehlo_custom_call`. structs: of the results."""
+    legacy = version < 4  # typed calls have attributes instead of a config text
     called = jax.ffi.ffi_call(
         target,
         structs,
@@ -75,7 +75,7 @@ def caller(
 
 
 def extract_custom_call_outputs_shape_dtype(n: fx.Node) -> tuple[list[tuple[int, ...]], list[torch.dtype]]:
-    """Shapes and dtypes of the results of an FX node, as a tracer noted them. Raises ValueError for a node without such notes."""
+    """Shapes and dtypes of an FX node's results, from its `val`. Raises ValueError for a node without `val`."""
     noted = n.meta.get("val")
     if noted is None:
         raise ValueError(f"node {n.name} has no `val` among its notes: trace it with torch.export")
@@ -84,13 +84,13 @@ def extract_custom_call_outputs_shape_dtype(n: fx.Node) -> tuple[list[tuple[int,
 
 
 def to_host_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    """The gradient of `place_to_host`: it goes to the device."""
+    """The gradient of `place_to_host`: move it to the device."""
     placed: torch.Tensor = torch.ops.xla.place_to_device(grad)
     return placed
 
 
 def to_device_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    """The gradient of `place_to_device`: it goes to the host."""
+    """The gradient of `place_to_device`: move it to the host."""
     placed: torch.Tensor = torch.ops.xla.place_to_host(grad)
     return placed
 
@@ -121,10 +121,10 @@ def _xla_custom_call(
     api_version: int,
     frontend_attributes: Mapping[str, str],
 ) -> list[torch.Tensor]:
-    found = stablehlo_custom_call(
+    results = stablehlo_custom_call(
         inputs, target, output_shapes, output_dtypes, has_side_effect, backend_config, api_version, frontend_attributes
     )
-    return found if isinstance(found, list) else [found]
+    return results if isinstance(results, list) else [results]
 
 
 def _xla_tpu_custom_call(

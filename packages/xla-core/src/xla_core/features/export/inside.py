@@ -1,4 +1,4 @@
-"""Names of an export's files, and the files opened: regular files of its folder only, whatever stands there or changes meanwhile."""
+"""Checks names of an export's files, and opens only regular files inside its folder, even if others change it meanwhile."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import BinaryIO
 from xla_core.base.errors import ExportFolderError
 
 FOLDERS = ("constants", "data", "functions")
-"""What an export's folder holds."""
+"""The subfolders of an export."""
 _NAME = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
-_LONGEST_NAME = 240  # of 255 bytes that file systems take: functions have endings
+_LONGEST_NAME = 240  # file systems take 255 bytes; files of functions have suffixes
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe is not waited for
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for pipes
 _IS_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
-"""Error numbers for links that are not followed, by system and kind."""
+"""Error numbers for links that were not followed, which differ by system."""
 
 
 def check_file_name(name: str) -> None:
-    """Raise ValueError for what is no plain name of a file: with separators, a dot in front, control characters, too long, or empty."""
+    """Raise ValueError unless this is a plain file name: not empty or too long, no separators, leading dot or control characters."""
     if not _NAME.fullmatch(name) or len(name.encode(errors="replace")) > _LONGEST_NAME or not name.isprintable():
         raise ValueError(
             f"{name[:80]!r} is no name of a file in a folder: names have {_LONGEST_NAME} bytes at most, no separators and no dot in front"
@@ -32,7 +32,7 @@ def check_file_name(name: str) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Whether it is a file of one of the three folders: `data/weight`."""
+    """Whether a name such as `data/weight` is that of a file in one of the three subfolders."""
     folder, _, file = name.partition("/")
     try:
         check_file_name(file)
@@ -43,7 +43,7 @@ def is_inside(name: str) -> bool:
 
 @contextmanager
 def opened(folder: Path | str, around: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder. around: of the one that it is in; then it is no link. Raises OSError."""
+    """Open a folder and yield its descriptor. around: descriptor of its parent; then links are not followed. Raises OSError."""
     descriptor = os.open(folder, _FOLDER if around is None else _FOLDER | os.O_NOFOLLOW, dir_fd=around)
     try:
         yield descriptor
@@ -52,7 +52,7 @@ def opened(folder: Path | str, around: int | None = None) -> Iterator[int]:
 
 
 def open_file(root: int, folder: Path, name: str) -> BinaryIO:
-    """A regular file of a folder, to read. root: the folder's descriptor; name: `data/weight`. Links that stay in the folder are followed.
+    """Open a regular file of a folder for reading. root: the folder's descriptor; name: `data/weight`. Follows links inside the folder.
 
     Raises FileNotFoundError; ExportFolderError for other links, folders, pipes and devices; OSError.
     """
@@ -70,13 +70,13 @@ def open_file(root: int, folder: Path, name: str) -> BinaryIO:
     try:
         return _regular(_walk(root, os.path.relpath(target, top)), folder / name)
     except OSError as error:
-        if error.errno in _IS_LINK:  # it has changed meanwhile, or is a file where a folder should be
+        if error.errno in _IS_LINK:  # the folder has changed meanwhile, or a file is where a folder should be
             raise outside from None
         raise type(error)(error.errno, error.strerror, str(folder / name)) from None
 
 
 def _walk(root: int, name: str) -> int:
-    """A descriptor; no part of the name may be a link."""
+    """Open a file and return its descriptor. No part of the name may be a link."""
     *folders, file = name.split("/")
     with ExitStack() as stack:
         here = root
@@ -86,9 +86,9 @@ def _walk(root: int, name: str) -> int:
 
 
 def _regular(descriptor: int, path: Path) -> BinaryIO:
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        what = "folder" if stat.S_ISDIR(kind) else "pipe, device or socket"
-        raise ExportFolderError(f"{path} is a {what}, where an export has a file: save the program again")
+        noun = "folder" if stat.S_ISDIR(mode) else "pipe, device or socket"
+        raise ExportFolderError(f"{path} is a {noun}, where an export has a file: save the program again")
     return open(descriptor, "rb")

@@ -1,4 +1,4 @@
-"""Marks in a program: the bounds of composites, and notes for the text of a module."""
+"""Operators that mark tensors: as bounds of composites, or with notes for a module's text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from xla_core.ops.table import Context, OpSpec, register_op
 
 Attribute = int | float | str | bool
 
-# Held for good: torch takes the operators back when their library is collected.
+# Kept forever: torch removes the operators when their library is collected.
 _LIBRARY: Any = torch.library.Library("xla", "FRAGMENT")
 
 
-def _copy(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _copy(x: torch.Tensor, *others: Any) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -40,13 +40,13 @@ def _define(schema: str, lower: Any) -> Any:
     return getattr(torch.ops.xla, name).default
 
 
-def _same(context: Context, x: jax.Array, *rest: Any) -> jax.Array:
+def _same(context: Context, x: jax.Array, *others: Any) -> jax.Array:
     """mark_tensor(Tensor x, str name, int pos, str id, bool is_input, str? attr=None) -> Tensor; features/export/composites.py reads it."""
     return x
 
 
 def _noted(context: Context, x: jax.Array, data: str) -> jax.Array:
-    """write_mlir_debuginfo(Tensor x, str data) -> Tensor; the note is a scope of the operation's location."""
+    """write_mlir_debuginfo(Tensor x, str data) -> Tensor; the note becomes a scope in the operation's location."""
     with jax.named_scope(data):
         noted: jax.Array = jax.lax.optimization_barrier(x)
     return noted
@@ -58,7 +58,7 @@ _NOTE = _define("write_mlir_debuginfo(Tensor x, str data) -> Tensor", _noted)
 
 @dataclass(slots=True)
 class BoundaryMetadata:
-    """The bound of a composite that a tensor is: an input or an output, and which one. id: of one use of the composite."""
+    """Describes a tensor that bounds a composite: input or output, and at which position. id: of the use of the composite."""
 
     name: str
     pos: int
@@ -76,7 +76,7 @@ class BoundaryMetadataSerializer(json.JSONEncoder):
 
 
 def serialize_composite_attr(attr: Mapping[str, Attribute] | None) -> str | None:
-    """Attributes as JSON, None for none. Raises TypeError for keys that are no text, and for values but numbers, texts and booleans."""
+    """Attributes as JSON, or None. Raises TypeError for keys other than texts, and values other than numbers, texts and booleans."""
     if attr is None:
         return None
     for key, value in attr.items():
@@ -86,16 +86,16 @@ def serialize_composite_attr(attr: Mapping[str, Attribute] | None) -> str | None
 
 
 def deserialize_composite_attr(attr: str | None) -> dict[str, Attribute] | None:
-    """The attributes that `serialize_composite_attr` wrote."""
+    """Read the attributes that `serialize_composite_attr` wrote."""
     return None if attr is None else dict(json.loads(attr))
 
 
 def mark_tensor(
     x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: Mapping[str, Attribute] | str | None = None
 ) -> torch.Tensor:
-    """`x` as input or output `pos` of the composite `name`, in its use `id`: computation between such marks is one operation when exported.
+    """Mark `x` as input or output `pos` of use `id` of the composite `name`. Operations between such marks are exported as one operation.
 
-    attr: of the composite; written at its outputs. Raises TypeError for attributes that are not numbers, texts or booleans.
+    attr: attributes of the composite, written at its outputs. Raises TypeError for attributes that are not numbers, texts or booleans.
     """
     written = attr if isinstance(attr, str) else serialize_composite_attr(attr)
     marked: torch.Tensor = _MARK(x, name, pos, id, is_input, written)
@@ -103,28 +103,28 @@ def mark_tensor(
 
 
 def mark_tensor_meta(x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> torch.Tensor:
-    """An empty tensor like `x`: what tracers see of `mark_tensor`."""
+    """An empty tensor like `x`, the result of `mark_tensor` for tracers."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def write_mlir_debuginfo(x: torch.Tensor, data: str) -> torch.Tensor:
-    """`x`, with `data` in the locations of the module's text (`XLA_HLO_DEBUG=1` shows them)."""
+    """Put `data` into the location of `x` in the module's text, which `XLA_HLO_DEBUG=1` shows. Returns `x`."""
     noted: torch.Tensor = _NOTE(x, data)
     return noted
 
 
 def write_mlir_debuginfo_meta(x: torch.Tensor, data: str) -> torch.Tensor:
-    """An empty tensor like `x`: what tracers see of `write_mlir_debuginfo`."""
+    """An empty tensor like `x`, the result of `write_mlir_debuginfo` for tracers."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _xla_mark_tensor(x: torch.Tensor, info: str) -> torch.Tensor:
-    """The tensor with the bound that JSON of `BoundaryMetadata` describes."""
+    """Mark a tensor as JSON of `BoundaryMetadata` says."""
     return mark_tensor(x, **json.loads(info))
 
 
 class StableHLOCompositeBuilder:
-    """Marks the inputs and outputs of one use of a composite: what is computed between is `stablehlo.composite` when exported.
+    """Marks inputs and outputs of one use of a composite. The operations between are exported as `stablehlo.composite`.
 
     attr: attributes of the composite. Raises TypeError as `serialize_composite_attr`.
     """
@@ -136,17 +136,17 @@ class StableHLOCompositeBuilder:
         self._inputs = self._outputs = 0
 
     def mark_inputs(self, *tensors: torch.Tensor) -> Any:
-        """The tensors as the next inputs: one, or a tuple of them."""
+        """Mark tensors as the next inputs. Returns the marked tensor, or a tuple of several."""
         marked = tuple(
-            mark_tensor(tensor, self.name, self._inputs + place, self.id, True, self.attr) for place, tensor in enumerate(tensors)
+            mark_tensor(tensor, self.name, self._inputs + index, self.id, True, self.attr) for index, tensor in enumerate(tensors)
         )
         self._inputs += len(tensors)
         return marked[0] if len(marked) == 1 else marked
 
     def mark_outputs(self, *tensors: torch.Tensor) -> Any:
-        """The tensors as the next outputs: one, or a tuple of them."""
+        """Mark tensors as the next outputs. Returns the marked tensor, or a tuple of several."""
         marked = tuple(
-            mark_tensor(tensor, self.name, self._outputs + place, self.id, False, self.attr) for place, tensor in enumerate(tensors)
+            mark_tensor(tensor, self.name, self._outputs + index, self.id, False, self.attr) for index, tensor in enumerate(tensors)
         )
         self._outputs += len(tensors)
         return marked[0] if len(marked) == 1 else marked

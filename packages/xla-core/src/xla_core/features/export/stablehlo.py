@@ -1,4 +1,4 @@
-"""The pending program as StableHLO, without running or dropping anything, and StableHLO run as it is."""
+"""Shows the pending program as StableHLO without running or dropping anything, and runs StableHLO."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class PendingProgram:
-    """A graph cut out of a pending graph, and what would feed it now."""
+    """A graph cut out of a pending graph, with its present inputs."""
 
     recorder: Recorder
     graph: Graph
@@ -44,17 +44,17 @@ class PendingProgram:
 
     @property
     def constants(self) -> Constants:
-        """The numbers to compile in, as a first execution would."""
+        """The numbers that a first run compiles in as constants."""
         return Constants(tuple(self.inputs.fixed_floats), tuple(self.inputs.fixed_ints))
 
     @property
     def packed(self) -> list[np.ndarray[Any, Any]]:
-        """The host numbers that follow the buffers as arguments."""
+        """The packed host numbers, the arguments behind the buffers."""
         return arrays_of(self.inputs.floats, self.inputs.ints, self.inputs.seeds)
 
 
 def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> PendingProgram:
-    """The graph that computes `tensors` (computed ones pass through), or all that is live on the default device. Nothing pending changes.
+    """Cut the graph that computes `tensors` (computed ones pass through), or all live values of the default device. Changes nothing.
 
     Raises DeviceMismatchError for tensors of several devices.
     """
@@ -67,53 +67,56 @@ def pending_program(tensors: Iterable[torch.Tensor] | None = None) -> PendingPro
         return PendingProgram(recorder, *cut(pending_graph, values or live_values(pending_graph)))
 
 
-def lower(found: PendingProgram) -> Any:
-    """`jax.stages.Lowered` of a program over its buffers and its packed numbers."""
+def lower(pending: PendingProgram) -> Any:
+    """`jax.stages.Lowered` of a program over its buffers and packed numbers."""
     emit = program(
-        for_readers(found.graph, found.inputs.buffers.__getitem__), found.constants, placement_of(found.recorder).context, source_scope
+        for_readers(pending.graph, pending.inputs.buffers.__getitem__),
+        pending.constants,
+        placement_of(pending.recorder).context,
+        source_scope,
     )
 
     def main(*arguments: Any) -> tuple[Any, ...]:
         return emit(*arguments)[:-1]  # without the token
 
-    structs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in (*_values(found), *found.packed)]
-    return lowered(placement_of(found.recorder).spread(main), structs, jax_device(found.recorder))
+    structs = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in (*_values(pending), *pending.packed)]
+    return lowered(placement_of(pending.recorder).spread(main), structs, jax_device(pending.recorder))
 
 
 def for_readers(graph: Graph, value: Callable[[int], Any]) -> Graph:
-    """`graph` with quantized types and composites, for those who read StableHLO. value: as for `with_uniform_types`."""
+    """`graph` with quantized types and composites, for readers of StableHLO. value: as in `with_uniform_types`."""
     return with_composites(with_uniform_types(graph, value))
 
 
 def lowered(function: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct], device: jax.Device) -> Any:
-    """`jax.stages.Lowered` of a function for arrays like `structs`, for such a device."""
+    """`jax.stages.Lowered` of a function for arrays like `structs`, for a device like this."""
     with jax.enable_x64(True):
         return jax.jit(function, keep_unused=True).trace(*structs).lower(lowering_platforms=(device.platform,))
 
 
-def _values(found: PendingProgram) -> list[Any]:
-    """The values of a program's leaves, as they are without padding."""
-    leaves = found.graph.parts.leaves
-    default = placement_of(found.recorder).sharding
-    return [whole(buffer, aval, default) for buffer, aval in zip(found.inputs.buffers, leaves, strict=True)]
+def _values(pending: PendingProgram) -> list[Any]:
+    """The values of a program's leaves, without padding."""
+    leaves = pending.graph.parts.leaves
+    default = placement_of(pending.recorder).sharding
+    return [whole(buffer, aval, default) for buffer, aval in zip(pending.inputs.buffers, leaves, strict=True)]
 
 
 def text_of(lowered: Any) -> str:
-    """The module's text; with the user's lines under `XLA_HLO_DEBUG`."""
+    """The module's text, with the user's lines if `XLA_HLO_DEBUG` is set."""
     return str(lowered.as_text(debug_info=config.HLO_DEBUG.get()))
 
 
 def bytes_of(lowered: Any) -> bytes:
-    """The module as a versioned StableHLO artifact, which later and earlier releases of XLA read too."""
+    """The module as a versioned StableHLO artifact, which other releases of XLA can read."""
     return artifact(str(lowered.compiler_ir("stablehlo")))
 
 
 def artifact(text: str) -> bytes:
-    """The module of such a text as `bytes_of` gives it."""
+    """A module's text as a versioned StableHLO artifact."""
     from jax.extend import mlir  # slow to import
     from jax.extend.mlir.dialects import stablehlo as dialect
 
-    # Unlike the dialect's own function of this name, this one replaces operations of CHLO (erf, top_k), which have no versions.
+    # Unlike the dialect's function of this name, this one replaces CHLO operations (erf, top_k), which have no versions.
     return bytes(mlir.serialize_portable_artifact(text, dialect.get_current_version()))
 
 
@@ -126,7 +129,7 @@ def stablehlo_version() -> str:
 
 @budget()
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """StableHLO text of the pending program with `tensors` as results; none given: everything live. Runs and drops nothing."""
+    """StableHLO text of the pending program with `tensors` as results, or with all live values. Runs and drops nothing."""
     return text_of(lower(pending_program(tensors)))
 
 
@@ -137,39 +140,39 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
 
 
 def get_hlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """HLO text of the pending program, before XLA's own passes: with the shardings of SPMD mode, as it would run.
+    """HLO text of the pending program before XLA's own passes, with the shardings of SPMD mode, as it would run.
 
-    With metadata (names of operations, lines) under `XLA_HLO_DEBUG`, and where operations keep their lines or were given names.
+    Has metadata (names of operations, lines) if `XLA_HLO_DEBUG` is set, or if operations keep lines or have names.
     """
-    found = pending_program(tensors)
-    return str(lower_as_run(found).as_text(dialect="hlo", debug_info=bool(found.graph.lines) or config.HLO_DEBUG.get()))
+    pending = pending_program(tensors)
+    return str(lower_as_run(pending).as_text(dialect="hlo", debug_info=bool(pending.graph.lines) or config.HLO_DEBUG.get()))
 
 
-def lower_as_run(found: PendingProgram) -> Any:
-    """`jax.stages.Lowered` of a program over what is like its buffers, and packed numbers, for the device that it is on."""
-    placement = placement_of(found.recorder)
-    given = [buffer.sharding for buffer in found.inputs.buffers]
-    function = readable(found.graph, found.constants, placement, placement.layout(found.graph, given), "program")
+def lower_as_run(pending: PendingProgram) -> Any:
+    """`jax.stages.Lowered` of a program as it would run: for its device, over arrays like its buffers, and packed numbers."""
+    placement = placement_of(pending.recorder)
+    shardings = [buffer.sharding for buffer in pending.inputs.buffers]
+    function = readable(pending.graph, pending.constants, placement, placement.layout(pending.graph, shardings), "program")
     structs = [
         jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=in_order_of(buffer.sharding, placement.sharding))
-        for buffer in found.inputs.buffers
+        for buffer in pending.inputs.buffers
     ]
     with jax.enable_x64(True):
-        return function.lower(*structs, *found.packed)
+        return function.lower(*structs, *pending.packed)
 
 
 def compiled(bytecode: bytes, device: torch.device) -> Run:
-    """A function from xla tensors on `device` to the results of a StableHLO module, an artifact or UTF-8 text.
+    """Compile a StableHLO module, an artifact or UTF-8 text, to a function of xla tensors on `device`.
 
-    Raises ExecutionError if it does not compile; the function, if it does not run on what it is given.
+    Raises ExecutionError if it does not compile. The function raises it if it cannot run on its arguments.
     """
-    place = jax_device(recorder_of(device))
+    jax_target = jax_device(recorder_of(device))
 
     def failed(error: Exception) -> ExecutionError:
-        return ExecutionError(f"the StableHLO module did not run on {place}: {error}")
+        return ExecutionError(f"the StableHLO module did not run on {jax_target}: {error}")
 
     try:
-        execute = compile_module(runnable(bytecode), place, compiler_options(place.platform, has_loops=b"while" in bytecode))
+        execute = compile_module(runnable(bytecode), jax_target, compiler_options(jax_target.platform, has_loops=b"while" in bytecode))
     except (RuntimeError, ValueError, TypeError) as error:
         raise failed(error) from error
 
@@ -177,7 +180,7 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
         buffers = [buffer_of(unwrapped(tensor)) for tensor in tensors]
         try:
             with jax.enable_x64(True):
-                results = execute([jax.device_put(buffer, place) for buffer in buffers])  # in SPMD mode, one device stands for all
+                results = execute([jax.device_put(buffer, jax_target) for buffer in buffers])  # in SPMD mode, on one device
         except (RuntimeError, ValueError, TypeError) as error:
             raise failed(error) from error
         return [tensor_from_buffer(result, torch_dtype(result.dtype)) for result in results]
@@ -186,7 +189,7 @@ def compiled(bytecode: bytes, device: torch.device) -> Run:
 
 
 def run_stablehlo(bytecode: bytes, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a StableHLO module, an artifact or UTF-8 text, on xla tensors, on their device.
+    """Run a StableHLO module, an artifact or UTF-8 text, on xla tensors, on their device.
 
     Raises as `compiled`.
     """

@@ -1,6 +1,6 @@
-"""Quantization in exported modules: operations and types of StableHLO, and back to arithmetic where a module runs.
+"""Writes quantization in exported modules as StableHLO operations and types, and turns it into arithmetic to run a module.
 
-XLA translates no quantized types, so programs that run have arithmetic (ops/nn/quantized/quantization.py). Those who read exported modules
+XLA does not translate quantized types, so programs that run have arithmetic (ops/nn/quantized/quantization.py). Readers of exported modules
 look for `uniform_quantize`.
 """
 
@@ -34,7 +34,7 @@ _TYPE = re.compile(r"!quant\.uniform<([iu])(8|16|32)(?:<(-?\d+):(-?\d+)>)?:f32(?
 
 @dataclass(frozen=True)
 class Uniform:
-    """A quantized type: how integers of `dtype` from low to high stand for numbers of float32. axis: of the channels, or -1."""
+    """A quantized type: integers of `dtype` from low to high stand for float32 numbers. axis: of the channels, or -1."""
 
     dtype: np.dtype[Any]
     low: int
@@ -45,27 +45,27 @@ class Uniform:
 
     @property
     def text(self) -> str:
-        """As StableHLO writes it."""
+        """The type in StableHLO's notation."""
         storage = f"{'u' if self.dtype.kind == 'u' else 'i'}{8 * self.dtype.itemsize}<{self.low}:{self.high}>"
         pairs = ",".join(f"{scale:.17e}:{zero}" for scale, zero in zip(self.scale, self.zero_point, strict=True))
         return f"!quant.uniform<{storage}:f32, {pairs}>" if self.axis < 0 else f"!quant.uniform<{storage}:f32:{self.axis}, {{{pairs}}}>"
 
     @classmethod
     def of(cls, text: str) -> Uniform | None:
-        """The type of such a text; None for another type."""
-        found = _TYPE.fullmatch(text)
-        if found is None:
+        """Parse StableHLO's notation; None for other types."""
+        match = _TYPE.fullmatch(text)
+        if match is None:
             return None
-        kind, bits, low, high, axis, numbers = found.groups()
-        dtype = np.dtype(f"{kind}{int(bits) // 8}")
-        pairs = [one.strip().partition(":") for one in numbers.split(",")]
+        letter, bits, low, high, axis, numbers = match.groups()
+        dtype = np.dtype(f"{letter}{int(bits) // 8}")
+        pairs = [pair.strip().partition(":") for pair in numbers.split(",")]
         bounds = (np.iinfo(dtype).min, np.iinfo(dtype).max) if low is None else (int(low), int(high))
         scale, zeros = tuple(float(scale) for scale, _, _ in pairs), tuple(int(zero or 0) for _, _, zero in pairs)
         return cls(dtype, *bounds, scale, zeros, -1 if axis is None else int(axis))
 
     @property
     def valid(self) -> bool:
-        """Whether StableHLO has it: integers of at most 32 bits, scales of float32, zero points among the integers."""
+        """Whether StableHLO can express it: integers of at most 32 bits, float32 scales, zero points in the range of integers."""
         if self.dtype.kind not in "iu" or self.dtype.itemsize > 4:
             return False
         limits = np.iinfo(self.dtype)
@@ -75,52 +75,54 @@ class Uniform:
 
 
 def with_uniform_types(graph: Graph, value: Callable[[int], Any]) -> Graph:
-    """`graph` with quantization whose scales are known as operations of StableHLO.
+    """`graph` with quantization by known scales as StableHLO operations.
 
-    value: an array, of the leaf of this number; None for one that may be another when the program runs.
+    value: returns the array of a leaf by its index, or None if the array may change before the program runs.
 
-    What depends on scales that the program computes, or that no quantized type can say, stays arithmetic.
+    Quantization stays arithmetic if the program computes the scales, or no quantized type can express them.
     """
-    known = {slot: partial(value, number) for number, slot in enumerate(graph.parts.leaf_slots)}
+    values = {slot: partial(value, index) for index, slot in enumerate(graph.parts.leaf_slots)}
     entries: list[Any] = list(graph.entries)
-    integers: dict[int, tuple[Uniform, tuple[int, ...]]] = {}  # by slot: of which type, and of what they were made
+    integers: dict[
+        int, tuple[Uniform, tuple[int, ...]]
+    ] = {}  # by slot: the type of quantized integers, and the operands of their operation
     for operation in graph.operations():
-        kind = _kind(graph, operation, known) if operation.target in _QUANTIZE + _DEQUANTIZE else None
+        kind = _kind(graph, operation, values) if operation.target in _QUANTIZE + _DEQUANTIZE else None
         if kind is None:
             continue
         operands = operation.operands
         if operation.target in _QUANTIZE:
             integers[operation.slot] = kind, operands
         elif integers.get(operands[0], (None,))[0] == kind:
-            operands = integers[operands[0]][1]  # those who read modules look for one behind the other, without integers in between
+            operands = integers[operands[0]][1]  # readers look for quantize and dequantize in sequence, without integers in between
         entries[operation.slot] = (_signature(entries[operation.slot][0], kind, len(operands)), *operands)
     return needed(entries, graph.outs) if integers else replace(graph, entries=tuple(entries))
 
 
-def _kind(graph: Graph, operation: Operation, known: Mapping[int, Callable[[], Any]]) -> Uniform | None:
+def _kind(graph: Graph, operation: Operation, values: Mapping[int, Callable[[], Any]]) -> Uniform | None:
     names = [argument.name for argument in overload_named(operation.target)._schema.arguments]
     args, kwargs = graph.arguments(operation)
-    given: dict[str, Any] = {"axis": -1, **dict(zip(names, args, strict=False)), **kwargs}
-    scale, zero_point = (_numbers(given[name], known) for name in ("scale", "zero_point"))
-    if scale is None or zero_point is None or given["input"].dtype is torch.float64:
+    arguments: dict[str, Any] = {"axis": -1, **dict(zip(names, args, strict=False)), **kwargs}
+    scale, zero_point = (_numbers(arguments[name], values) for name in ("scale", "zero_point"))
+    if scale is None or zero_point is None or arguments["input"].dtype is torch.float64:
         return None
-    dtype = np.dtype(device_dtype(given["dtype"]))
-    kind = Uniform(dtype, given["quant_min"], given["quant_max"], scale, tuple(int(zero) for zero in zero_point), given["axis"])
+    dtype = np.dtype(device_dtype(arguments["dtype"]))
+    kind = Uniform(dtype, arguments["quant_min"], arguments["quant_max"], scale, tuple(int(zero) for zero in zero_point), arguments["axis"])
     return kind if kind.valid else None
 
 
-def _numbers(given: Any, known: Mapping[int, Callable[[], Any]]) -> tuple[float, ...] | None:
-    """Listed numbers, or those of a leaf."""
-    if isinstance(given, (list, tuple)):
-        return tuple(float(number) for number in given)
-    value = known[given.slot]() if given.slot in known else None
+def _numbers(argument: Any, values: Mapping[int, Callable[[], Any]]) -> tuple[float, ...] | None:
+    """The numbers of a list, or of a leaf; None if they are not known."""
+    if isinstance(argument, (list, tuple)):
+        return tuple(float(number) for number in argument)
+    value = values[argument.slot]() if argument.slot in values else None
     return tuple(np.asarray(value, np.float64).ravel().tolist()) if isinstance(value, (jax.Array, np.ndarray)) else None
 
 
 def _signature(signature: Signature, kind: Uniform, operands: int) -> Signature:
     gives_floats = signature.target in _DEQUANTIZE
 
-    def lower(context: Context, x: jax.Array, *rest: Any) -> Any:
+    def lower(context: Context, x: jax.Array, *others: Any) -> Any:
         wide = jax.lax.convert_element_type(x, np.float32) if jax.numpy.issubdtype(x.dtype, np.floating) else x
         return _UNIFORM.bind(wide, kind=kind, gives_floats=gives_floats)
 
@@ -128,7 +130,7 @@ def _signature(signature: Signature, kind: Uniform, operands: int) -> Signature:
 
 
 _QUANTIZE, _DEQUANTIZE = ("xla::quantize_tensor", "xla::quantize_channels"), ("xla::dequantize_tensor", "xla::dequantize_channels")
-# From floats, or integers, through a quantized type to integers, or floats.
+# Takes floats or integers through a quantized type to integers or floats.
 _UNIFORM = Primitive("uniform")
 _UNIFORM.def_abstract_eval(lambda x, *, kind, gives_floats: x.update(dtype=np.dtype(np.float32) if gives_floats else kind.dtype))
 
@@ -155,7 +157,7 @@ def _operation(name: str, x: Any, element: Any) -> Any:
 
 
 def _load_quantized_types(context: Any) -> None:
-    """Let an MLIR context know quantized types: reading an artifact that has one is what loads their dialect."""
+    """Load the dialect of quantized types into an MLIR context, by reading an artifact that has one."""
     from jax.extend.mlir.dialects import stablehlo  # slow to import
 
     stablehlo.deserialize_portable_artifact(context, _artifact())
@@ -165,15 +167,15 @@ def _load_quantized_types(context: Any) -> None:
 def _artifact() -> bytes:
     from jax.extend.mlir.dialects import stablehlo  # slow to import
 
-    kind = "tensor<!quant.uniform<i8:f32, 1.0>>"
-    text = f"func.func @main(%x: {kind}) -> {kind} {{ return %x : {kind} }}"
+    tensor_type = "tensor<!quant.uniform<i8:f32, 1.0>>"
+    text = f"func.func @main(%x: {tensor_type}) -> {tensor_type} {{ return %x : {tensor_type} }}"
     return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version()))
 
 
 def runnable(module: bytes | str) -> bytes | str:
-    """The module with arithmetic in the place of quantization; itself if it has none.
+    """Replace quantization in a module by arithmetic. Returns a module without quantization unchanged.
 
-    Raises ExecutionError for one that computes with quantized types otherwise.
+    Raises ExecutionError for a module that computes with quantized types in other ways.
     """
     if b"uniform_" not in (module if isinstance(module, bytes) else module.encode()):
         return module
@@ -181,15 +183,15 @@ def runnable(module: bytes | str) -> bytes | str:
     from jax.extend.mlir.dialects import stablehlo
 
     lowered: Any = jax.jit(lambda: ()).lower().compiler_ir("stablehlo")
-    context = lowered.context  # knows all dialects that jax writes
+    context = lowered.context  # has all dialects that jax writes
     _load_quantized_types(context)
     with context, ir.Location.unknown():
         artifact = isinstance(module, bytes) and module.startswith(_BYTECODE)
         parsed = stablehlo.deserialize_portable_artifact(context, module) if artifact else ir.Module.parse(module)
-        found = _operations(parsed, ("stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"))
-        kinds = [_kind_of(operation) for operation in found]  # before any of the types is another
-        for number, (operation, kind) in enumerate(zip(found, kinds, strict=True)):
-            _replace_by_call(parsed, operation, kind, f"quantization_{number}")
+        operations = _operations(parsed, ("stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"))
+        kinds = [_kind_of(operation) for operation in operations]  # read all types before any of them changes
+        for index, (operation, kind) in enumerate(zip(operations, kinds, strict=True)):
+            _replace_by_call(parsed, operation, kind, f"quantization_{index}")
         for operation in _operations(parsed, (_CAST,)):
             if operation.operands[0].type == operation.result.type:
                 operation.result.replace_all_uses_with(operation.operands[0])
@@ -202,18 +204,18 @@ def runnable(module: bytes | str) -> bytes | str:
 
 
 def _operations(module: Any, names: tuple[str, ...]) -> list[Any]:
-    found: list[Any] = []
+    matches: list[Any] = []
 
     def look(operation: Any) -> None:
         for region in operation.regions:
             for block in region:
                 for inner in block:
                     if inner.operation.name in names:
-                        found.append(inner.operation)
+                        matches.append(inner.operation)
                     look(inner.operation)
 
     look(module.operation)
-    return found
+    return matches
 
 
 def _kind_of(operation: Any) -> Uniform:
@@ -226,7 +228,7 @@ def _kind_of(operation: Any) -> Uniform:
 
 
 def _replace_by_call(module: Any, operation: Any, kind: Uniform, name: str) -> None:
-    """Let a function of this name, made of the arithmetic, stand for an operation of quantization."""
+    """Replace a quantization operation by a call of a new function `name` that does it with arithmetic."""
     from jax.extend.mlir import ir  # slow to import
 
     operand = operation.operands[0]
@@ -238,7 +240,7 @@ def _replace_by_call(module: Any, operation: Any, kind: Uniform, name: str) -> N
     else:
         dtype = kind.dtype
         function = partial(dequantized, scale=kind.scale, zero_point=kind.zero_point, axis=kind.axis)
-        cast = getattr(operand.owner, "operation", None)  # none for an argument of the function
+        cast = getattr(operand.owner, "operation", None)  # None for an argument of the function
         operand = cast.operands[0] if cast is not None and cast.name == _CAST else operand
     lowered: Any = jax.jit(function).lower(jax.ShapeDtypeStruct(tuple(operand.type.shape), dtype))
     (main,) = lowered.compiler_ir("stablehlo").body.operations

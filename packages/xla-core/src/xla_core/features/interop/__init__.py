@@ -1,1 +1,1 @@
-"""Functions that go both ways between torch and JAX."""
+"""Torch functions for JAX, and JAX's rematerialization for torch."""

@@ -1,4 +1,4 @@
-"""Evaluate recorded bodies over the arrays of a JAX program, whatever transforms trace it."""
+"""Evaluates recorded bodies over the arrays of a JAX program, under any of JAX's transforms."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ _WORD = (1 << 32) - 1
 _KEPT = 256
 
 
-def evaluated(body: Body, given: Sequence[Any], random_state: Any) -> list[Any]:
-    """The results of `body` over arrays of the device dtypes of its arguments, as one `jax.jit` function; 64-bit types must be on.
+def evaluated(body: Body, arguments: Sequence[Any], random_state: Any) -> list[Any]:
+    """The results of `body` over arrays of its arguments' device dtypes, as one `jax.jit` function. 64-bit types must be enabled.
 
-    What it holds of the world outside enters with the values it has now. random_state: (2,) uint32, from which its random operations
-    follow by the order in which they were recorded.
+    Tensors from outside enter with their present values. random_state: (2,) uint32; each random operation derives its state from it, by the
+    order of recording.
     """
-    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
-    with jax.ensure_compile_time_eval():  # the tensors of others are no part of the program that is being traced
-        buffers = [None if isinstance(held, HostNumber) else buffer_of(wrap(held)) for held in body.held]
+    numbers = tuple(
+        (captured.kind, type(captured.number), captured.number) if isinstance(captured, HostNumber) else None for captured in body.held
+    )
+    with jax.ensure_compile_time_eval():  # tensors from outside are not part of the traced program
+        buffers = [None if isinstance(captured, HostNumber) else buffer_of(wrap(captured)) for captured in body.held]
     seeds = [seed_of_turn(random_state, np.uint32(seed & _WORD)) for seed in body.seeds]
     program = placement_of(current_recorder()).context
-    results: list[Any] = _evaluator(bodies_alone([body])[0], numbers, program)([*given], buffers, seeds)
+    results: list[Any] = _evaluator(bodies_alone([body])[0], numbers, program)([*arguments], buffers, seeds)
     return results
 
 
 @lru_cache(maxsize=_KEPT)
 def _evaluator(body: Body, numbers: tuple[Any, ...], program: Context) -> Callable[..., Any]:
-    def recorded(given: list[Any], buffers: list[Any], seeds: list[Any]) -> list[Any]:
-        held = [buffer if number is None else typed(number[0], number[2]) for number, buffer in zip(numbers, buffers, strict=True)]
-        return results_of(program, body, given, held, seeds, None)
+    def recorded(arguments: list[Any], buffers: list[Any], seeds: list[Any]) -> list[Any]:
+        captured = [buffer if number is None else typed(number[0], number[2]) for number, buffer in zip(numbers, buffers, strict=True)]
+        return results_of(program, body, arguments, captured, seeds, None)
 
     return jax.jit(recorded)

@@ -1,7 +1,7 @@
 """A torch function recorded for arguments of certain shapes and dtypes, as a function of JAX arrays.
 
-Its derivatives are torch's own, recorded too, or those that JAX finds in the lowerings. The first see whatever torch lets users say about
-gradients; the others exist in every order and direction.
+Its derivatives are torch's, which are recorded too, or JAX's derivatives of the lowerings. Torch's respect all that users say about
+gradients; JAX's exist in every order and mode.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from xla_core.engine.tracing.bodies import Body
 from xla_core.engine.tracing.gradients import Differentiated, differentiated
 from xla_core.features.interop.evaluation import evaluated
 
-# Random operations are told apart by the states that they are recorded with: these are the same in each recording of a function.
+# The states that random operations are recorded with tell them apart, and are the same in each recording of a function.
 _FIRST_STATE = 1
 
 
 class Derivatives(Enum):
-    """Whose derivatives a function has."""
+    """Which library's derivatives a function has."""
 
     TORCH = "torch"
     JAX = "jax"
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A flat function, from tensors to tensors, recorded for arguments like `avals`. what: its name, for errors.
+class RecordedFunction:
+    """A function from a list of tensors to tensors, recorded for arguments like `avals`. name: for errors.
 
-    enter: contexts in which it was recorded, to record its gradient in.
+    enter: opens the contexts in which to record it and its gradient.
     """
 
-    what: str
+    name: str
     function: Callable[[list[Any]], Sequence[Any]]
     avals: tuple[Aval, ...]
-    wanted: tuple[bool, ...]  # the arguments that may have a gradient
+    wanted: tuple[bool, ...]  # for each argument, whether it may have a gradient
     derivatives: Derivatives
     enter: Callable[[], ExitStack]
 
     @cached_property
     def forward(self) -> Body:
-        """What computes the results."""
+        """The body that computes the results."""
         return self._parts.forward
 
     @cached_property
     def outs(self) -> tuple[Aval, ...]:
-        """The results."""
+        """The avals of the results."""
         return self._parts.outs
 
     @cached_property
     def _parts(self) -> Differentiated:
         seen = self.derivatives is Derivatives.JAX
         return self._record(
-            what_jax_sees(self.what, _ADVICE, self.function) if seen else self.function, [seen and one for one in self.wanted]
+            what_jax_sees(self.name, _ADVICE, self.function) if seen else self.function, [seen and needed for needed in self.wanted]
         )
 
     @cached_property
@@ -88,7 +88,7 @@ class Recorded:
         ):
             before, recorder.seed = recorder.seed, _FIRST_STATE
             try:
-                return differentiated(recorder, self.what, self.avals, wanted, function, range(len(self.avals)))
+                return differentiated(recorder, self.name, self.avals, wanted, function, range(len(self.avals)))
             finally:
                 recorder.seed = before
 
@@ -106,27 +106,27 @@ class Recorded:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it uses no tensor from outside: those may be others at the next call."""
-        return not any(isinstance(held, Value) for held in self.forward.held)
+        """Whether it uses no tensors from outside, which may be others at the next call."""
+        return not any(isinstance(captured, Value) for captured in self.forward.held)
 
-    def __call__(self, given: list[Any], random_state: Any) -> list[Any]:
-        """The results over arrays of the device dtypes. random_state: (2,) uint32. 64-bit types must be on."""
+    def __call__(self, arguments: list[Any], random_state: Any) -> list[Any]:
+        """The results over arrays of the device dtypes. random_state: (2,) uint32. 64-bit types must be enabled."""
         if self.derivatives is Derivatives.JAX:
-            return evaluated(self.forward, given, random_state)[: len(self.outs)]
-        results: list[Any] = self._with_torchs_gradient(given, random_state)
+            return evaluated(self.forward, arguments, random_state)[: len(self.outs)]
+        results: list[Any] = self._with_torchs_gradient(arguments, random_state)
         return results
 
     @cached_property
     def _with_torchs_gradient(self) -> Any:
         count = len(self.outs)
 
-        def primal(given: list[Any], state: Any) -> list[Any]:
-            return evaluated(self.forward, given, state)[:count]
+        def primal(arguments: list[Any], state: Any) -> list[Any]:
+            return evaluated(self.forward, arguments, state)[:count]
 
-        def forward(given: list[Any], state: Any) -> Any:
+        def forward(arguments: list[Any], state: Any) -> Any:
             parts = self._gradient
             with jax.enable_x64(True):
-                results = _once(self.what, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *given)
+                results = _once(self.name, lambda *arrays: evaluated(parts.forward, arrays[1:], arrays[0]))(state, *arguments)
             return results[:count], (results[count:], state)
 
         def backward(residuals: Any, cotangents: Any) -> Any:
@@ -135,16 +135,16 @@ class Recorded:
             grads: list[Any] = [None] * len(self.avals)
             if parts.backward is not None:
                 body, count = parts.backward, len(self.avals)
-                tangents = [conj(cotangents[place]) for place in parts.differentiable]
+                tangents = [conj(cotangents[index]) for index in parts.differentiable]
 
                 def pull(state: Any, *arrays: Any) -> list[Any]:
-                    return evaluated(body, [None] * count + list(arrays), state)  # what it needs of the arguments was saved
+                    return evaluated(body, [None] * count + list(arrays), state)  # arguments that it needs were saved
 
                 with jax.enable_x64(True):
-                    found = _once(self.what, pull)(state, *tangents, *saved)
-                for place, grad in zip(parts.dependent, found, strict=True):
-                    if place < len(parts.wanted):  # behind them are tensors from outside
-                        grads[parts.wanted[place]] = conj(grad)
+                    grads_given = _once(self.name, pull)(state, *tangents, *saved)
+                for index, grad in zip(parts.dependent, grads_given, strict=True):
+                    if index < len(parts.wanted):  # others are tensors from outside
+                        grads[parts.wanted[index]] = conj(grad)
             return grads, None
 
         run = jax.custom_vjp(primal)
@@ -154,7 +154,7 @@ class Recorded:
 
 @contextmanager
 def lines_in_errors() -> Iterator[None]:
-    """Give what the user's code may not do in a recording the line that did it."""
+    """Add the user's line to errors about code that cannot be recorded."""
     try:
         yield
     except (GraphBreakError, UnsupportedOperationError) as error:
@@ -163,16 +163,16 @@ def lines_in_errors() -> Iterator[None]:
 
 
 def conj(array: Any) -> Any:
-    """Torch's gradients of complex numbers are the conjugates of JAX's."""
+    """Convert a gradient between torch and JAX, whose gradients of complex numbers are conjugates of each other."""
     return lax.conj(array) if jax.numpy.issubdtype(array.dtype, jax.numpy.complexfloating) else array
 
 
-def _once(what: str, function: Callable[..., Any]) -> Any:
-    """`function`, which refuses to be differentiated: it is a part of a derivative already."""
+def _once(name: str, function: Callable[..., Any]) -> Any:
+    """`function`, part of a derivative, such that differentiating it raises TypeError."""
 
     def refuse(primals: Any, tangents: Any) -> Any:
         raise TypeError(
-            f"{what} has torch's gradients, which JAX cannot differentiate again: make it with to_jax(…, derivatives='jax') for second ones"
+            f"{name} has torch's gradients, which JAX cannot differentiate again: make it with to_jax(…, derivatives='jax') for second ones"
         )
 
     once = jax.custom_jvp(function)
@@ -180,14 +180,14 @@ def _once(what: str, function: Callable[..., Any]) -> Any:
     return once
 
 
-def what_jax_sees(what: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
-    """`function`, in which `detach` is one of JAX, too, and which refuses other gradients than those of its operations."""
+def what_jax_sees(name: str, advice: str, function: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
+    """`function` as JAX can differentiate it: `detach` stops JAX's gradients too, and other ways to change gradients raise an error."""
 
-    def run(given: list[Any]) -> Sequence[Any]:
-        with _Stops(what, advice):
-            results = function(given)
-        for name in _custom_gradients(results):
-            raise UnsupportedOperationError(f"{what} uses {name}, an autograd.Function, which JAX cannot see: {advice}")
+    def run(arguments: list[Any]) -> Sequence[Any]:
+        with _Stops(name, advice):
+            results = function(arguments)
+        for custom in _custom_gradients(results):
+            raise UnsupportedOperationError(f"{name} uses {custom}, an autograd.Function, which JAX cannot see: {advice}")
         return results
 
     return run
@@ -199,11 +199,11 @@ _REFUSED: dict[Any, str] = {torch.Tensor.detach_: "detach_()", torch.detach_: "d
 
 
 class _Stops(TorchFunctionMode):
-    """Records where gradients end; refuses where that cannot be."""
+    """Records `detach` as JAX's `stop_gradient`, and refuses other ways to cut gradients."""
 
-    def __init__(self, what: str, advice: str) -> None:
+    def __init__(self, name: str, advice: str) -> None:
         super().__init__()
-        self._what = what
+        self._name = name
         self._advice = advice
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -216,7 +216,7 @@ class _Stops(TorchFunctionMode):
         refused = ".data" if reads_data(func) else _REFUSED.get(func)
         if refused or (not torch.is_grad_enabled() and any(map(_may_have_gradient, tree_leaves(result)))):
             how = refused or "torch.no_grad() or an autograd.Function"
-            raise UnsupportedOperationError(f"{self._what} cuts gradients by {how}, which JAX cannot see: {self._advice}, or call detach()")
+            raise UnsupportedOperationError(f"{self._name} cuts gradients by {how}, which JAX cannot see: {self._advice}, or call detach()")
         return result
 
 
@@ -225,10 +225,10 @@ def _may_have_gradient(item: Any) -> bool:
 
 
 def _custom_gradients(results: Sequence[Any]) -> list[str]:
-    """The names of gradients of the user's own that `results` have."""
+    """The names of the user's autograd.Functions that `results` depend on."""
     stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
     seen: set[Any] = set()
-    found: list[str] = []
+    names: list[str] = []
     while stack:
         node = stack.pop()
         if node is None or node in seen:
@@ -236,6 +236,6 @@ def _custom_gradients(results: Sequence[Any]) -> list[str]:
         seen.add(node)
         owner = getattr(node, "_forward_cls", None)
         if owner is not None and not owner.__module__.startswith("xla_core."):
-            found.append(owner.__name__)
-        stack += [each for each, _ in node.next_functions]
-    return found
+            names.append(owner.__name__)
+        stack += [following for following, _ in node.next_functions]
+    return names

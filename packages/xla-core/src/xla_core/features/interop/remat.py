@@ -1,4 +1,4 @@
-"""`remat`: a torch function whose intermediate values are computed again for its gradient, but those that a policy of JAX saves."""
+"""`remat`: computes a torch function's intermediate values again for its gradient, except those that a JAX policy saves."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _POLICIES = ("nothing_saveable", "everything_saveable", "dots_saveable", "dots_w
 
 
 def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The xla tensor, named for the policies of `remat`, and of `jax.checkpoint` over what `to_jax` makes."""
+    """Name an xla tensor for the policies of `remat`, and of `jax.checkpoint` over functions of `to_jax`."""
     named: torch.Tensor = call_jax(name_in_jax, (tensor, name))
     return named
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """What a gradient may find saved."""
+    """Which values to save for the gradient: a JAX policy by name, and names of values to save or offload."""
 
     name: str
     save: tuple[str, ...]
@@ -66,22 +66,22 @@ class _Policy:
 
 
 def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str] = (), offload: Sequence[str] = ()) -> _F:
-    """`function` of xla tensors, a module too, whose gradient computes again what was not saved: less memory for more time.
+    """Let the gradient of `function` or a module compute values again instead of saving them: less memory, more time.
 
-    The gradient is that of JAX, by `jax.checkpoint`; tensors from outside, such as parameters, get theirs.
+    JAX computes the gradient, by `jax.checkpoint`, also for tensors from outside, such as parameters.
     policy: one of `jax.checkpoint_policies` by name: "nothing_saveable", "everything_saveable", "dots_saveable" or
         "dots_with_no_batch_dims_saveable".
-    save: names, given with `checkpoint_name`, of values to keep besides. offload: of values to keep in the host's memory.
+    save: names, from `checkpoint_name`, of further values to save. offload: names of values to save in the host's memory.
 
-    Python numbers that it uses are constants of its program. Raises ValueError for another policy, TypeError
-    for results that are no tensors, UnsupportedOperationError where the function cuts gradients other than by `detach`, uses an
-    `autograd.Function` or writes to an argument, GraphBreakError where it reads a value; RuntimeError for a second derivative.
+    Python numbers in the function are constants of its program. Raises ValueError for another policy, TypeError
+    for results that are not tensors, UnsupportedOperationError if the function cuts gradients other than by `detach`, uses an
+    `autograd.Function` or writes to an argument, GraphBreakError if it reads a value; RuntimeError for a second derivative.
     """
     if policy not in _POLICIES:
         raise ValueError(f"{policy!r} is no policy that remat knows: use one of {', '.join(_POLICIES)}, or save= and offload= with names")
-    for given in (save, offload):
-        if isinstance(given, str):
-            raise ValueError(f"save and offload are sequences of names, got the text {given!r}: write [{given!r}]")
+    for names in (save, offload):
+        if isinstance(names, str):
+            raise ValueError(f"save and offload are sequences of names, got the text {names!r}: write [{names!r}]")
     kept = _Policy(policy, tuple(save), tuple(offload))
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -91,11 +91,12 @@ def remat(function: _F, *, policy: str = "nothing_saveable", save: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
-    """A recorded function over arrays: `operands` are its arguments, then the values that it holds, then its seeds.
+class _RematFunction:
+    """A recorded function over arrays: `operands` are its arguments, then captured values, then seeds.
 
-    numbers: by place among what it holds, None for a value. wanted, places: the arguments, and what it holds, that need a gradient.
-    differentiable: the results that have one. text: tells it from others, in every process. program: says what it is compiled for.
+    numbers: for each captured value, None, or the number if it is one. wanted, places: indices of arguments, and of captured values, that
+    need a gradient. differentiable: indices of results that have a gradient. arguments: how many. text: identifies it in every process.
+    program: what to compile it for.
     """
 
     body: Body
@@ -109,44 +110,44 @@ class _Function:
     program: Context
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
-        """The results."""
-        rest = iter(operands)
-        given = [next(rest) for _ in range(self.arguments)]
-        held = [next(rest) if number is None else typed(number[0], number[2]) for number in self.numbers]
-        return results_of(self.program, self.body, given, held, list(rest), None)
+        """Compute the results."""
+        remaining = iter(operands)
+        arguments = [next(remaining) for _ in range(self.arguments)]
+        captured = [next(remaining) if number is None else typed(number[0], number[2]) for number in self.numbers]
+        return results_of(self.program, self.body, arguments, captured, list(remaining), None)
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The operands that need a gradient."""
-        values = [place for place, number in enumerate(self.numbers) if number is None]
-        return (*self.wanted, *[self.arguments + values.index(place) for place in self.places])
+        """Indices of the operands that need a gradient."""
+        values = [index for index, number in enumerate(self.numbers) if number is None]
+        return (*self.wanted, *[self.arguments + values.index(index) for index in self.places])
 
     def differentiated(self, operands: Sequence[Any]) -> tuple[list[Any], Any]:
-        """The results, and the function of cotangents that gives gradients of the chosen operands: a nesting of what was saved."""
+        """The results, and JAX's function from cotangents to gradients of the chosen operands, a pytree of saved values."""
 
         def run(chosen: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             arrays = list(operands)
-            for place, array in zip(self.chosen, chosen, strict=True):
-                arrays[place] = array
+            for index, array in zip(self.chosen, chosen, strict=True):
+                arrays[index] = array
             results = self(arrays)
-            return [results[place] for place in self.differentiable], results
+            return [results[index] for index in self.differentiable], results
 
         remade = jax.checkpoint(run, policy=self.policy.of_jax())
-        _, pull, results = jax.vjp(remade, [operands[place] for place in self.chosen], has_aux=True)
+        _, pull, results = jax.vjp(remade, [operands[index] for index in self.chosen], has_aux=True)
         return results, pull
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a gradient needs: for each leaf of `tree` the operand that it is, or None. kinds: those that the forward pass gives besides."""
+    """What a gradient needs. operands: for each leaf of `tree`, the index of its operand, or None; avals: avals of those that are None."""
 
     tree: Any
     operands: tuple[int | None, ...]
-    kinds: tuple[Aval, ...]
+    avals: tuple[Aval, ...]
 
 
 @lru_cache(maxsize=_KEPT)
-def _saved(function: _Function, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
+def _saved(function: _RematFunction, avals: tuple[Aval, ...], seeds: int) -> _Saved:
     trees: list[Any] = []
 
     def saving(*operands: Any) -> list[Any]:
@@ -154,29 +155,29 @@ def _saved(function: _Function, kinds: tuple[Aval, ...], seeds: int) -> _Saved:
         trees.append(tree)
         return leaves
 
-    structs = [*[kind.struct for kind in kinds], *[jax.ShapeDtypeStruct((2,), np.uint32)] * seeds]
+    structs = [*[aval.struct for aval in avals], *[jax.ShapeDtypeStruct((2,), np.uint32)] * seeds]
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(saving)(*structs).jaxpr
-    at = {id(variable): place for place, variable in enumerate(jaxpr.invars[: len(kinds)])}
+    at = {id(variable): index for index, variable in enumerate(jaxpr.invars[: len(avals)])}
     operands = tuple(at.get(id(variable)) for variable in jaxpr.outvars)
-    made = [variable.aval for variable, place in zip(jaxpr.outvars, operands, strict=True) if place is None]
-    return _Saved(trees[0], operands, tuple(aval_of(tuple(aval.shape), torch_dtype(aval.dtype)) for aval in made))
+    to_save = [variable.aval for variable, index in zip(jaxpr.outvars, operands, strict=True) if index is None]
+    return _Saved(trees[0], operands, tuple(aval_of(tuple(aval.shape), torch_dtype(aval.dtype)) for aval in to_save))
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A call: its function, the values that it holds and its seeds, its results, and the tensors from outside that need a gradient."""
+class _Call:
+    """A call: its function, captured values, seeds, avals of operands and results, and tensors from outside that need a gradient."""
 
-    function: _Function
+    function: _RematFunction
     held: tuple[Value, ...]
     seeds: tuple[int, ...]
-    kinds: tuple[Aval, ...]
+    avals: tuple[Aval, ...]
     outs: tuple[Aval, ...]
     outside: tuple[torch.Tensor, ...]
 
     @property
     def body(self) -> Body:
-        """What `record` takes: numbers are no operands."""
+        """The body with this call's values and seeds, for `record`. Numbers are not operands."""
         return replace(self.function.body, held=self.held, seeds=self.seeds)
 
 
@@ -187,101 +188,103 @@ def _called(function: Callable[..., Any], policy: _Policy, args: tuple[Any, ...]
     recorder = holder(tensors[0])._storage.value.recorder if tensors else current_recorder()
     nesting: list[Any] = []
 
-    def flat(given: list[Any]) -> list[Any]:
-        rest = iter(given)
-        args, kwargs = tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
+    def flat(values: list[Any]) -> list[Any]:
+        remaining = iter(values)
+        args, kwargs = tree_unflatten([next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree)
         results, shape = tree_flatten(function(*args, **kwargs))
         nesting.append(shape)
         return results
 
     enabled = torch.is_grad_enabled()
     advice = "use torch.utils.checkpoint"
-    found = _recorded(recorder, what_jax_sees("remat", advice, flat) if enabled else flat, policy, tensors)
+    recorded = _recorded(recorder, what_jax_sees("remat", advice, flat) if enabled else flat, policy, tensors)
     results: Sequence[torch.Tensor]
-    if enabled and found.function.chosen:
-        results = _Rematerialized.apply(recorder, found, *tensors, *found.outside)  # type: ignore[no-untyped-call]
+    if enabled and recorded.function.chosen:
+        results = _Rematerialized.apply(recorder, recorded, *tensors, *recorded.outside)  # type: ignore[no-untyped-call]
     else:
-        results = record(recorder, "remat", partial(_lower, found.function), (found.function.text,), [found.body], tensors, found.outs)
+        results = record(
+            recorder, "remat", partial(_lower, recorded.function), (recorded.function.text,), [recorded.body], tensors, recorded.outs
+        )
     return tree_unflatten(list(results), nesting[0])
 
 
 def _recorded(
     recorder: Recorder, function: Callable[[list[Any]], Sequence[Any]], policy: _Policy, tensors: Sequence[torch.Tensor]
-) -> _Found:
+) -> _Call:
     avals = tuple(aval_of(tuple(tensor.shape), tensor.dtype, holder(tensor)._storage.value.aval.manual) for tensor in tensors)
-    with lines_in_errors(), recording(recorder, "remat") as found:
-        given = [found.stand_in(aval, tensor.requires_grad) for aval, tensor in zip(avals, tensors, strict=True)]
-        results = [found.inside(result) for result in function(list(given))]
-        slots = [found.slot_of(result) for result in results]
-        outs = tuple(cast(Aval, aval_at(found.graph.entries, slot)) for slot in slots)
-        body = found.body(slots)
-        differentiable = tuple(place for place, result in enumerate(results) if result.requires_grad)
-        outside = [(tensor, value_of(holder(tensor))) for tensor in found.tensors]
-    at = {id(held): place for place, held in enumerate(body.held)}
+    with lines_in_errors(), recording(recorder, "remat") as trace:
+        stand_ins = [trace.stand_in(aval, tensor.requires_grad) for aval, tensor in zip(avals, tensors, strict=True)]
+        results = [trace.inside(result) for result in function(list(stand_ins))]
+        slots = [trace.slot_of(result) for result in results]
+        outs = tuple(cast(Aval, aval_at(trace.graph.entries, slot)) for slot in slots)
+        body = trace.body(slots)
+        differentiable = tuple(index for index, result in enumerate(results) if result.requires_grad)
+        outside = [(tensor, value_of(holder(tensor))) for tensor in trace.tensors]
+    index_of = {id(value): index for index, value in enumerate(body.held)}
     for tensor, value in outside:
-        if id(value) not in at and holder(tensor)._view is not None:
+        if id(value) not in index_of and holder(tensor)._view is not None:
             raise UnsupportedOperationError("remat cannot differentiate by a view from outside of its function: pass it as an argument")
-    used = [(tensor, at[id(value)]) for tensor, value in outside if id(value) in at]
-    numbers = tuple((held.kind, type(held.number), held.number) if isinstance(held, HostNumber) else None for held in body.held)
-    held = tuple(value for value in body.held if isinstance(value, Value))
-    text = graph_hash(body.graph, [(feed.value, place) for feed, place in body.feeds])
-    flat = _Function(
+    used = [(tensor, index_of[id(value)]) for tensor, value in outside if id(value) in index_of]
+    numbers = tuple((value.kind, type(value.number), value.number) if isinstance(value, HostNumber) else None for value in body.held)
+    captured = tuple(value for value in body.held if isinstance(value, Value))
+    text = graph_hash(body.graph, [(feed.value, index) for feed, index in body.feeds])
+    flat = _RematFunction(
         bodies_alone([body])[0],
         numbers,
-        tuple(place for place, tensor in enumerate(tensors) if tensor.requires_grad),
-        tuple(place for _, place in used),
+        tuple(index for index, tensor in enumerate(tensors) if tensor.requires_grad),
+        tuple(index for _, index in used),
         differentiable,
         policy,
         len(tensors),
         f"{text} {[number and number[2] for number in numbers]}",
         placement_of(recorder).context,
     )
-    return _Found(flat, held, body.seeds, (*avals, *[value.aval for value in held]), outs, tuple(tensor for tensor, _ in used))
+    return _Call(flat, captured, body.seeds, (*avals, *[value.aval for value in captured]), outs, tuple(tensor for tensor, _ in used))
 
 
-def _lower(function: _Function, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+def _lower(function: _RematFunction, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     return function([*operands.given, *operands.held[0], *operands.seeds[0]])
 
 
 class _Rematerialized(torch.autograd.Function):
-    """The recorded function, which gives what its policy saves, and its gradient as another operation."""
+    """Runs the recorded function, which also returns the values to save, and its gradient as another operation."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, found: _Found, *tensors: torch.Tensor) -> Any:
-        function = found.function
-        saved = _saved(function, found.kinds, len(found.seeds))
+    def forward(ctx: Any, recorder: Recorder, recorded: _Call, *tensors: torch.Tensor) -> Any:
+        function = recorded.function
+        saved = _saved(function, recorded.avals, len(recorded.seeds))
         lower = partial(_lower_forward, function, saved)
-        given = tensors[: function.arguments]
-        results = record(recorder, "remat", lower, _layout(function), [found.body], given, [*found.outs, *saved.kinds])
-        count = len(found.outs)
-        operands: list[Any] = [*given, *map(wrap, found.held)]
-        rest = iter(results[count:])
-        ctx.recorder, ctx.found, ctx.saved = recorder, found, saved
-        ctx.save_for_backward(*[next(rest) if place is None else operands[place] for place in saved.operands])
-        ctx.mark_non_differentiable(*[result for place, result in enumerate(results[:count]) if place not in function.differentiable])
+        arguments = tensors[: function.arguments]
+        results = record(recorder, "remat", lower, _layout(function), [recorded.body], arguments, [*recorded.outs, *saved.avals])
+        count = len(recorded.outs)
+        operands: list[Any] = [*arguments, *map(wrap, recorded.held)]
+        remaining = iter(results[count:])
+        ctx.recorder, ctx.recorded, ctx.saved = recorder, recorded, saved
+        ctx.save_for_backward(*[next(remaining) if index is None else operands[index] for index in saved.operands])
+        ctx.mark_non_differentiable(*[result for index, result in enumerate(results[:count]) if index not in function.differentiable])
         return tuple(results[:count])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
-        found: _Found = ctx.found
-        function = found.function
-        given = [*ctx.saved_tensors, *[cotangents[place] for place in function.differentiable]]
+        recorded: _Call = ctx.recorded
+        function = recorded.function
+        inputs = [*ctx.saved_tensors, *[cotangents[index] for index in function.differentiable]]
         lower = partial(_lower_backward, ctx.saved)
-        outs = [found.kinds[place] for place in function.chosen]
-        grads = final("remat", record(ctx.recorder, "remat_backward", lower, _layout(function), [], given, outs), given)
+        outs = [recorded.avals[index] for index in function.chosen]
+        grads = final("remat", record(ctx.recorder, "remat_backward", lower, _layout(function), [], inputs, outs), inputs)
         of = dict(zip(function.wanted, grads, strict=False))
-        return None, None, *[of.get(place) for place in range(function.arguments)], *grads[len(function.wanted) :]
+        return None, None, *[of.get(index) for index in range(function.arguments)], *grads[len(function.wanted) :]
 
 
-def _layout(function: _Function) -> tuple[Any, ...]:
+def _layout(function: _RematFunction) -> tuple[Any, ...]:
     policy = function.policy
     return (function.text, function.wanted, function.places, function.differentiable, policy.name, policy.save, policy.offload)
 
 
-def _lower_forward(function: _Function, saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
+def _lower_forward(function: _RematFunction, saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:
     results, pull = function.differentiated([*operands.given, *operands.held[0], *operands.seeds[0]])
     leaves = jax.tree.leaves(pull)
-    return [*results, *[leaf for leaf, place in zip(leaves, saved.operands, strict=True) if place is None]]
+    return [*results, *[leaf for leaf, index in zip(leaves, saved.operands, strict=True) if index is None]]
 
 
 def _lower_backward(saved: _Saved, context: Context, bodies: Sequence[Body], operands: Operands) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`to_jax`: a torch module or function over xla tensors as a pure function of JAX arrays."""
+"""`to_jax`: makes a pure function of JAX arrays from a torch module or function over xla tensors."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from xla_core.engine.tensor.interop import buffer_of
 from xla_core.engine.tensor.plain import holder
 from xla_core.engine.tracing.bodies import call_with
 from xla_core.engine.tracing.surroundings import surroundings
-from xla_core.features.interop.recorded import Derivatives, Recorded
+from xla_core.features.interop.recorded import Derivatives, RecordedFunction
 
 _KEPT = 256
-_ARRAY = object()  # stands for an array among the arguments
+_ARRAY = object()  # marks an array among the arguments
 _Arrays = dict[str, jax.Array]
 
 
 class JaxModule(NamedTuple):
-    """A torch module for JAX: `apply(parameters, buffers, *args, rng=None, **kwargs)` gives its result and its buffers afterwards.
+    """A torch module for JAX: `apply(parameters, buffers, *args, rng=None, **kwargs)` returns its result and new buffers.
 
-    parameters, buffers: the module's own now, by name, each tied parameter once; jax arrays over the same memory.
+    parameters, buffers: the module's present ones by name, each tied parameter once; jax arrays over the same memory.
     """
 
     apply: Callable[..., tuple[Any, _Arrays]]
@@ -44,21 +44,21 @@ def to_jax(torch_function: torch.nn.Module, *, derivatives: str = "torch") -> Ja
 @overload
 def to_jax(torch_function: Callable[..., Any], *, derivatives: str = "torch") -> Callable[..., Any]: ...
 def to_jax(torch_function: Any, *, derivatives: str = "torch") -> JaxModule | Callable[..., Any]:
-    """A torch module or function as a pure JAX function, for `jax.jit`, `grad`, `vmap`, `shard_map`, `checkpoint` and `scan`.
+    """Make a pure JAX function from a torch module or function, for `jax.jit`, `grad`, `vmap`, `shard_map`, `checkpoint` and `scan`.
 
-    A module on device `xla` gives `(apply, parameters, buffers)`, a `JaxModule`; `apply(parameters, buffers, *args, rng=None, **kwargs)`
-    returns `(result, buffers)`, and leaves the module as it is. A function gives one of the same arguments, and `rng`.
+    For a module on device `xla`, returns `(apply, parameters, buffers)`, a `JaxModule`; `apply(parameters, buffers, *args, rng=None,
+    **kwargs)` returns `(result, buffers)`, and does not change the module. For a function, returns one with the same arguments and `rng`.
 
-    Arguments and results are nestings, with jax or NumPy arrays in the place of tensors; all else in them is hashable and constant. The
-    torch code runs once for each set of shapes, dtypes, constants and training modes. While `jax_enable_x64` is off, torch sees int32 as
-    int64, its own kind of index, and results are cut to 32 bits; buffers come back in the dtypes that they had.
-    rng: a JAX key, from which all random numbers of the call follow; needed by what draws some.
-    derivatives: "torch" for those of torch's autograd, reverse mode and once, with custom functions, `detach` and `no_grad`; "jax" for what
-    JAX finds in the lowerings, in every mode and order, where `jax.checkpoint` sees each operation and each `checkpoint_name`.
+    Arguments and results are nestings, with jax or NumPy arrays instead of tensors; other leaves are hashable constants. The torch code
+    runs once for each set of shapes, dtypes, constants and training modes. While `jax_enable_x64` is off, torch sees int32 as int64, its
+    dtype for indices, and results are cut to 32 bits; returned buffers keep their dtypes.
+    rng: a JAX key, from which all random numbers of the call are derived; required if the code draws any.
+    derivatives: "torch" for torch's autograd: first order, reverse mode, with custom functions, `detach` and `no_grad`; "jax" for JAX's
+    derivatives of the lowerings, in every mode and order, where `jax.checkpoint` sees each operation and each `checkpoint_name`.
 
-    Tensors that the function uses from outside are constants. Raises, when called, GraphBreakError where the code reads a value,
-    UnsupportedOperationError where it writes to an argument or cuts gradients that JAX would not, each with the line; ValueError for
-    other names than the module's, and without `rng` where one is needed; TypeError for a torch tensor, or what cannot be a constant.
+    Tensors from outside are constants of the function. A call raises GraphBreakError if the code reads a value, UnsupportedOperationError
+    if it writes to an argument or cuts gradients that JAX would not, each with the line; ValueError for other names than the module's, and
+    without `rng` where it is required; TypeError for a torch tensor, or a leaf that cannot be a constant.
     """
     whose = Derivatives(derivatives)
     if isinstance(torch_function, torch.nn.Module):
@@ -70,26 +70,26 @@ def to_jax(torch_function: Any, *, derivatives: str = "torch") -> JaxModule | Ca
         return JaxModule(module, parameters, {name: buffer_of(tensor) for name, tensor in torch_function.named_buffers()})
     if not callable(torch_function):
         raise TypeError(f"to_jax takes a torch module or a function of tensors, got a {type(torch_function).__name__}")
-    return _Function(torch_function, whose)
+    return _JaxFunction(torch_function, whose)
 
 
 @dataclass(frozen=True, slots=True)
 class _Nested:
-    """A recorded function with the nesting of its results. constants: by place, the results that are no tensors."""
+    """A recorded function with the nesting of its results. constants: results that are not tensors, by index."""
 
-    recorded: Recorded
+    recorded: RecordedFunction
     tree: Any
     constants: Mapping[int, Any]
-    changed: tuple[str, ...]  # the buffers behind the other results
+    changed: tuple[str, ...]  # names of the buffers that follow the other results
 
 
 class _Calls:
-    """Recordings by what they depend on, and the way from arguments to them; what a module and a function share."""
+    """Keeps recordings by what they depend on, and calls them. Base class for modules and functions."""
 
-    def __init__(self, what: str, derivatives: Derivatives) -> None:
-        self.what = what
+    def __init__(self, name: str, derivatives: Derivatives) -> None:
+        self.name = name
         self._derivatives = derivatives
-        self._known: dict[Any, _Nested] = {}
+        self._recordings: dict[Any, _Nested] = {}
 
     def run(
         self,
@@ -101,31 +101,31 @@ class _Calls:
         modes: tuple[Hashable, ...],
         enter: Callable[[], ExitStack],
     ) -> tuple[Any, _Arrays]:
-        """The result and the buffers that changed. state: name, array, the module's own tensor, whether that is a buffer."""
+        """The result and the changed buffers. state: for each tensor, name, array, the module's own tensor, and whether it is a buffer."""
         wide = bool(jax.dtypes.canonicalize_dtype(np.int64) == np.int64)
         leaves, tree = jax.tree.flatten((args, kwargs))
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
-                raise TypeError(f"{self.what} was made by to_jax and takes jax arrays, got a torch tensor: give it buffer_of(tensor)")
+                raise TypeError(f"{self.name} was made by to_jax and takes jax arrays, got a torch tensor: give it buffer_of(tensor)")
             if not _is_array(leaf) and not isinstance(leaf, Hashable):
-                raise TypeError(f"{self.what} cannot take a {type(leaf).__name__} as a constant: pass an array, or what can be hashed")
+                raise TypeError(f"{self.name} cannot take a {type(leaf).__name__} as a constant: pass an array, or what can be hashed")
         arrays = [array for _, array, _, _ in state] + [leaf for leaf in leaves if _is_array(leaf)]
         constants = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
         avals = [_aval_of_state(array, own, wide) for _, array, own, _ in state]
         avals += [_aval(array, wide) for array in arrays[len(state) :]]
         kinds = tuple((type(leaf), leaf) for leaf in constants)
         key = (tree, kinds, tuple(avals), tuple(name for name, *_ in state), modes, surroundings(current_recorder()))
-        found = self._known.get(key)
-        if found is None:
-            found = self._record(state, avals, constants, tree, call, enter)
-            if found.recorded.is_closed:
-                if len(self._known) >= _KEPT:
-                    self._known.clear()
-                self._known[key] = found
-        if rng is None and found.recorded.is_random:
-            line = found.recorded.first_random_line
-            raise ValueError(f"{self.what} draws random numbers{f' at {line}' if line else ''}: pass rng=jax.random.key(…)")
-        return self._evaluated(found, arrays, rng, wide)
+        nested = self._recordings.get(key)
+        if nested is None:
+            nested = self._record(state, avals, constants, tree, call, enter)
+            if nested.recorded.is_closed:
+                if len(self._recordings) >= _KEPT:
+                    self._recordings.clear()
+                self._recordings[key] = nested
+        if rng is None and nested.recorded.is_random:
+            line = nested.recorded.first_random_line
+            raise ValueError(f"{self.name} draws random numbers{f' at {line}' if line else ''}: pass rng=jax.random.key(…)")
+        return self._evaluated(nested, arrays, rng, wide)
 
     def _record(
         self,
@@ -138,37 +138,42 @@ class _Calls:
     ) -> _Nested:
         seen: list[Any] = []
 
-        def flat(given: list[Any]) -> list[Any]:
-            rest = iter(given)
-            # Buffers may be written to: copies are no arguments.
-            own = {name: next(rest).clone() if is_buffer else next(rest) for name, _, _, is_buffer in state}
+        def flat(values: list[Any]) -> list[Any]:
+            remaining = iter(values)
+            # The function may write to buffers: a copy is not an argument.
+            own = {name: next(remaining).clone() if is_buffer else next(remaining) for name, _, _, is_buffer in state}
             before = {name: holder(own[name])._storage.value for name, _, _, is_buffer in state if is_buffer}
-            args, kwargs = jax.tree.unflatten(tree, [next(rest) if leaf is _ARRAY else leaf for leaf in constants])
+            args, kwargs = jax.tree.unflatten(tree, [next(remaining) if leaf is _ARRAY else leaf for leaf in constants])
             result, buffers = call(own, args, kwargs)
             changed = {name: buffer for name, buffer in buffers.items() if buffer is not own[name] or _written(buffer, before[name])}
             results, nesting = tree_flatten(result)
-            seen.append((nesting, {place: one for place, one in enumerate(results) if not isinstance(one, torch.Tensor)}, tuple(changed)))
-            return [*[one for one in results if isinstance(one, torch.Tensor)], *changed.values()]
+            seen.append(
+                (nesting, {index: item for index, item in enumerate(results) if not isinstance(item, torch.Tensor)}, tuple(changed))
+            )
+            return [*[item for item in results if isinstance(item, torch.Tensor)], *changed.values()]
 
         wanted = tuple(not is_buffer for *_, is_buffer in state) + (True,) * (len(avals) - len(state))
         differentiable = tuple(needed and not aval.integral for needed, aval in zip(wanted, avals, strict=True))
-        recorded = Recorded(self.what, flat, tuple(avals), differentiable, self._derivatives, enter)
-        recorded.forward  # noqa: B018  what it computes records it
+        recorded = RecordedFunction(self.name, flat, tuple(avals), differentiable, self._derivatives, enter)
+        recorded.forward  # noqa: B018  this property records
         return _Nested(recorded, *seen[0])
 
-    def _evaluated(self, found: _Nested, arrays: list[Any], rng: Any, wide: bool) -> tuple[Any, _Arrays]:
-        recorded = found.recorded
+    def _evaluated(self, nested: _Nested, arrays: list[Any], rng: Any, wide: bool) -> tuple[Any, _Arrays]:
+        recorded = nested.recorded
         with jax.enable_x64(True):
             random_state = np.zeros(2, np.uint32) if rng is None else jax.random.bits(rng, (2,), np.uint32)
-            given = [lax.convert_element_type(array, aval.physical) for array, aval in zip(arrays, recorded.avals, strict=True)]
-            *given, random_state = _varying_alike([*given, lax.convert_element_type(random_state, np.uint32)])
-            results = recorded(given, random_state)
+            arguments = [lax.convert_element_type(array, aval.physical) for array, aval in zip(arrays, recorded.avals, strict=True)]
+            *arguments, random_state = _varying_alike([*arguments, lax.convert_element_type(random_state, np.uint32)])
+            results = recorded(arguments, random_state)
             if not wide:
-                count = len(results) - len(found.changed)
-                results = [*[lax.convert_element_type(one, _NARROW.get(one.dtype, one.dtype)) for one in results[:count]], *results[count:]]
-        rest = iter(results)
-        leaves = [found.constants[place] if place in found.constants else next(rest) for place in range(found.tree.num_leaves)]
-        return tree_unflatten(leaves, found.tree), dict(zip(found.changed, rest, strict=True))
+                count = len(results) - len(nested.changed)
+                results = [
+                    *[lax.convert_element_type(result, _NARROW.get(result.dtype, result.dtype)) for result in results[:count]],
+                    *results[count:],
+                ]
+        remaining = iter(results)
+        leaves = [nested.constants[index] if index in nested.constants else next(remaining) for index in range(nested.tree.num_leaves)]
+        return tree_unflatten(leaves, nested.tree), dict(zip(nested.changed, remaining, strict=True))
 
 
 _NARROW = {
@@ -177,7 +182,7 @@ _NARROW = {
 }
 
 
-class _Function(_Calls):
+class _JaxFunction(_Calls):
     """A torch function over JAX arrays."""
 
     def __init__(self, function: Callable[..., Any], derivatives: Derivatives) -> None:
@@ -194,27 +199,27 @@ class _Function(_Calls):
 
 
 class _Module(_Calls):
-    """A torch module as a function of its parameters and buffers."""
+    """A torch module as a function of its parameters and buffers, over JAX arrays."""
 
     def __init__(self, module: torch.nn.Module, derivatives: Derivatives) -> None:
         super().__init__(type(module).__name__, derivatives)
         self._module = module
 
     def __call__(self, parameters: Mapping[str, Any], buffers: Mapping[str, Any], *args: Any, rng: Any = None, **kwargs: Any) -> Any:
-        """The module's result over arrays, and its buffers afterwards."""
+        """The module's result over arrays, and its buffers after the call."""
         own: list[tuple[Mapping[str, torch.Tensor], Mapping[str, Any], bool]] = [
             (dict(self._module.named_parameters()), parameters, False),
             (dict(self._module.named_buffers()), buffers, True),
         ]
         for tensors, arrays, is_buffer in own:
             if set(tensors) != set(arrays):
-                kind, missing, more = "buffers" if is_buffer else "parameters", set(tensors) - set(arrays), set(arrays) - set(tensors)
-                raise ValueError(f"{self.what} takes {kind} by name as to_jax gave them; missing {sorted(missing)}, unknown {sorted(more)}")
+                noun, missing, more = "buffers" if is_buffer else "parameters", set(tensors) - set(arrays), set(arrays) - set(tensors)
+                raise ValueError(f"{self.name} takes {noun} by name as to_jax gave them; missing {sorted(missing)}, unknown {sorted(more)}")
         state = [(name, arrays[name], tensor, is_buffer) for tensors, arrays, is_buffer in own for name, tensor in tensors.items()]
         modes = tuple(module.training for module in self._module.modules())
 
-        def call(given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            result = call_with(self._module, given, args, kwargs)
+        def call(tensors: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            result = call_with(self._module, tensors, args, kwargs)
             return result, {name: tensor for name, tensor in self._module.named_buffers() if name in buffers}
 
         def enter() -> ExitStack:
@@ -230,16 +235,16 @@ class _Module(_Calls):
 
 @contextmanager
 def _in_modes(module: torch.nn.Module, modes: tuple[bool, ...]) -> Iterator[None]:
-    """Whether each module trains is as it was: a gradient is recorded when it is first asked for."""
+    """Set each module's training mode as it was at the call, since a gradient is recorded when it is first needed."""
     modules = list(module.modules())
-    before = [each.training for each in modules]
-    for each, mode in zip(modules, modes, strict=True):
-        each.training = mode
+    before = [submodule.training for submodule in modules]
+    for submodule, mode in zip(modules, modes, strict=True):
+        submodule.training = mode
     try:
         yield
     finally:
-        for each, mode in zip(modules, before, strict=True):
-            each.training = mode
+        for submodule, mode in zip(modules, before, strict=True):
+            submodule.training = mode
 
 
 def _written(tensor: torch.Tensor, value: Any) -> bool:
@@ -257,14 +262,14 @@ def _aval(array: Any, wide: bool) -> Aval:
 
 
 def _aval_of_state(array: Any, own: torch.Tensor, wide: bool) -> Aval:
-    """As `_aval`, in the dtype of the module's own tensor where the array is how the device, or JAX, holds that."""
+    """Like `_aval`, but in the dtype of the module's tensor if the array has its dtype on the device or in JAX."""
     natural = natural_dtype(own.dtype)
     holds = {device_dtype(own.dtype), natural if wide else _NARROW.get(natural, natural)}
     return aval_of(tuple(array.shape), own.dtype) if np.dtype(array.dtype) in holds else _aval(array, wide)
 
 
 def _varying_alike(arrays: list[Any]) -> list[Any]:
-    """Arrays that vary over the same axes of a mesh, inside of `shard_map`: what lowerings make of them agrees, and so do gradients."""
+    """Inside of `shard_map`, let all arrays vary over the same mesh axes, so that results of lowerings and gradients do too."""
     axes = [private_jax.varying_axes(array) for array in arrays]
     union = frozenset().union(*axes)
     return [

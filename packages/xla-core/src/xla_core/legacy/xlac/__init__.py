@@ -1,1 +1,1 @@
-"""`torch_xla._XLAC`: the upstream names that client code calls, over our own runtime; a file for each subject."""
+"""`torch_xla._XLAC`: upstream names that client code calls, over our runtime. One file for each subject."""

@@ -1,4 +1,4 @@
-"""Programs kept by their hash, to be run again with other inputs: what frontends of compilers build upon."""
+"""Keeps programs by hash, and runs them again with other inputs, for frontends of compilers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _kept: OrderedDict[bytes, _Kept] = OrderedDict()
 
 
 def _xla_warm_up_cache(tensors: Tensors, devices: Sequence[str]) -> None:
-    """Keep the program that computes `tensors` under its `_get_graph_hash`, for `_run_cached_graph`, which compiles it. Runs nothing."""
+    """Keep the program that computes `tensors` under its `_get_graph_hash`. `_run_cached_graph` compiles it; this runs nothing."""
     program = _cut(tensors)
     if program is not None:
         _kept[bytes.fromhex(graph_hash(program.graph))] = _Kept(program.recorder, program.graph)
@@ -55,13 +55,13 @@ def _xla_warm_up_cache(tensors: Tensors, devices: Sequence[str]) -> None:
 def _get_tensors_xla_device_data_node(output_tensors: Tensors, uncloned_tensors: Tensors = ()) -> tuple[list[int], list[torch.Tensor]]:
     """The inputs of the program that computes `output_tensors`, in the order in which `_run_cached_graph` takes them.
 
-    For each the id of the tensor that holds it (`_xla_get_tensor_id`; of those in `uncloned_tensors` first), or `_get_seed_info_id()` for
-    the random state, and a tensor with its present value: a number is a CPU tensor without dimensions.
+    For each input: the id of a tensor that shows it (`_xla_get_tensor_id`; tensors in `uncloned_tensors` take precedence), or
+    `_get_seed_info_id()` for the random state; and a tensor with its present value. A number is a CPU tensor without dimensions.
     """
     program = _cut(output_tensors)
     if program is None:
         return [], []
-    held = holders(uncloned_tensors)
+    holder_of = holders(uncloned_tensors)
     numbers = numbers_of(program.graph, program.inputs)
     buffers = iter(program.inputs.buffers)
     ids: list[int] = []
@@ -73,7 +73,7 @@ def _get_tensors_xla_device_data_node(output_tensors: Tensors, uncloned_tensors:
             ids.append(_SEED_ID if seed else id(tensor))
         else:
             buffer = next(buffers)
-            holder = held.get(id(buffer))
+            holder = holder_of.get(id(buffer))
             tensor = wrap(buffer_value(program.recorder, entry, buffer, shared=True)) if holder is None else holder
             ids.append(storage_key(unwrapped(tensor)))
         values.append(tensor)
@@ -86,7 +86,7 @@ _DTYPES = {ScalarKind.FLOAT: torch.float64, ScalarKind.INT: torch.int64}
 def _run_cached_graph(hash: str | bytes, graph_inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The results of a program that `_xla_warm_up_cache` kept, for other inputs of the same shapes and dtypes.
 
-    Each seed that is given moves on by its place among the seeds, and so does the random state of the device: random operations differ.
+    Each seed among the inputs moves on by its index among the seeds, and the device's random state moves on too: random operations differ.
     Raises RuntimeError for a hash that is not kept, ValueError or TypeError for inputs that do not fit.
     """
     kept = _kept.get(hash if isinstance(hash, bytes) else bytes.fromhex(hash))
@@ -96,8 +96,8 @@ def _run_cached_graph(hash: str | bytes, graph_inputs: Sequence[torch.Tensor]) -
     leaves = list(_leaves(graph))
     if len(leaves) != len(graph_inputs):
         raise ValueError(f"the program takes {len(leaves)} inputs, got {len(graph_inputs)}")
-    given = [_value(entry, tensor, recorder) for (_, entry), tensor in zip(leaves, graph_inputs, strict=True)]
-    found = [value for value in given if isinstance(value, Value)]
+    values = [_value(entry, tensor, recorder) for (_, entry), tensor in zip(leaves, graph_inputs, strict=True)]
+    device_values = [value for value in values if isinstance(value, Value)]
     results: list[torch.Tensor] = []
 
     def keep(buffers: list[jax.Array]) -> None:
@@ -105,18 +105,18 @@ def _run_cached_graph(hash: str | bytes, graph_inputs: Sequence[torch.Tensor]) -
         donation.settle()
 
     with recorder.lock:
-        compute(found)
+        compute(device_values)
         if _xla_get_enable_alias_with_buffer_donor_config(str(recorder.device)):
-            dead = tuple(number for number, value in enumerate(found) if donation.is_marked(value))
+            dead = tuple(index for index, value in enumerate(device_values) if donation.is_marked(value))
             graph = Graph(graph.entries, graph.outs, dead, graph.lines)
-        executor.execute(recorder, graph, _inputs(graph, leaves, given, recorder), keep, Cause.DYNAMO_EXECUTE)
+        executor.execute(recorder, graph, _inputs(graph, leaves, values, recorder), keep, Cause.DYNAMO_EXECUTE)
     return results
 
 
-def _inputs(graph: Graph, leaves: list[tuple[int, Any]], given: list[Any], recorder: Recorder) -> Inputs:
+def _inputs(graph: Graph, leaves: list[tuple[int, Any]], values: list[Any], recorder: Recorder) -> Inputs:
     data: dict[int, Any] = {}
     seeds = 0
-    for (slot, entry), value in zip(leaves, given, strict=True):
+    for (slot, entry), value in zip(leaves, values, strict=True):
         if isinstance(value, Value):
             value = computed_buffer(value)
         elif entry.kind is ScalarKind.SEED:
@@ -129,7 +129,7 @@ def _inputs(graph: Graph, leaves: list[tuple[int, Any]], given: list[Any], recor
 
 
 def _value(entry: Any, tensor: torch.Tensor, recorder: Recorder) -> Any:
-    """What an input stands for: a value on the device, or a number."""
+    """The value of an input: on the device, or a number."""
     if isinstance(entry, ScalarInput):
         return int(tensor.item()) & rng.MASK if entry.kind is ScalarKind.SEED else tensor.item()
     value = value_of(unwrapped(tensor))
@@ -148,7 +148,7 @@ def _result(recorder: Recorder, graph: Graph, slot: int, buffer: jax.Array) -> V
 
 
 def _cut(tensors: Tensors) -> PendingProgram | None:
-    """The program of those of `tensors` that are pending; None if none is."""
+    """The program of the pending ones among `tensors`; None if there are none."""
     pending = [tensor for tensor in plain_tensors(tensors) if value_of(tensor).buffer is None]
     return pending_program(pending) if pending else None
 
@@ -158,7 +158,7 @@ def _leaves(graph: Graph) -> Iterator[tuple[int, Any]]:
 
 
 def _seed_tensor(seed: int) -> torch.Tensor:
-    """A random state as a CPU tensor: the same 64 bits, as a signed integer."""
+    """A random state as a CPU tensor with the same 64 bits as a signed integer."""
     return torch.tensor(seed - (1 << 64) if seed >> 63 else seed, dtype=torch.int64, device="cpu")
 
 

@@ -1,4 +1,4 @@
-"""What the subjects share: from the texts and tensors that callers give to devices and tensors of ours."""
+"""Helpers of the other files: find recorders by device name, and xla tensors behind parameters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def plain_tensors(tensors: Tensors) -> list[XLATensor]:
 
 
 def holders(first: Tensors = ()) -> dict[int, XLATensor]:
-    """The live tensors, those of `first` before others, that show all of a computed value, by the id of its buffer."""
-    found: dict[int, XLATensor] = {}
+    """The live tensors that show a whole computed value, by the id of its buffer; tensors in `first` take precedence."""
+    by_buffer: dict[int, XLATensor] = {}
     for tensor in (*plain_tensors(first), *live_tensors()):
         buffer = tensor._storage.value.buffer if tensor._view is None else None
         if buffer is not None:
-            found.setdefault(id(buffer), tensor)
-    return found
+            by_buffer.setdefault(id(buffer), tensor)
+    return by_buffer

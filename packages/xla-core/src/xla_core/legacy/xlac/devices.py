@@ -81,12 +81,12 @@ def _prepare_to_exit() -> None:
 
 
 def _init_computation_client() -> None:
-    """Start the devices of this process, unless they run."""
+    """Start this process's devices, unless they run."""
     client.client()
 
 
 def _init_xla_lazy_backend() -> None:
-    """Load the plugins of this project. Recording needs nothing else, and no device is started."""
+    """Load this project's plugins. Recording needs nothing else; no device is started."""
     plugins.load()
 
 
@@ -109,7 +109,7 @@ def _xla_get_num_processes() -> int:
 
 
 def _xla_get_process_index() -> int:
-    """The number of this process in the job."""
+    """This process's index in the job."""
     return int(xr(process_index)())
 
 
@@ -122,7 +122,7 @@ _xla_get_device_attributes = devices.runtime_device_attributes
 
 
 def _xla_get_device_hw_type(tensor: torch.Tensor) -> str:
-    """The kind of hardware that a tensor is on: `CPU`, `CUDA`, `TPU`."""
+    """The kind of hardware of a tensor's device: `CPU`, `CUDA`, `TPU`."""
     return devices.xla_device_hw(value_of(unwrapped(tensor)).recorder.device)
 
 
@@ -133,21 +133,21 @@ def _xla_get_device_ordinal(device: str) -> int:
 
 
 def _xla_get_platform_version() -> str:
-    """The version of the compiler and the driver behind the devices, as they name it."""
+    """The version text of the platform's compiler and driver."""
     return str(client.client().devices[0].client.platform_version)
 
 
 def _xla_force_spmd_device() -> None:
-    """Switch to SPMD mode, as `torch_xla.runtime.use_spmd`."""
+    """Switch to SPMD mode, like `torch_xla.runtime.use_spmd`."""
     xr(use_spmd)()
 
 
-_xla_get_spmd_config_is_locked = client.started  # then SPMD mode would have to move what is on the devices
+_xla_get_spmd_config_is_locked = client.started  # from then on, SPMD mode would have to move data on the devices
 
 
 _xla_get_auto_sharding = config.AUTO_SPMD.get
 
 
 def _xla_set_auto_sharding() -> None:
-    """Shard what moves to `xla` in SPMD mode by a policy from now on, as `torch_xla.runtime.use_spmd(auto=True)`."""
+    """From now on, let a policy shard tensors that move to `xla` in SPMD mode, like `torch_xla.runtime.use_spmd(auto=True)`."""
     config.AUTO_SPMD.set(True)

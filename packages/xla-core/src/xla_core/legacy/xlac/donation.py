@@ -1,4 +1,4 @@
-"""Buffers that the user gives away, so that programs write results where inputs were."""
+"""Donation of buffers by users, so that programs write results into the memory of inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xla_core.engine.tensor.values import value_of
 
 
 def _set_buffer_donation(tensor: torch.Tensor, donate: bool) -> bool:
-    """Let the next step take over the buffer of `tensor`, if it has one; False if not (it is pending, or shared with another library).
+    """Let the next step take over the buffer of `tensor`. False if it cannot: it is pending, or shared with another library.
 
     The next sync writes a result of the same shape and dtype there; reading `tensor` afterwards raises RuntimeError.
     Reads, `_xla_sync_multi`, cached graphs and those of `torch.compile` do so only where
@@ -24,23 +24,23 @@ def _set_buffer_donation(tensor: torch.Tensor, donate: bool) -> bool:
 
 
 def _get_buffer_donation(tensor: torch.Tensor) -> bool:
-    """Whether the buffer of `tensor` is to be given away: not any more once it has been, or when the tensor was written to."""
+    """Whether the buffer of `tensor` is marked for donation. Donating it, or writing to the tensor, ends that."""
     return donation.is_marked(value_of(unwrapped(tensor)))
 
 
 def _xla_set_enable_alias_with_buffer_donor_config(enable_user_config_alias: bool = False, device: str = "") -> None:
-    """Let programs that are no steps heed `_set_buffer_donation`, too, on one device (empty: the current one)."""
+    """Let programs other than steps heed `_set_buffer_donation` on a device (empty: the current one)."""
     donation.enable(_index(device), enable_user_config_alias)
 
 
 def _xla_get_enable_alias_with_buffer_donor_config(device: str = "") -> bool:
-    """Whether programs of a device (empty: the current one) that are no steps heed `_set_buffer_donation`."""
+    """Whether programs other than steps heed `_set_buffer_donation` on a device (empty: the current one)."""
     return donation.enabled(_index(device))
 
 
 @contextmanager
 def alias_with_buffer_donor_config(should_alias: bool = True) -> Iterator[None]:
-    """A context in which reads, cached graphs and graphs of `torch.compile` take over buffers that were marked for donation, or not."""
+    """A context that decides whether reads, cached graphs and graphs of `torch.compile` take over buffers marked for donation."""
     index = client.current_index()
     before = donation.enabled(index)
     donation.enable(index, should_alias)

@@ -1,4 +1,4 @@
-"""Sessions that notice when a part of a program makes ever new graphs, as shapes that change from step to step do."""
+"""Sessions that limit how many distinct graphs a part of a program makes, to find shapes that change from step to step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xla_core.api.graph_limit import GraphLimit
 
 
 class _Detector:
-    """The sessions of this process by name; each may be entered again and again."""
+    """The sessions of this process by name, and their limit. Threads may enter a session again."""
 
     def __init__(self) -> None:
         self.limit = 1
@@ -17,7 +17,7 @@ class _Detector:
 
 
 class _Entered(threading.local):
-    """What ends the session that this thread is in."""
+    """Ends this thread's session."""
 
     end: Callable[[], None] | None = None
 
@@ -27,19 +27,19 @@ _entered = _Entered()
 
 
 def _dynamic_shape_detector_set_max_different_graphs(count: int) -> None:
-    """Let each session make so many distinct graphs. Raises ValueError for less than one."""
+    """Let each session make at most `count` distinct graphs. Raises ValueError for less than one."""
     if count < 1:
         raise ValueError(f"a session makes at least one graph, its limit cannot be {count}")
     _detector.limit = count
 
 
 def _dynamic_shape_detector_get_max_different_graphs() -> int:
-    """The number of distinct graphs that each session may make."""
+    """The largest number of distinct graphs for each session."""
     return _detector.limit
 
 
 def _dynamic_shape_detector_start_session(name: str) -> None:
-    """Count what this thread runs to the session `name`, until `_dynamic_shape_detector_end_session`.
+    """Count graphs that this thread runs for the session `name`, until `_dynamic_shape_detector_end_session`.
 
     The first graph past the limit raises RuntimeError, which shows how it differs. Raises RuntimeError in a thread that is in a session.
     """
@@ -50,12 +50,12 @@ def _dynamic_shape_detector_start_session(name: str) -> None:
 
 
 def _dynamic_shape_detector_end_session() -> None:
-    """End the session of this thread, if it is in one; its graphs are remembered."""
+    """End this thread's session, if there is one. Its graphs are remembered."""
     if _entered.end is not None:
         _entered.end()
         _entered.end = None
 
 
 def _dynamic_shape_detector_remove_session(name: str) -> None:
-    """Forget the graphs of a session; one that is not there is no error."""
+    """Forget a session and its graphs; an unknown name is no error."""
     _detector.sessions.pop(name, None)

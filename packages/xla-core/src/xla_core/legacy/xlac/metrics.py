@@ -1,4 +1,4 @@
-"""Counters and metrics. Reports as text are xla-debug's."""
+"""Counters and metrics. The package xla-debug makes text reports of them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _xla_metric_names() -> list[str]:
 
 
 def _xla_metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """The number of samples of a metric, their sum, and the newest as (seconds since the epoch, value); None without samples."""
-    found = metrics.metric(name)
-    return None if found is None else (found.total_samples, found.accumulator, list(found.samples))
+    """A metric's number of samples, their sum, and the newest samples as (seconds since the epoch, value); None without samples."""
+    metric = metrics.metric(name)
+    return None if metric is None else (metric.total_samples, metric.accumulator, list(metric.samples))
 
 
 def _clear_xla_counters() -> None:
@@ -44,5 +44,5 @@ def _clear_xla_metrics() -> None:
 
 
 def _get_executed_fallback_ops() -> list[str]:
-    """Full names of the operators that ran on the CPU for want of a lowering."""
+    """Full names of the operators that ran on the CPU because they have no lowering."""
     return [name for name in metrics.snapshot().counters if "::" in name and not name.startswith("xla::") and name != _READ]

@@ -1,4 +1,4 @@
-"""The job that processes join, and the step at which they save together when one of them is to end."""
+"""Connects processes to a job, and agrees on a step at which all save when one is about to end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from xla_core.engine.runtime import client
 
 
 class _Manager:
-    """Whether somebody asks for notices."""
+    """Whether preemption notices are heeded."""
 
     active = False
 
 
 def _ensure_xla_coordinator_initialized(global_rank: int, world_size: int, master_addr: str, master_port: str = "8547") -> None:
-    """Connect this process to the others of a job, unless it is; rank 0 serves at `master_addr:master_port`.
+    """Connect this process to its job, unless it is connected. Rank 0 listens at `master_addr:master_port`.
 
-    Raises RuntimeError if devices run already, or if the others do not come.
+    Raises RuntimeError if devices run already, or if other processes do not connect.
     """
     if jax.distributed.is_initialized():
         return
@@ -27,7 +27,7 @@ def _ensure_xla_coordinator_initialized(global_rank: int, world_size: int, maste
 
 
 def _activate_preemption_sync_manager() -> None:
-    """Heed notices (SIGTERM) that a process is to end. Raises RuntimeError if this process was not connected to a job."""
+    """Heed preemption notices (SIGTERM). Raises RuntimeError if this process is not connected to a job."""
     if not jax.distributed.is_initialized():
         raise RuntimeError(
             "preemption notices go among the processes of a job, which this one has not joined: call _ensure_xla_coordinator_initialized "
@@ -37,12 +37,12 @@ def _activate_preemption_sync_manager() -> None:
 
 
 def _deactivate_preemption_sync_manager() -> None:
-    """Heed notices no more."""
+    """Stop heeding preemption notices."""
     _Manager.active = False
 
 
 def _sync_point_reached(step: int) -> bool:
-    """Whether all processes of the job, of which one is to end, are at the step at which they save. Ask at each step, in all of them.
+    """Whether this is the step at which all processes of the job save, because one is about to end. Call it at each step in all of them.
 
     Raises RuntimeError unless `_activate_preemption_sync_manager` was called.
     """

@@ -1,4 +1,4 @@
-"""Programs as StableHLO, and StableHLO as programs."""
+"""Shows programs as StableHLO, and runs StableHLO."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _get_allow_execution() -> bool:
 
 
 def _set_ir_debug(on: bool) -> None:
-    """Let each operation keep the user's line, or not."""
+    """Decide whether each operation keeps the user's line."""
     capture_lines(bool(on))
 
 
@@ -49,7 +49,7 @@ _get_use_eager_mode = eager.is_eager_mode
 
 
 def _hint() -> tuple[Callable[[bool], None], Callable[[], bool]]:
-    """Two functions: one notes a flag, the other says what was noted, False at first. Programs do not depend on it."""
+    """Make a setter and a getter of a flag, at first False, which programs do not depend on."""
     noted = [False]
 
     def note(on: bool) -> None:
@@ -58,18 +58,18 @@ def _hint() -> tuple[Callable[[bool], None], Callable[[], bool]]:
     return note, lambda: noted[0]
 
 
-# Whether 0 and 1, or all numbers, are to be constants of programs: here any number is one until it varies.
+# Whether 0 and 1, or all numbers, are constants of programs: here each number is a constant until it varies.
 _set_xla_handle_special_scalars, _get_xla_handle_special_scalars = _hint()
 _set_xla_all_numbers_special_scalars, _get_xla_all_numbers_special_scalars = _hint()
-# Whether equal uploads are to share a buffer: here numbers enter programs without a buffer each.
+# Whether equal uploads share a buffer: here numbers enter programs without buffers of their own.
 _set_xla_enable_device_data_cache, _get_xla_enable_device_data_cache = _hint()
 
 
 def _set_current_graph_name(name: str) -> None:
-    """Name the programs of this thread in profiles and events; empty: after the user's function. Regions with a name go first."""
+    """Name this thread's programs in profiles and events; empty: name them after the user's function. Named regions take precedence."""
     name_graphs(name or None)
 
 
 def _get_current_graph_name() -> str:
-    """The name of the innermost region, or what `_set_current_graph_name` set."""
+    """The name of the innermost region, or the name that `_set_current_graph_name` set."""
     return region_name() or ""

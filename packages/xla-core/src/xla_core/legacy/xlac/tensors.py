@@ -1,4 +1,4 @@
-"""Tensors: what runs, what is read, who is who."""
+"""Functions on tensors: run and read them, and tell which are the same."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tens
 
 
 def _clear_pending_irs(device: str = "") -> None:
-    """Drop what is pending on a device: tensors that wait for it cannot be read any more."""
+    """Drop the pending operations of a device. Tensors that wait for them cannot be read any more."""
     recorder = recorder_named(device)
     with recorder.lock:
         for value in live_values(recorder.pending_graph):
@@ -102,13 +102,13 @@ def _clear_pending_irs(device: str = "") -> None:
 
 
 def _replace_xla_tensor(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Let `tensor` show what `other` shows, whatever its shape and dtype; both on xla."""
+    """Let `tensor` show the data of `other`, whatever its shape and dtype. Both are on xla."""
     unwrapped(tensor)  # raises for one that is elsewhere
     tensor.data = unwrapped(other)
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
-    """The address of a tensor's data, computed first if it is pending; in SPMD mode, of its first shard here."""
+    """The address of a tensor's data, which is computed first if it is pending; in SPMD mode, of its first local shard."""
     return int(buffer_of(unwrapped(tensor)).addressable_data(0).unsafe_buffer_pointer())
 
 
@@ -120,28 +120,28 @@ class IrValue:
 
 
 def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
-    """For each tensor, whether reading it has to run a program: not if it is computed, nor if it was lost to an error."""
+    """For each tensor, whether reading it runs a program: not if it is computed, or was lost to an error."""
     return [waits(value_of(tensor)) for tensor in plain_tensors(tensors)]
 
 
 def _check_device_tensor_need_materialization(device: str) -> list[bool]:
-    """The same for all live tensors of a device (empty: the current one)."""
+    """For each live tensor of a device (empty: the current one), whether reading it runs a program."""
     recorder = recorder_named(device)
     storages = {id(tensor._storage): tensor._storage for tensor in live_tensors()}
     return [waits(storage.value) for storage in storages.values() if storage.value.recorder is recorder]
 
 
 _numbers = itertools.count()
-_known: weakref.WeakKeyDictionary[Value, int] = weakref.WeakKeyDictionary()
+_ids: weakref.WeakKeyDictionary[Value, int] = weakref.WeakKeyDictionary()
 
 
 def _unique_id_for_ir_and_data(tensor: torch.Tensor) -> str:
-    """A text that another one takes the place of whenever the tensor is written to."""
-    return str(_known.setdefault(value_of(unwrapped(tensor)), next(_numbers)))
+    """A text that identifies a tensor's value: it changes with each write to the tensor."""
+    return str(_ids.setdefault(value_of(unwrapped(tensor)), next(_numbers)))
 
 
 def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> None:
-    """Compute `tensor`, and call `callback` in a thread when that is done; also if it failed, which a read of the tensor shows."""
+    """Compute `tensor`, and call `callback` in a thread when that is done, also if it failed; reading the tensor then raises."""
     buffer = buffer_of(unwrapped(tensor))
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""The pending program as text."""
+"""Shows pending programs as text."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def _get_xla_tensors_text(tensors: Tensors) -> str:
     return _text(pending_program(plain_tensors(tensors)))
 
 
-def _text(found: PendingProgram) -> str:
-    device = devices.xla_real_device(found.recorder.device)
-    return node_text(found.graph, device, numbers_of(found.graph, found.inputs), _shardings(found) if any_sharded() else None)
+def _text(program: PendingProgram) -> str:
+    device = devices.xla_real_device(program.recorder.device)
+    return node_text(program.graph, device, numbers_of(program.graph, program.inputs), _shardings(program) if any_sharded() else None)
 
 
-def _shardings(found: PendingProgram) -> dict[int, str]:
+def _shardings(program: PendingProgram) -> dict[int, str]:
     """The shardings of inputs, by slot."""
     tensors = holders()
-    slots = found.graph.parts.leaf_slots
-    held = {slot: tensors.get(id(buffer)) for slot, buffer in zip(slots, found.inputs.buffers, strict=True)}
-    return {slot: text for slot, tensor in held.items() if tensor is not None and (text := _sharding(tensor)) != "None"}
+    slots = program.graph.parts.leaf_slots
+    tensor_at = {slot: tensors.get(id(buffer)) for slot, buffer in zip(slots, program.inputs.buffers, strict=True)}
+    return {slot: text for slot, tensor in tensor_at.items() if tensor is not None and (text := _sharding(tensor)) != "None"}
 
 
 def _get_xla_tensors_hlo(tensors: Tensors) -> str:
@@ -49,19 +49,19 @@ def _get_xla_tensors_hlo(tensors: Tensors) -> str:
 
 
 def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
-    """The same as a serialized `HloModuleProto`."""
+    """The program that computes `tensors` as a serialized `HloModuleProto`."""
     lowered = stablehlo.lower_as_run(pending_program(plain_tensors(tensors)))
     return bytes(lowered.compiler_ir(dialect="hlo").as_serialized_hlo_module_proto())
 
 
 def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, prefix: str, max_call_stack_depth: int) -> bool:
-    """Put `prefix` before the name of the pending operation that computes `tensor`, in the metadata of HLO and so in profiles.
+    """Prefix the name of the pending operation that computes `tensor` with `prefix`, in HLO's metadata and so in profiles.
 
-    max_call_stack_depth: how many of the user's lines are named with it, from this one outwards. False if nothing pending computes the
-    tensor. Programs that were compiled before keep their names.
+    max_call_stack_depth: how many of the user's lines to include, from this one outwards. False if no pending operation computes the
+    tensor. Compiled programs keep their names.
     """
-    found = unwrapped(tensor)
-    base, view = found._storage.value, found._view
+    xla_tensor = unwrapped(tensor)
+    base, view = xla_tensor._storage.value, xla_tensor._view
     if view is None and (base.pending_graph is None or base.buffer is not None):
         return False
     with base.recorder.lock:
@@ -89,24 +89,24 @@ def _get_xla_tensors_dot(tensors: Tensors) -> str:
 
 
 def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
-    """What is known of `tensor`: id, device, shape, sharding, and its pending program or where its data is. Runs nothing."""
-    found = unwrapped(tensor)
-    value = value_of(found)
+    """Describe `tensor`: id, device, shape, sharding, and its pending program or where its data is. Runs nothing."""
+    xla_tensor = unwrapped(tensor)
+    value = value_of(xla_tensor)
     device = devices.xla_real_device(value.recorder.device)
     lines = [
         "XLATensor {",
-        f"TensorID: {storage_key(found)}",
+        f"TensorID: {storage_key(xla_tensor)}",
         f"Device: {device}",
         f"XLA Shape: {shape_text(value.aval)}",
-        f"ShardingSpec: {_sharding(found)}",
+        f"ShardingSpec: {_sharding(xla_tensor)}",
     ]
     if value.buffer is None:
-        lines += [f"IR: {_text(pending_program([found])) if waits(value) else None}", "XLAData: None"]
-    elif is_placeholder(found):
+        lines += [f"IR: {_text(pending_program([xla_tensor])) if waits(value) else None}", "XLAData: None"]
+    elif is_placeholder(xla_tensor):
         lines += ["IR: None", "XLAData: placeholder"]
     else:
         lines += ["IR: None", "XLAData:", f"  Data Device: {device}", f"  Data Shape: {shape_text(value.aval)}"]
-        lines += [f"  Data Handle: {_handle(found)}"]
+        lines += [f"  Data Handle: {_handle(xla_tensor)}"]
     return "\n".join([*lines, "}", ""])
 
 
@@ -119,7 +119,7 @@ def _sharding(tensor: XLATensor) -> str:
 
 
 def _handle(tensor: XLATensor) -> int:
-    """The address of a tensor's data; in SPMD mode, of its first shard here."""
+    """The address of a tensor's data; in SPMD mode, of its first local shard."""
     buffer = value_of(tensor).buffer
     if buffer is None:
         raise RuntimeError("a tensor that is pending has no data: call torch_xla.sync() first")
@@ -127,7 +127,7 @@ def _handle(tensor: XLATensor) -> int:
 
 
 def _get_tensors_handle(tensors: Tensors) -> list[int]:
-    """A number for the data of each tensor, the same for tensors that share it. Raises RuntimeError for one that is pending."""
+    """For each tensor, the address of its data, which tensors may share. Raises RuntimeError for a pending tensor."""
     return [_handle(tensor) for tensor in plain_tensors(tensors)]
 
 
@@ -137,10 +137,10 @@ def _get_xla_tensor_shape_type(tensor: torch.Tensor) -> str:
 
 
 def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
-    """The live tensors of a device (empty: all of this process) whose pending programs have more nodes than `nodes_threshold`."""
-    wanted = [devices.local_index(device)] if device else None
+    """Show the live tensors of a device (empty: of this process) whose pending programs have more nodes than `nodes_threshold`."""
+    indices = [devices.local_index(device)] if device else None
     parts = []
-    for tensor in _pending(wanted):
+    for tensor in _pending(indices):
         program = pending_program([tensor])
         size = sum(entry is not None for entry in program.graph.entries)
         if size > nodes_threshold:
@@ -150,8 +150,8 @@ def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
 
 
 def _pending(indexes: Sequence[int] | None) -> list[XLATensor]:
-    found = [tensor for tensor in live_tensors() if indexes is None or tensor._storage.value.recorder.index in indexes]
-    return [tensor for tensor in found if waits(tensor._storage.value)]
+    tensors = [tensor for tensor in live_tensors() if indexes is None or tensor._storage.value.recorder.index in indexes]
+    return [tensor for tensor in tensors if waits(tensor._storage.value)]
 
 
 def _get_graph_hash(tensors: Tensors) -> bytes:

@@ -1,1 +1,1 @@
-"""Captured steps as files."""
+"""Exports captured steps to files, and loads them."""

@@ -1,4 +1,4 @@
-"""Arithmetic over hyperparameters and step counts, as a table that another process works out."""
+"""Arithmetic over hyperparameters and step counts, as a table that another process evaluates."""
 
 from __future__ import annotations
 
@@ -13,91 +13,91 @@ from xla_core.features.export.steps.step_description import Formulas
 
 _NAMES = "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge".split()
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {**{name: getattr(operator, name) for name in _NAMES}, "log": math.log}
-"""By the names that they have in files: Python's `operator`, and `math.log`."""
+"""Functions by their names in files: those of Python's `operator`, and `math.log`."""
 _BY_FUNCTION = {function: name for name, function in FUNCTIONS.items()}
 _NUMBER, _CONSTANT = "number", "constant"
 _MOST_BITS = 1 << 12
-"""Of whole numbers on the way: beyond, powers and products take any time."""
+"""Limit for intermediate whole numbers: beyond it, powers and products may take very long."""
 _LONGEST = 200
-"""Characters of a formula in a message."""
+"""Longest formula in a message, in characters."""
 
 
 def formulas_of(names: Mapping[Symbol, str], inputs: Iterable[Expression], comparisons: Iterable[Comparison]) -> Formulas:
-    """The table for such expressions. names: of the symbols. Raises CaptureError for a function or number that files do not have."""
+    """Make the table for expressions. names: of the symbols. Raises CaptureError for functions or numbers that files do not have."""
     table: list[Any] = []
-    places: dict[Any, int] = {}
+    row_of: dict[Any, int] = {}
 
-    def place(expression: Expression) -> int:
+    def index_of(expression: Expression) -> int:
         if isinstance(expression, Symbol):
             row: tuple[Any, ...] = (_NUMBER, names[expression])
         elif isinstance(expression, Applied):
             name = _BY_FUNCTION.get(expression.function)
             if name is None:
                 raise CaptureError(f"a number is computed with {expression.function}, which files of steps do not have")
-            row = (name, *map(place, expression.operands))
+            row = (name, *map(index_of, expression.operands))
         elif math.isfinite(expression):
             row = (_CONSTANT, expression)
         else:
             raise CaptureError(f"a number is computed from {expression}, which files of steps do not have")
-        key = repr(row)  # floats of other bits (-0.0), and whole numbers, are others
-        if key not in places:
-            places[key] = len(table)
+        key = repr(row)  # floats with other bits (-0.0), and whole numbers, have keys of their own
+        if key not in row_of:
+            row_of[key] = len(table)
             table.append(row)
-        return places[key]
+        return row_of[key]
 
-    rows = tuple([place(expression) for expression in inputs])
-    conditions = tuple([(place(made.expression), made.outcome) for made in comparisons])
+    rows = tuple([index_of(expression) for expression in inputs])
+    conditions = tuple([(index_of(comparison.expression), comparison.outcome) for comparison in comparisons])
     return Formulas(tuple(table), rows, conditions)
 
 
 def check(formulas: Formulas, numbers: Iterable[str]) -> None:
-    """Raise StepFileError for a table that is no table of formulas."""
-    known = set(numbers)
-    for place, row in enumerate(formulas.table):
+    """Raise StepFileError for a table that is not valid. numbers: the known names."""
+    names = set(numbers)
+    for index, row in enumerate(formulas.table):
         name, operands = (row[0], row[1:]) if isinstance(row, list) and row else (None, [])
         if name == _NUMBER:
-            right = len(operands) == 1 and isinstance(operands[0], str) and operands[0] in known
+            right = len(operands) == 1 and isinstance(operands[0], str) and operands[0] in names
         elif name == _CONSTANT:
             right = len(operands) == 1 and type(operands[0]) in (int, float)
         else:
-            right = name in FUNCTIONS and all(type(operand) is int and 0 <= operand < place for operand in operands)
+            right = name in FUNCTIONS and all(type(operand) is int and 0 <= operand < index for operand in operands)
         if not right:
-            raise StepFileError(f"row {place} of the formulas is {row!r}")
+            raise StepFileError(f"row {index} of the formulas is {row!r}")
     if any(row >= len(formulas.table) for row in (*formulas.inputs, *[row for row, _ in formulas.conditions])):
         raise StepFileError("the formulas end before a row that a program takes")
 
 
 def evaluate(formulas: Formulas, numbers: Mapping[str, float]) -> list[float]:
-    """The numbers that the program takes. Raises ValueError if the step's Python would have done something else with these."""
-    known: list[Any] = []
-    for place, (name, *operands) in enumerate(formulas.table):
+    """Compute the numbers that the program takes. Raises ValueError if the step's Python would have taken another branch with these."""
+    values: list[Any] = []
+    for index, (name, *operands) in enumerate(formulas.table):
         if name == _NUMBER:
-            known.append(numbers[operands[0]])
+            values.append(numbers[operands[0]])
         elif name == _CONSTANT:
-            known.append(operands[0])
+            values.append(operands[0])
         else:
             try:
-                known.append(_applied(name, [known[operand] for operand in operands]))
-                real = not isinstance(known[-1], complex)
+                values.append(_applied(name, [values[operand] for operand in operands]))
+                real = not isinstance(values[-1], complex)
             except (ArithmeticError, TypeError, ValueError):
                 real = False
             if not real:
                 raise ValueError(
-                    f"{_text(formulas, place)} cannot be computed{_are(formulas, place, numbers)}: export the step with such numbers"
+                    f"{_text(formulas, index)} cannot be computed{_are(formulas, index, numbers)}: export the step with such numbers"
                 )
     for row, outcome in formulas.conditions:
-        if known[row] is not outcome:
+        if values[row] is not outcome:
             raise ValueError(
                 f"the step was exported where {_text(formulas, row)} is {outcome}; it would do something else now"
                 f"{_are(formulas, row, numbers)}. Capture and export it with such numbers"
             )
-    return [float(known[row]) for row in formulas.inputs]
+    return [float(values[row]) for row in formulas.inputs]
 
 
 def _applied(name: str, operands: list[Any]) -> Any:
-    """The function's value. Raises OverflowError for whole numbers of thousands of digits, before they are computed."""
-    whole = [abs(operand).bit_length() for operand in operands if type(operand) is int]
-    bits = (whole[0] - 1) * abs(operands[1]) if name == "pow" and len(whole) == 2 else sum(whole)
+    """Apply a function. Raises OverflowError for too large whole numbers, before computing them."""
+    bit_counts = [abs(operand).bit_length() for operand in operands if type(operand) is int]
+    bits = (bit_counts[0] - 1) * abs(operands[1]) if name == "pow" and len(bit_counts) == 2 else sum(bit_counts)
     if bits > _MOST_BITS:
         raise OverflowError(f"{name} of whole numbers of {bits} bits")
     return FUNCTIONS[name](*operands)
@@ -108,7 +108,7 @@ _SIGNS |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 def _text(formulas: Formulas, row: int) -> str:
-    """A row as people write it, cut off where it is long: each row may have the one before twice in it."""
+    """A row as people write it, shortened: each row may contain the row before it twice."""
     texts: list[str] = []
     for name, *operands in formulas.table[: row + 1]:
         if name in (_NUMBER, _CONSTANT):
@@ -122,16 +122,16 @@ def _text(formulas: Formulas, row: int) -> str:
 
 
 def _are(formulas: Formulas, row: int, numbers: Mapping[str, float]) -> str:
-    """The numbers that a row is computed from, with their values."""
-    found: dict[str, float] = {}
+    """The named numbers that a row depends on, with their values, for messages."""
+    values: dict[str, float] = {}
     waiting: list[int] = [row]
     seen: set[int] = set()
     while waiting:
         row = waiting.pop()
         name, *operands = formulas.table[row]
         if name == _NUMBER:
-            found[operands[0]] = numbers[operands[0]]
+            values[operands[0]] = numbers[operands[0]]
         elif name != _CONSTANT and row not in seen:
             waiting.extend(operands)
         seen.add(row)
-    return "".join(f", {name} is {value}" for name, value in found.items())
+    return "".join(f", {name} is {value}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""Nested arguments and results, and plain values among them, as JSON."""
+"""Writes nested arguments and results, and plain values among them, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NESTED = 100
 
 
 def flatten(nested: Any) -> tuple[list[Any], Any]:
-    """The leaves of tuples, lists and dicts, and their nesting as JSON, with numbers of leaves.
+    """Flatten tuples, lists and dicts to leaves, and their nesting as JSON with indices of leaves.
 
     A tuple is {"tuple": […]}, a list {"list": […]}, a dict {"dict": [[key, …], …]}.
 
@@ -29,12 +29,12 @@ def flatten(nested: Any) -> tuple[list[Any], Any]:
         if depth > _MOST_NESTED:
             raise ValueError(f"more than {_MOST_NESTED} containers are in each other")
         if type(item) in (tuple, list):
-            return {type(item).__name__: [walk(each, depth + 1) for each in item]}
+            return {type(item).__name__: [walk(child, depth + 1) for child in item]}
         if type(item) is dict:
             wrong = next((key for key in item if type(key) not in (str, int)), None)
             if wrong is not None:
                 raise TypeError(f"a dict has the key {wrong!r}: take texts or whole numbers")
-            return {"dict": [[key, walk(each, depth + 1)] for key, each in item.items()]}
+            return {"dict": [[key, walk(child, depth + 1)] for key, child in item.items()]}
         leaves.append(item)
         return len(leaves) - 1
 
@@ -42,21 +42,21 @@ def flatten(nested: Any) -> tuple[list[Any], Any]:
 
 
 def unflatten(leaves: list[Any], nesting: Any) -> Any:
-    """The nested object. Raises StepFileError for what is no nesting of such leaves."""
+    """Build the nested object. Raises StepFileError for data that is not a nesting of these leaves."""
     if type(nesting) is int and 0 <= nesting < len(leaves):
         return leaves[nesting]
     if isinstance(nesting, dict) and len(nesting) == 1:
-        ((kind, items),) = nesting.items()
-        if kind in ("tuple", "list") and isinstance(items, list):
-            found = [unflatten(leaves, item) for item in items]
-            return tuple(found) if kind == "tuple" else found
-        if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
+        ((container, items),) = nesting.items()
+        if container in ("tuple", "list") and isinstance(items, list):
+            children = [unflatten(leaves, item) for item in items]
+            return tuple(children) if container == "tuple" else children
+        if container == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
             return {key: unflatten(leaves, item) for key, item in items if type(key) in (str, int)}
     raise StepFileError(f"a nesting has {str(nesting)[:60]!r}")
 
 
 def encode(value: Any) -> Any:
-    """A plain value as JSON that tells all of them apart. Raises TypeError for any other."""
+    """A plain value as JSON, distinct for each value. Raises TypeError for other values."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -73,22 +73,22 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """The value that `encode` was given. Raises StepFileError for anything else."""
+    """Read a value that `encode` wrote. Raises StepFileError for other data."""
     if not isinstance(data, dict):
         if data is None or type(data) in (bool, int, float, str):
             return data
         raise StepFileError(f"a constant is {str(data)[:60]!r}")
     try:
-        ((kind, text),) = data.items()
-        if kind == "float":
+        ((type_name, text),) = data.items()
+        if type_name == "float":
             return _NUMBERS[text]
-        if kind == "bytes":
+        if type_name == "bytes":
             return base64.b64decode(text, validate=True)
-        if kind == "dtype":
+        if type_name == "dtype":
             return _DTYPES[text]
-        if kind == "device":
+        if type_name == "device":
             return torch.device(text)
-        if kind == "size":
+        if type_name == "size":
             return torch.Size(text)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StepFileError(f"a constant is {str(data)[:60]!r}") from error

@@ -1,4 +1,4 @@
-"""What the file of an exported step says of its programs: frozen values, and JSON that is checked when it is read."""
+"""The description in an exported step's file: dataclasses, and JSON that is checked when it is read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from xla_core.base.errors import StepFileError
 from xla_core.features.export import typed_json
 
 VERSION = 1
-"""Of the format. Readers refuse later ones."""
+"""Version of the format. Readers refuse later versions."""
 MOST_DRAWS = 1 << 20
-"""Random operations of a program, and steps of the random state behind a call."""
+"""Most random operations of a program, and most steps of the random state after a call."""
 
 
 class Kind(enum.StrEnum):
-    """What a value is of."""
+    """What kind of value an input, output or leaf is."""
 
     STATE = "state"
     ARGUMENT = "argument"
@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of the file, counted from the end of the description."""
+    """A range of bytes in the file, with its checksum. offset: from the end of the description."""
 
     offset: int
     size: int
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor: torch's name of its dtype, the dtype that stands for it on the device, by NumPy's name, and its sizes."""
+    """A tensor's form. dtype: torch's name; stored: NumPy's name of the dtype on the device; shape: sizes."""
 
     dtype: str
     stored: str
@@ -51,7 +51,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A tensor that outlives calls, and its value when the step was exported."""
+    """A state tensor, which lives across calls, and its value when the step was exported."""
 
     tensor: Tensor
     value: Part
@@ -59,9 +59,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of the arguments. A tensor: `same_as` is the number of the first tensor with the same data, its own if there is none.
+    """A leaf of the arguments: a tensor or a constant.
 
-    A constant: `value`, as `nesting.encode` gives it.
+    same_as: index of the first tensor argument with the same data. value: of a constant, as `nesting.encode` writes it.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An input or an output of a program: a state tensor by `name`, tensor argument or result `number`, packed numbers, or seeds."""
+    """An input or output of a program: a state tensor `name`, tensor argument or result `number`, packed numbers, or seeds."""
 
     kind: Kind
     tensor: Tensor
@@ -83,7 +83,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A leaf of what is returned: result `number` of the program, tensor argument `number`, or a constant `value`."""
+    """A leaf of the returned nesting: result `number` of the program, tensor argument `number`, or a constant `value`."""
 
     kind: Kind
     number: int
@@ -92,7 +92,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class CountedNumbers:
-    """Numbers that are equal, and what a call adds to them."""
+    """Equal numbers, and what a call adds to them."""
 
     names: tuple[str, ...]
     advance: float
@@ -100,10 +100,10 @@ class CountedNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """How the numbers that a program takes follow from those that are kept.
+    """How to compute a program's numbers from hyperparameters and step counts.
 
     table: rows of ["number", name], ["constant", value], or [function, *earlier rows], as `formulas.FUNCTIONS` names functions.
-    inputs: the rows that the program takes, as one vector of float64. conditions: rows, and what they must be.
+    inputs: the rows that the program takes, as one float64 vector. conditions: rows, and the values that they must have.
     """
 
     table: tuple[Any, ...]
@@ -113,10 +113,10 @@ class Formulas:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program for one kind of arguments. code: a portable artifact of StableHLO, whose function `main` takes and gives tensors, flat.
+    """A program for one kind of arguments. code: a portable StableHLO artifact, whose function `main` takes and returns flat tensors.
 
-    arguments, returned: nestings with the numbers of leaves; donated: inputs that outputs take over. A call moves the random state past
-    one step, draws `draws` seeds, and moves it past `steps` more.
+    arguments, returned: nestings with indices of leaves; donated: inputs that outputs take over. A call moves the random state past one
+    step, draws `draws` seeds, and moves it past `steps` more steps.
     """
 
     code: Part
@@ -136,7 +136,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A whole file. numbers: hyperparameters and step counts; stablehlo: its version; writer: versions of what wrote it, for people."""
+    """Describes a file. numbers: hyperparameters and step counts; stablehlo: its version; writer: versions of the writer, for people."""
 
     format_version: int
     name: str
@@ -149,12 +149,12 @@ class Description:
 
 
 def as_json(description: Description) -> dict[str, Any]:
-    """The description as what `json.dumps` takes."""
+    """The description as data for `json.dumps`."""
     return dataclasses.asdict(description)
 
 
 def from_json(data: Any) -> Description:
-    """The description that `as_json` has written. Raises StepFileError for anything else, and for a newer version."""
+    """Read a description that `as_json` wrote. Raises StepFileError for other data, and for a newer version."""
     version = data.get("format_version") if isinstance(data, dict) else None
     if type(version) is not int or version < 1:
         raise StepFileError(f"its description has the format version {version!r}: it is no exported step")
@@ -164,33 +164,33 @@ def from_json(data: Any) -> Description:
         description: Description = typed_json.read(Description, data, "description")
     except ValueError as error:
         raise StepFileError(str(error)) from None
-    for number, program in enumerate(description.programs):
-        _check(description, program, f"programs[{number}]")
+    for index, program in enumerate(description.programs):
+        _check(description, program, f"programs[{index}]")
     return description
 
 
 def _check(description: Description, program: Program, where: str) -> None:
-    """Raise StepFileError for places that do not exist."""
-    given = [leaf.tensor for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
-    tensors = len(given)
-    made = sum(slot.kind is Kind.RESULT for slot in program.outputs)
-    if [slot.number for slot in program.outputs[:made]] != list(range(made)):
+    """Raise StepFileError for a program that refers to missing arguments, results, state or numbers."""
+    arguments = [leaf.tensor for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
+    tensors = len(arguments)
+    results = sum(slot.kind is Kind.RESULT for slot in program.outputs)
+    if [slot.number for slot in program.outputs[:results]] != list(range(results)):
         raise StepFileError(f"{where}.outputs has results that are not numbered, or not first")
     for slots, name in ((program.inputs, "inputs"), (program.outputs, "outputs")):
         for slot in slots:
             wrong = slot.kind is Kind.STATE and (slot.name not in description.state or description.state[slot.name].tensor != slot.tensor)
-            wrong = wrong or (slot.kind is Kind.ARGUMENT and slot.tensor not in given[slot.number : slot.number + 1])
-            if wrong or (slot.kind is Kind.RESULT and slot.number >= made):
+            wrong = wrong or (slot.kind is Kind.ARGUMENT and slot.tensor not in arguments[slot.number : slot.number + 1])
+            if wrong or (slot.kind is Kind.RESULT and slot.number >= results):
                 raise StepFileError(f"{where}.{name} names {slot}, which is not there")
     for leaf in program.leaves:
         if (leaf.kind is Kind.ARGUMENT) is not (leaf.tensor is not None) or leaf.same_as > tensors:
             raise StepFileError(f"{where}.leaves has {leaf}, which is neither a tensor nor a constant")
     for result in program.results:
-        if result.number >= {Kind.RESULT: made, Kind.ARGUMENT: tensors}.get(result.kind, math.inf):
+        if result.number >= {Kind.RESULT: results, Kind.ARGUMENT: tensors}.get(result.kind, math.inf):
             raise StepFileError(f"{where}.results names {result}, which is not there")
     if program.draws > MOST_DRAWS or program.steps > MOST_DRAWS:
         raise StepFileError(f"{where} has {program.draws} draws and {program.steps} steps of the random state, of {MOST_DRAWS} at most")
-    if any(number >= len(program.inputs) for number in program.donated):
+    if any(index >= len(program.inputs) for index in program.donated):
         raise StepFileError(f"{where}.donated has {program.donated}, of {len(program.inputs)} inputs")
     unknown = [name for count in program.counts for name in count.names if name not in description.numbers]
     if unknown or not all(count.names for count in program.counts):

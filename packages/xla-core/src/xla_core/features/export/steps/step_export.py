@@ -1,4 +1,4 @@
-"""`torch_xla.export_step`: a captured step as a file, which another process runs without the step's Python."""
+"""`torch_xla.export_step`: writes a captured step to a file, which another process runs without the step's Python."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ from xla_core.features.export.steps.step_program import CapturedProgram, Flat
 
 
 def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> None:
-    """Write a captured step to a file, with which `load_step` in another process, or JAX alone, trains or decodes on.
+    """Write a captured step to a file, with which `load_step` in another process, or JAX alone, continues to train or decode.
 
-    captured: what `torch_xla.compile(capture=True)` gave, called until it was captured; each kind of arguments is a program of the file.
-    The file has the programs as StableHLO, the values of the state (parameters, buffers, states of optimizers), hyperparameters, step
-    counts and the random state, and no Python; docs/export.md describes it. A file that is there is replaced at once.
-    Raises TypeError for a function that does not capture, CaptureError for one that is not captured, is no longer what was captured, or
-    holds what a file cannot, and OSError.
+    captured: a function of `torch_xla.compile(capture=True)`, called until it was captured. Each kind of arguments is a program of the
+    file. The file has the programs as StableHLO, the values of the state (parameters, buffers, states of optimizers), hyperparameters,
+    step counts and the random state, and no Python; docs/export.md describes it. An existing file is replaced atomically.
+    Raises TypeError for a function that does not capture, CaptureError for one that is not captured, has changed since, or holds what a
+    file cannot, and OSError.
     """
     function = captured_function(captured)
     if function is None:
         raise TypeError(f"export_step takes what torch_xla.compile(function, capture=True) gives, not {captured!r}")
     owner = getattr(captured, "__self__", None)
-    found = [(each, form) for each, form in function.programs() if owner is None or (form.leaves and form.leaves[0] is owner)]
-    if not found:
+    programs = [(launch, form) for launch, form in function.programs() if owner is None or (form.leaves and form.leaves[0] is owner)]
+    if not programs:
         raise CaptureError(f"{function.name} is not captured yet for this {type(owner).__name__}: call it first, as often as that takes")
-    recorder = found[0][0].recorder
-    if any(each.recorder is not recorder for each, _ in found):
+    recorder = programs[0][0].recorder
+    if any(launch.recorder is not recorder for launch, _ in programs):
         raise CaptureError(f"{function.name} is captured on several devices: export a function for each of them")
     if not isinstance(placement_of(recorder), OneDevice):
         raise CaptureError(
@@ -79,23 +79,23 @@ def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> N
         )
     with recorder.lock:
         try:
-            _Export(function.name, recorder, found, owner is not None).write(path)
+            _Export(function.name, recorder, programs, owner is not None).write(path)
         except CaptureError as error:
             raise CaptureError(f"{function.name} cannot be exported: {error}") from error
 
 
 class _Export:
-    """One file in the making. bound: the first argument is the object of a method, which is none in the file."""
+    """Builds one file. bound: the function is a bound method, whose object is no argument in the file."""
 
-    def __init__(self, name: str, recorder: Recorder, found: list[tuple[Launch, Form]], bound: bool) -> None:
+    def __init__(self, name: str, recorder: Recorder, captured_forms: list[tuple[Launch, Form]], bound: bool) -> None:
         self._name, self._recorder, self._bound = name, recorder, bound
         self._names = Names()
         self._state: dict[str, Aval] = {}
         self._codes: list[bytes] = []
-        self._programs = [self._program(captured, form) for captured, form in found]
+        self._programs = [self._program(captured, form) for captured, form in captured_forms]
         served = [
-            json.dumps([each.arguments, *[(str(leaf.tensor), leaf.requires_grad, leaf.value) for leaf in each.leaves]])
-            for each in self._programs
+            json.dumps([program.arguments, *[(str(leaf.tensor), leaf.requires_grad, leaf.value) for leaf in program.leaves]])
+            for program in self._programs
         ]
         if len(set(served)) < len(served):
             raise CaptureError(
@@ -111,12 +111,12 @@ class _Export:
         flat = program.flat(placement_of(self._recorder).context)
         symbols = _named_numbers(captured, names)
         numbers = formulas.formulas_of(symbols, flat.numbers, recorded.comparisons)
-        inputs = [self._slot(place, aval, names) for place, aval in flat.inputs]
+        inputs = [self._slot(source, aval, names) for source, aval in flat.inputs]
         inputs += [Slot(Kind.NUMBERS, Tensor("float64", "float64", (len(flat.numbers),)))] if flat.numbers else []
         inputs += [Slot(Kind.SEEDS, Tensor("uint32", "uint32", (flat.draws, 2)))] if flat.draws else []
-        written = [self._slot(place, aval, names) for place, aval in flat.written]
-        # What nobody else has: arguments are the caller's.
-        donated = tuple([number for number, slot in enumerate(inputs) if slot.kind is Kind.STATE and slot in written])
+        written = [self._slot(source, aval, names) for source, aval in flat.written]
+        # Only state is donated: arguments are the caller's.
+        donated = tuple([index for index, slot in enumerate(inputs) if slot.kind is Kind.STATE and slot in written])
         platform = jax_device(self._recorder).platform
         self._codes.append(_serialized(flat, inputs, donated, platform))
         returned = list(self._returned(program, flat))
@@ -126,7 +126,7 @@ class _Export:
             arguments=nest,
             leaves=tuple(leaves),
             inputs=tuple(inputs),
-            outputs=(*[Slot(Kind.RESULT, _tensor(aval), number=number) for number, aval in enumerate(flat.results)], *written),
+            outputs=(*[Slot(Kind.RESULT, _tensor(aval), number=index) for index, aval in enumerate(flat.results)], *written),
             donated=donated,
             returned=_nest(tree_unflatten(list(range(len(returned))), recorded.tree), "it returns")[1],
             results=tuple(returned),
@@ -142,7 +142,7 @@ class _Export:
     def _arguments(self, form: Form) -> tuple[list[Leaf], Any]:
         args, kwargs = tree_unflatten(list(range(len(form.leaves))), form.tree)
         order, nest = _nest((args[1:] if self._bound else args, kwargs), "its arguments are")
-        return [_leaf(form.leaves[number], place) for place, number in enumerate(order)], nest
+        return [_leaf(form.leaves[leaf_index], index) for index, leaf_index in enumerate(order)], nest
 
     def _slot(self, source: Source, aval: Aval, names: ProgramNames) -> Slot:
         if isinstance(source, Argument):
@@ -154,14 +154,14 @@ class _Export:
 
     def _returned(self, program: CapturedProgram, flat: Flat) -> Iterator[Returned]:
         results = iter(range(len(flat.results)))
-        for number, item in enumerate(program.recorded.results):
+        for index, item in enumerate(program.recorded.results):
             if isinstance(item, Constant):
                 yield Returned(Kind.CONSTANT, 0, nesting.encode(item.value))
             elif isinstance(item, Existing) and item.index is not None:
                 yield Returned(Kind.ARGUMENT, item.index, None)
             elif isinstance(item, ArgumentItself):
                 raise CaptureError("it returns the object whose method it is: return tensors, numbers and texts")
-            elif program.shown[number] is not None:
+            elif program.shown[index] is not None:
                 yield Returned(Kind.RESULT, next(results), None)
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -204,19 +204,19 @@ def _tensor(aval: Aval) -> Tensor:
     return Tensor(str(aval.dtype).removeprefix("torch."), str(aval.physical), aval.shape)
 
 
-def _nest(nested: Any, what: str) -> tuple[list[Any], Any]:
+def _nest(nested: Any, subject: str) -> tuple[list[Any], Any]:
     try:
         return nesting.flatten(nested)
     except (TypeError, ValueError) as error:
-        raise CaptureError(f"{what} nested in a way that files do not have: {error}") from error
+        raise CaptureError(f"{subject} nested in a way that files do not have: {error}") from error
 
 
-def _leaf(item: Any, place: int) -> Leaf:
-    """An argument. place: its number, for messages."""
+def _leaf(item: Any, index: int) -> Leaf:
+    """Describe an argument. index: of the argument, for messages."""
     if isinstance(item, TensorForm):
         if item.view is not None:
             raise CaptureError(
-                f"argument {place} was a view of shape {list(item.view.aval.shape)} of data of shape {list(item.aval.shape)}: capture it "
+                f"argument {index} was a view of shape {list(item.view.aval.shape)} of data of shape {list(item.aval.shape)}: capture it "
                 "with a tensor of its own, from clone()"
             )
         return Leaf(Kind.ARGUMENT, _tensor(item.aval), item.requires_grad, item.same_as, None)
@@ -224,16 +224,16 @@ def _leaf(item: Any, place: int) -> Leaf:
         return Leaf(Kind.CONSTANT, None, False, 0, nesting.encode(item))
     except TypeError:
         raise CaptureError(
-            f"argument {place} is a {type(item).__name__}: give tensors and numbers, in tuples, lists and dicts, and let the function find "
+            f"argument {index} is a {type(item).__name__}: give tensors and numbers, in tuples, lists and dicts, and let the function find "
             "other objects as its own variables"
         ) from None
 
 
 def _refuse_stale(captured: Launch, form: Form) -> None:
-    """Raise CaptureError if a call would not launch what was captured."""
+    """Raise CaptureError if a call would not launch the captured program."""
     recorder = captured.recorder
-    held = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, StateOf)]
-    compute(held)
+    values = [source.storage.value for source in dict.fromkeys(captured.recorded.sources) if isinstance(source, StateOf)]
+    compute(values)
     avals = [leaf.aval for leaf in form.leaves if isinstance(leaf, TensorForm)]
     arguments = Arguments((), [], [], [])
     with jax.enable_x64(True):
@@ -243,16 +243,16 @@ def _refuse_stale(captured: Launch, form: Form) -> None:
             arguments.storages.append(storage)
     if captured.ready(arguments) is None:
         changed = captured.recorded.state.changed()
-        what = f"{changed} is another one" if changed else "parameters, gradients, settings or numbers are others"
+        reason = f"{changed} is another one" if changed else "parameters, gradients, settings or numbers are others"
         raise CaptureError(
-            f"{what} than when it was captured for {', '.join(map(str, avals)) or 'no tensors'}: call it until it is captured again, and "
+            f"{reason} than when it was captured for {', '.join(map(str, avals)) or 'no tensors'}: call it until it is captured again, and "
             "export it right then"
         )
 
 
 def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
-    """The names of hyperparameters and step counts, which get their present values."""
-    now = {symbol: value for each in captured.recorded.stepped for symbol, value in hyperparameters(each.optimizer).items()}
+    """Name hyperparameters and step counts, and note their present values."""
+    now = {symbol: value for stepped in captured.recorded.stepped for symbol, value in hyperparameters(stepped.optimizer).items()}
     named = {symbol: names.hyperparameter(symbol, now[symbol]) for symbol in captured.recorded.hyperparameters}
     for count in captured.counts:
         named[count.symbol] = names.count(count.tensors[0], count.now)
@@ -260,7 +260,7 @@ def _named_numbers(captured: Launch, names: ProgramNames) -> dict[Symbol, str]:
 
 
 def _serialized(flat: Flat, inputs: list[Slot], donated: tuple[int, ...], platform: str) -> bytes:
-    """A function as a StableHLO artifact, over the inputs that are so described. Raises CaptureError if it calls Python."""
+    """A function over these inputs as a StableHLO artifact. Raises CaptureError if it calls Python."""
     structs: list[Any] = [jax.ShapeDtypeStruct(slot.tensor.shape, np.dtype(slot.tensor.stored)) for slot in inputs]
     with jax.enable_x64(True):
         function = jax.jit(flat.run, keep_unused=True, donate_argnums=donated)

@@ -1,7 +1,7 @@
-"""The file of an exported step: a description, and the bytes that it names; written whole, checked when it is read.
+"""The file of an exported step: a description, and the bytes that it names. Written atomically, and checked when it is read.
 
-8 bytes `XLA_STEP`; 8 bytes, the size of the description, little-endian; 32 bytes, its SHA-256; the description, JSON; the parts, one behind
-the other.
+Format: 8 bytes `XLA_STEP`; 8 bytes, the size of the description, little-endian; 32 bytes, its SHA-256; the description, JSON; the parts in
+sequence.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def write(
     contents: Iterable[bytes | memoryview],
     describe: Callable[[Sequence[Part]], Description],
 ) -> None:
-    """Replace a file by one with these parts, one in memory at a time. describe: gives the description once the parts are known.
+    """Replace a file by one with these parts, with one part in memory at a time. describe: makes the description from the parts.
 
     Readers find the old file or the new one. Raises OSError.
     """
-    offsets = [sum(sizes[:number]) for number in range(len(sizes))]
+    offsets = [sum(sizes[:index]) for index in range(len(sizes))]
     blank = "0" * 64
     unknown = [Part(offset, size, blank) for offset, size in zip(offsets, sizes, strict=True)]
-    room = len(_text(describe(unknown)))  # checksums have one length, so the description has
+    room = len(_text(describe(unknown)))  # all checksums have the same length, so this is the final size
     with atomic_write(path, durable=True) as temporary, name_errors(temporary), open(temporary, "r+b") as file:
         file.seek(_PREFIX + room)
         parts = [
@@ -53,7 +53,7 @@ def _text(description: Description) -> bytes:
 
 
 class Reader:
-    """An open file. Raises StepFileError, which names it, for what is no step, damaged, or of a newer version; OSError."""
+    """Reads an open file. Raises StepFileError, with the path, for files that are no step, damaged, or of a newer version; OSError."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         self._file, self._path = file, path
@@ -76,9 +76,9 @@ class Reader:
             raise self.error(f"cannot be read: {error}") from error
         self._check_parts(status.st_size - self._start)
 
-    def error(self, what: str) -> StepFileError:
-        """An error that names the file."""
-        return StepFileError(f"{self._path} {what}")
+    def error(self, problem: str) -> StepFileError:
+        """An error with the file's path."""
+        return StepFileError(f"{self._path} {problem}")
 
     def _check_parts(self, size: int) -> None:
         end = 0
@@ -91,7 +91,7 @@ class Reader:
             raise self.error(f"is cut off, or damaged: its parts have {end} bytes, and {size} are there")
 
     def part(self, part: Part, name: str) -> bytearray:
-        """The bytes of a part. name: of what they are."""
+        """Read the bytes of a part. name: of the part, for messages."""
         self._file.seek(self._start + part.offset)
         content = bytearray(part.size)
         if self._file.readinto(content) != part.size:  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def _refuse(constant: str) -> Any:
 
 @contextmanager
 def open_step(path: str | os.PathLike[str]) -> Iterator[Reader]:
-    """The open file, to be read. Raises as Reader."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
+    """Open a file, and yield a reader. Raises as Reader."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # does not wait for pipes
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         yield Reader(file, str(path))

@@ -1,4 +1,4 @@
-"""`torch_xla.load_step`: what another process has exported, called as the captured function was."""
+"""`torch_xla.load_step`: loads a step that another process exported, and calls it like the captured function."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
 def load_step(path: str | os.PathLike[str]) -> ExportedStep:
-    """The step in a file of `export_step`, on the default device, with the state that it was exported with. Runs no Python from the file.
+    """Load a file of `export_step` to the default device, with the exported state. Runs no Python from the file.
 
-    Raises StepFileError for a file that is no exported step, is damaged, or of a newer version; ValueError for one of another platform, or
-    that was exported where the device held dtypes in another way (XLA_USE_BF16); OSError.
+    Raises StepFileError for a file that is no exported step, is damaged, or of a newer version; ValueError for one for another platform, or
+    for other dtypes on the device (XLA_USE_BF16); OSError.
     """
     recorder = current_recorder()
-    place = jax_device(recorder)
+    device = jax_device(recorder)
     with step_file.open_step(path) as reader:
         description = reader.description
         try:
-            _check(description, place.platform)
-            codes = [_checked_code(reader.part(program.code, f"program {number}")) for number, program in enumerate(description.programs)]
+            _check(description, device.platform)
+            codes = [_checked_code(reader.part(program.code, f"program {index}")) for index, program in enumerate(description.programs)]
         except StepFileError as error:
             raise error if str(error).startswith(str(path)) else reader.error(f"cannot be read: {error}") from error
         state = {}
         for name, kept in description.state.items():
             array = np.frombuffer(reader.part(kept.value, name), np.dtype(kept.tensor.stored)).reshape(kept.tensor.shape)
             with jax.enable_x64(True):
-                state[name] = jax.device_put(array, place, may_alias=False)
+                state[name] = jax.device_put(array, device, may_alias=False)
     return ExportedStep(description, codes, state, recorder.device)
 
 
 class ExportedStep:
-    """A step that another process has captured: called as the captured function was, with tensors of the device or the CPU.
+    """A step that another process captured. Call it like the captured function, with tensors on the device or the CPU.
 
-    A call gives what the function would have returned, and updates the step's own state, which `state_dict` shows. numbers: hyperparameters
-    by name, such as `optimizer.param_groups.0.lr`, and step counts, which a call reads and which may be set between calls.
+    A call returns what the function would have returned, and updates the step's own state, which `state_dict` shows. numbers:
+    hyperparameters by name, such as `optimizer.param_groups.0.lr`, and step counts. A call reads them; users may set them between calls.
     """
 
     def __init__(self, description: Description, codes: Sequence[bytes], state: dict[str, jax.Array], device: torch.device) -> None:
@@ -73,32 +73,32 @@ class ExportedStep:
         self._compiled: dict[int, _Run] = {}
         self._codes = codes
         self._programs: dict[str, int] = {}
-        for number, program in enumerate(description.programs):
+        for index, program in enumerate(description.programs):
             leaves = [_kind(str(leaf.tensor), leaf.requires_grad) if leaf.tensor else leaf.value for leaf in program.leaves]
-            self._programs[json.dumps([program.arguments, leaves])] = number
+            self._programs[json.dumps([program.arguments, leaves])] = index
 
     def __repr__(self) -> str:
         return f"<exported step {self._description.name}: {len(self._state)} state tensors, takes {self._takes()}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the captured function would have returned: tensors on the device, in the same structure; writes to arguments are in them.
+        """Run the step. Returns tensors on the device in the captured function's structure, and writes to arguments like the function.
 
-        Raises ValueError for arguments that no program of the file takes, and for numbers with which the function would have done something
-        else; ExecutionError.
+        Raises ValueError for arguments that no program of the file takes, and for numbers with which the function would have taken another
+        branch; ExecutionError.
         """
         leaves, nest = nesting.flatten((args, kwargs))
-        number = self._program(leaves, nest)
-        program = self._description.programs[number]
-        tensors = [leaf for leaf, known in zip(leaves, program.leaves, strict=True) if known.kind is Kind.ARGUMENT]
+        index = self._program(leaves, nest)
+        program = self._description.programs[index]
+        tensors = [leaf for leaf, leaf_form in zip(leaves, program.leaves, strict=True) if leaf_form.kind is Kind.ARGUMENT]
         _check_shared(program, tensors)
-        given = [buffer_of(tensor.detach().to(self._device)) for tensor in tensors]
+        buffers = [buffer_of(tensor.detach().to(self._device)) for tensor in tensors]
         with self._lock:
             numbers = formulas.evaluate(program.formulas, self._checked_numbers(self.numbers, program))
             draw = rng.drawing_from(rng.past_step(self._random_state))
             packed = dict(zip((Kind.NUMBERS, Kind.SEEDS), (np.array(numbers, np.float64), _packed_seeds(draw, program.draws)), strict=True))
-            arrays = [self._input(slot, packed, given) for slot in program.inputs]
-            run = self._compiled_program(number)
-            with uninterrupted():  # the old state is gone with the call
+            arrays = [self._input(slot, packed, buffers) for slot in program.inputs]
+            run = self._compiled_program(index)
+            with uninterrupted():  # the call donates the old state
                 outputs = self._run(run, arrays)
                 self._keep(program, outputs)
                 self._random_state = draw()
@@ -109,19 +109,19 @@ class ExportedStep:
                 tensors[slot.number].detach().copy_(tensor_from_buffer(output, tensors[slot.number].dtype))
         return nesting.unflatten([_returned(item, program, outputs, tensors) for item in program.results], program.returned)
 
-    def _input(self, slot: Slot, packed: Mapping[Kind, Any], given: list[jax.Array]) -> Any:
+    def _input(self, slot: Slot, packed: Mapping[Kind, Any], buffers: list[jax.Array]) -> Any:
         if slot.kind is Kind.STATE:
-            return self._state[slot.name]  # is there already
+            return self._state[slot.name]  # on the device already
         with jax.enable_x64(True):
-            return jax.device_put(given[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
+            return jax.device_put(buffers[slot.number] if slot.kind is Kind.ARGUMENT else packed[slot.kind], self._place)
 
-    def _compiled_program(self, number: int) -> _Run:
-        run = self._compiled.get(number)
+    def _compiled_program(self, index: int) -> _Run:
+        run = self._compiled.get(index)
         if run is None:
-            code = self._codes[number]
+            code = self._codes[index]
             options = compiler_options(self._place.platform, has_loops=b"while" in code)
             try:
-                run = self._compiled[number] = compile_module(runnable(code), self._place, options)
+                run = self._compiled[index] = compile_module(runnable(code), self._place, options)
             except (RuntimeError, ValueError, TypeError) as error:
                 raise self._failed(error) from error
         return run
@@ -143,18 +143,18 @@ class ExportedStep:
             self.numbers.update(dict.fromkeys(count.names, now))
 
     def _program(self, leaves: list[Any], nest: Any) -> int:
-        given = [_given(leaf) for leaf in leaves]
-        found = self._programs.get(json.dumps([nest, given]))
-        if found is None:
-            shown = nesting.unflatten([_shown(leaf) for leaf in leaves], nest)
+        described = [_given(leaf) for leaf in leaves]
+        index = self._programs.get(json.dumps([nest, described]))
+        if index is None:
+            called = nesting.unflatten([_shown(leaf) for leaf in leaves], nest)
             raise ValueError(
-                f"no program of the exported step {self._description.name} takes {_call_text(shown)}; it takes {self._takes()}. Constants "
+                f"no program of the exported step {self._description.name} takes {_call_text(called)}; it takes {self._takes()}. Constants "
                 "are part of a program: capture and export one for each"
             )
-        return found
+        return index
 
     def _takes(self) -> str:
-        """The arguments that it has programs for."""
+        """The arguments that it has programs for, for messages."""
         texts = []
         for program in self._description.programs:
             leaves = [_Text(str(leaf.tensor)) if leaf.tensor else nesting.decode(leaf.value) for leaf in program.leaves]
@@ -162,7 +162,7 @@ class ExportedStep:
         return " or ".join(texts)
 
     def _checked_numbers(self, numbers: Mapping[str, Any], program: Program | None = None) -> dict[str, float]:
-        """The numbers as floats. Raises ValueError for other names, and for what is no finite number."""
+        """The numbers as floats. Raises ValueError for other names, values that are not finite numbers, and step counts that differ."""
         if numbers.keys() != self._description.numbers.keys():
             other = sorted(numbers.keys() ^ self._description.numbers.keys())
             raise ValueError(f"{', '.join(other)}: the numbers of this step are {', '.join(self._description.numbers)}")
@@ -176,9 +176,9 @@ class ExportedStep:
         return {name: float(value) for name, value in numbers.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the state, by name (`state`, tensors on the device), the numbers, and the random state: what `load_state_dict` takes.
+        """Copies of the state by name (`state`, tensors on the device), the numbers, and the random state, for `load_state_dict`.
 
-        Names are those of the variables, modules and optimizers of the function: `model.0.weight`, `optimizer.state.0.exp_avg`.
+        Names follow the function's variables, modules and optimizers: `model.0.weight`, `optimizer.state.0.exp_avg`.
         """
         with self._lock, jax.enable_x64(True):
             state = {
@@ -188,7 +188,7 @@ class ExportedStep:
             return {"state": state, "numbers": dict(self.numbers), "random_state": self._random_state}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take copies of such state, all of it or, if something is wrong, nothing. state_dict: as `state_dict` gives it; tensors anywhere.
+        """Copy a state into the step: all of it, or nothing if something is wrong. state_dict: as of `state_dict`, tensors on any device.
 
         Raises ValueError for names, shapes, dtypes or numbers that are not the step's.
         """
@@ -198,9 +198,9 @@ class ExportedStep:
         if tensors.keys() != self._state.keys():
             raise ValueError(f"{', '.join(sorted(tensors.keys() ^ self._state.keys()))}: in one of the states, and not in the other")
         for name, tensor in tensors.items():
-            wanted = self._description.state[name].tensor
-            if _text(tensor) != str(wanted):
-                raise ValueError(f"{name} is {_text(tensor)}, and {wanted} in this step")
+            expected = self._description.state[name].tensor
+            if _text(tensor) != str(expected):
+                raise ValueError(f"{name} is {_text(tensor)}, and {expected} in this step")
         numbers, random_state = self._checked_numbers(state_dict["numbers"]), rng.checked(state_dict["random_state"])
         with jax.enable_x64(True):
             placed = {
@@ -223,7 +223,7 @@ def _returned(item: Returned, program: Program, outputs: list[jax.Array], tensor
 
 
 class _Text(str):
-    """A text that is shown without quotation marks."""
+    """A text whose repr has no quotation marks."""
 
     __slots__ = ()
 
@@ -245,7 +245,7 @@ def _kind(text: str, requires_grad: bool) -> Any:
 
 
 def _given(leaf: Any) -> Any:
-    """A leaf of the arguments as it is looked up."""
+    """An argument leaf as JSON, to look up its program."""
     if isinstance(leaf, torch.Tensor):
         return _kind(_text(leaf), leaf.requires_grad)
     try:
@@ -255,31 +255,31 @@ def _given(leaf: Any) -> Any:
 
 
 def _shown(leaf: Any) -> Any:
-    """A leaf of the arguments as messages show it."""
+    """An argument leaf for messages."""
     if isinstance(leaf, torch.Tensor):
         return _Text(_text(leaf) + (" that requires a gradient" if leaf.requires_grad else ""))
     return leaf
 
 
 def _check_shared(program: Program, tensors: list[torch.Tensor]) -> None:
-    """Raise ValueError for tensors that share data in another way than those of the captured calls, where that makes a difference."""
+    """Raise ValueError for tensors that share data differently from the captured call, where that matters."""
     keys = [None if tensor_behind(tensor) is None else storage_key(tensor) for tensor in tensors]
-    known = [leaf for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
+    recorded = [leaf for leaf in program.leaves if leaf.kind is Kind.ARGUMENT]
     written = {slot.number for slot in program.outputs if slot.kind is Kind.ARGUMENT}
-    for number, leaf in enumerate(known):
-        if leaf.same_as != number and (keys[number] != keys[leaf.same_as] or tensors[number] is not tensors[leaf.same_as]):
+    for index, leaf in enumerate(recorded):
+        if leaf.same_as != index and (keys[index] != keys[leaf.same_as] or tensors[index] is not tensors[leaf.same_as]):
             raise ValueError(
-                f"tensor arguments {leaf.same_as} and {number} were the same tensor when the step was captured: give one tensor for both"
+                f"tensor arguments {leaf.same_as} and {index} were the same tensor when the step was captured: give one tensor for both"
             )
         if any(
-            other != number and keys[other] is not None and keys[other] == keys[number] and known[other].same_as != number
+            other != index and keys[other] is not None and keys[other] == keys[index] and recorded[other].same_as != index
             for other in written
         ):
-            raise ValueError(f"tensor argument {number} shares data with one that the step writes to: give a copy, from clone()")
+            raise ValueError(f"tensor argument {index} shares data with one that the step writes to: give a copy, from clone()")
 
 
 def _check(description: Description, platform: str) -> None:
-    """Raise ValueError for a file of another platform, or for other dtypes on the device; StepFileError for what makes no sense."""
+    """Raise ValueError for a file for another platform or other dtypes on the device; StepFileError for invalid content."""
     if _version(description.stablehlo) > _version(stablehlo_version()):
         raise StepFileError(
             f"it is written in StableHLO {description.stablehlo}, and JAX {jax.__version__} reads up to {stablehlo_version()}: upgrade jax "
@@ -327,7 +327,7 @@ def _check_dtype(tensor: Tensor) -> None:
 
 
 def _checked_code(content: bytearray) -> bytes:
-    """A program. Raises StepFileError for one that is none, or calls Python."""
+    """Check a program's code. Raises StepFileError for code that is no StableHLO artifact, or calls Python."""
     code = bytes(content)
     try:
         check_code(code)

@@ -1,4 +1,4 @@
-"""Names of the state of a captured step, by where its Python finds it: `model.0.weight`, `optimizer.state.0.exp_avg`."""
+"""Names the state of a captured step by where its Python finds it: `model.0.weight`, `optimizer.state.0.exp_avg`."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from xla_core.features.captured.recording import Recorded
 
 
 class Names:
-    """Names that are given once, for what several programs of a function share.
+    """Names for the state that the programs of a function share.
 
-    storages, gradients: what has them, gradients by their parameters; numbers: with their values.
+    storages: named storages; gradients: parameters, by the names of their gradients; numbers: values by name.
     """
 
     def __init__(self) -> None:
         self.storages: dict[str, Storage] = {}
         self.gradients: dict[str, torch.Tensor] = {}
         self.numbers: dict[str, float] = {}
-        self._known: dict[int, str] = {}  # by id of a storage, of a tensor that has a gradient, or of a count
+        self._by_id: dict[int, str] = {}  # names, by id of a storage or a tensor with a gradient
         self._taken: set[str] = set()
 
     def _give(self, key: int, name: str) -> str:
-        """The name of the object with this id: `name`, if nothing else has that."""
-        found = self._known.get(key)
-        if found is None:
-            found = next(each for each in _variants(name) if each not in self._taken)
-            self._taken.add(found)
-            self._known[key] = found
-        return found
+        """The name of the object with this id: `name`, unless another object has it."""
+        given_name = self._by_id.get(key)
+        if given_name is None:
+            given_name = next(variant for variant in _variants(name) if variant not in self._taken)
+            self._taken.add(given_name)
+            self._by_id[key] = given_name
+        return given_name
 
     def of_program(self, recorded: Recorded) -> ProgramNames:
-        """The names of one program's state."""
+        """Make the names of one program's state."""
         return ProgramNames(self, recorded)
 
 
 class ProgramNames:
-    """The names in one captured program."""
+    """Names in one captured program."""
 
     def __init__(self, names: Names, recorded: Recorded) -> None:
         self._names, self._recorded = names, recorded
@@ -52,7 +52,7 @@ class ProgramNames:
         self._optimizers = dict(_of_optimizers(recorded.state))
 
     def of_state(self, source: Source) -> str:
-        """The name of state: of a tensor, or of the gradient of one."""
+        """The name of a tensor or a gradient."""
         names = self._names
         if isinstance(source, State):
             name = names._give(id(source.storage), self._suggested.get(id(source.storage), "tensor"))
@@ -61,23 +61,27 @@ class ProgramNames:
         if not isinstance(source, Gradient):
             raise TypeError(f"{source} is no state")
         tensor = self._recorded.leaves[source.index].tensor
-        found = tensor_behind(tensor)
-        of = "tensor" if found is None else names._known.get(id(found._storage)) or self._suggested.get(id(found._storage), "tensor")
+        xla_tensor = tensor_behind(tensor)
+        of = (
+            "tensor"
+            if xla_tensor is None
+            else names._by_id.get(id(xla_tensor._storage)) or self._suggested.get(id(xla_tensor._storage), "tensor")
+        )
         name = names._give(id(tensor), f"{of}.grad")
         names.gradients[name] = tensor
         return name
 
     def hyperparameter(self, symbol: Symbol, value: float) -> str:
-        """Of a float in an optimizer's group."""
-        owner, number, name, place = symbol.key
+        """The name of a float in an optimizer's group, whose value is noted."""
+        owner, index, name, position = symbol.key
         optimizer = next(stepped.optimizer for stepped in self._recorded.stepped if id(stepped.optimizer) == owner)
-        several = f".{place}" if isinstance(optimizer.param_groups[number][name], (tuple, list)) else ""
-        full = f"{self._optimizers[owner]}.param_groups.{number}.{name}{several}"
+        several = f".{position}" if isinstance(optimizer.param_groups[index][name], (tuple, list)) else ""
+        full = f"{self._optimizers[owner]}.param_groups.{index}.{name}{several}"
         self._names.numbers[full] = value
         return full
 
     def count(self, tensor: torch.Tensor, value: float) -> str:
-        """Of a step count on the CPU."""
+        """The name of a step count on the CPU, whose value is noted."""
         for stepped in self._recorded.stepped:
             for key, state in _indexed(stepped.optimizer):
                 if state is tensor:
@@ -89,56 +93,56 @@ class ProgramNames:
 
 def _variants(name: str) -> Iterator[str]:
     yield name
-    number = 2
+    index = 2
     while True:
-        yield f"{name}~{number}"
-        number += 1
+        yield f"{name}~{index}"
+        index += 1
 
 
 def _of_optimizers(state: PythonState) -> Iterator[tuple[int, str]]:
-    """The ids of optimizers, with their names, no two of which are alike."""
+    """The ids of optimizers with their names, which are all different."""
     taken: set[str] = set()
     for optimizer in state.optimizers:
         place = next(place for place in state.places if place[0] is optimizer.__dict__ and place[1] == "param_groups")
-        name = next(each for each in _variants(_clean(state.names[id(place)]).removesuffix(".param_groups")) if each not in taken)
+        name = next(variant for variant in _variants(_clean(state.names[id(place)]).removesuffix(".param_groups")) if variant not in taken)
         taken.add(name)
         yield id(optimizer), name
 
 
 def _of_storages(state: PythonState) -> list[tuple[Storage, str]]:
-    """Storages with names, the better ones last: of a tensor that shows all of it before those of views."""
-    found = [(tensor_behind(value), name) for value, name in _tensors(state)]
-    ours = [(tensor, name) for tensor, name in found if tensor is not None]
+    """Storages with names, better names last: views come first, then tensors that show the whole storage."""
+    tensors = [(tensor_behind(value), name) for value, name in _tensors(state)]
+    ours = [(tensor, name) for tensor, name in tensors if tensor is not None]
     ordered = [pair for pair in ours if pair[0]._view is not None] + [pair for pair in reversed(ours) if pair[0]._view is None]
     return [(tensor._storage, name) for tensor, name in ordered]
 
 
 def _tensors(state: PythonState) -> Iterator[tuple[torch.Tensor, str]]:
-    """Tensors with names: those of modules first, then of optimizers, of variables and attributes, and of what is in lists and dicts."""
-    modules = [each for each in state.dicts if state.names[id(each)].endswith(("._parameters", "._buffers", ")"))]
+    """Tensors with names: first those of modules, then of optimizers, of variables and attributes, and of lists and dicts."""
+    modules = [container for container in state.dicts if state.names[id(container)].endswith(("._parameters", "._buffers", ")"))]
     yield from _of_dicts(state, modules)
     names = dict(_of_optimizers(state))
     for optimizer in state.optimizers:
         for key, value in _indexed(optimizer):
             yield value, f"{names[id(optimizer)]}.{key}"
     for place in state.places:
-        held: Any = place[0].get(place[1])
-        if isinstance(held, torch.Tensor):
-            yield held, _clean(state.names[id(place)])
-        elif type(held) is tuple:
-            for number, item in enumerate(held):
+        stored: Any = place[0].get(place[1])
+        if isinstance(stored, torch.Tensor):
+            yield stored, _clean(state.names[id(place)])
+        elif type(stored) is tuple:
+            for index, item in enumerate(stored):
                 if isinstance(item, torch.Tensor):
-                    yield item, _clean(f"{state.names[id(place)]}.{number}")
+                    yield item, _clean(f"{state.names[id(place)]}.{index}")
     for cell in state.cells:
         content: Any = contents(cell)
         if isinstance(content, torch.Tensor):
             yield content, _clean(state.names[id(cell)])
-    inside = {id(each) for each in modules}
-    yield from _of_dicts(state, [each for each in state.dicts if id(each) not in inside])
+    inside = {id(container) for container in modules}
+    yield from _of_dicts(state, [container for container in state.dicts if id(container) not in inside])
     for items in state.lists:
-        for number, item in enumerate(items):
+        for index, item in enumerate(items):
             if isinstance(item, torch.Tensor):
-                yield item, _clean(f"{state.names[id(items)]}.{number}")
+                yield item, _clean(f"{state.names[id(items)]}.{index}")
 
 
 def _of_dicts(state: PythonState, dicts: list[dict[Any, Any]]) -> Iterator[tuple[torch.Tensor, str]]:
@@ -149,23 +153,23 @@ def _of_dicts(state: PythonState, dicts: list[dict[Any, Any]]) -> Iterator[tuple
 
 
 def _indexed(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an optimizer, by the names that they have in its `state_dict`."""
+    """The tensors of an optimizer, by their names in its `state_dict`."""
     parameters: list[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in enumerate(parameters):
+    for index, parameter in enumerate(parameters):
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                yield f"state.{number}.{key}", value
-    for number, group in enumerate(optimizer.param_groups):
+                yield f"state.{index}.{key}", value
+    for index, group in enumerate(optimizer.param_groups):
         for key, value in group.items():
             if isinstance(value, torch.Tensor):
-                yield f"param_groups.{number}.{key}", value
+                yield f"param_groups.{index}.{key}", value
 
 
 def _clean(name: str) -> str:
-    """A name as a state dict would have it: `model._modules['0'] (Linear)` is `model.0`, `caches[2]` is `caches.2`."""
+    """A name in the style of state dicts: `model._modules['0'] (Linear)` becomes `model.0`, `caches[2]` becomes `caches.2`."""
     name = re.sub(r" \(\w+\)", "", name)
     name = name.replace(".__self__", "").replace("._modules[", "[")
     name = re.sub(
-        r"\[(?:'([^']*)'|\"([^\"]*)\"|(-?\d+))\]", lambda found: f".{next(group for group in found.groups() if group is not None)}", name
+        r"\[(?:'([^']*)'|\"([^\"]*)\"|(-?\d+))\]", lambda match: f".{next(group for group in match.groups() if group is not None)}", name
     )
     return re.sub(r"\._(?:parameters|buffers|modules)(?=\.)", "", name)

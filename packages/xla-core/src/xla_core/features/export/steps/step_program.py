@@ -1,4 +1,4 @@
-"""The program of a captured call as one function over flat arrays, in which state goes in and comes out."""
+"""Makes the program of a captured call one function over flat arrays that takes state and returns it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from xla_core.ops.table import Context
 
 @dataclass(slots=True)
 class Flat:
-    """A function over the arrays of `inputs`, then one of `numbers` in float64, then seeds, if there are any.
+    """A function `run` over the arrays of `inputs`, a float64 array of `numbers`, and seeds; the latter two only if there are any.
 
-    It gives results, then the new values of `written`. results: of the returned leaves that are such.
+    It returns results, then the new values of `written`. results: avals of the results. draws: how many seeds it takes.
     """
 
     run: Callable[..., list[Any]]
@@ -37,7 +37,7 @@ class Flat:
 
 
 class CapturedProgram:
-    """Takes a captured call apart."""
+    """Splits a captured call into inputs, numbers, results and written state."""
 
     def __init__(self, captured: Launch) -> None:
         self.recorded = captured.recorded
@@ -48,14 +48,14 @@ class CapturedProgram:
         self.avals: dict[Source, Aval] = dict(zip(self.recorded.sources, self._source_avals, strict=True))
         self.expressions: list[Expression] = []
         self.after: dict[Source, Origin] = dict(self.recorded.writes)
-        self.shown = {number: self._shown(item) for number, item in enumerate(self.recorded.results)}
+        self.shown = {index: self._shown(item) for index, item in enumerate(self.recorded.results)}
         self._keep_gradients()
 
     def _shown(self, item: Any) -> tuple[Origin, Any] | None:
-        """What a returned leaf shows, and as which view; None for an argument as it is, and for what is no tensor."""
+        """The value that a returned leaf shows, and its view; None for an unchanged argument, and for leaves that are not tensors."""
         if isinstance(item, ViewOf):
-            shown = item.storage
-            return self.recorded.new[shown.index] if isinstance(shown, NewStorage) else self._current(shown), item.spec
+            storage = item.storage
+            return self.recorded.new[storage.index] if isinstance(storage, NewStorage) else self._current(storage), item.spec
         if isinstance(item, Existing) and item.index is None:
             tensor = ours(item.tensor)
             return self._current(State(tensor._storage)), tensor._view
@@ -65,27 +65,27 @@ class CapturedProgram:
         return self.after.get(source, source)
 
     def _keep_gradients(self) -> None:
-        """Gradients are state where they are read, and where no optimizer is stepped, so that somebody else may want them."""
+        """Keep gradients as state if they are read, or if no optimizer is stepped, because the caller may use them."""
         recorded = self.recorded
-        read = {place for place in self._read() if isinstance(place, Gradient)}
-        for number, leaf in enumerate(recorded.leaves):
-            place = Gradient(number)
-            if place in read and not leaf.after:
+        read = {gradient for gradient in self._read() if isinstance(gradient, Gradient)}
+        for index, leaf in enumerate(recorded.leaves):
+            gradient = Gradient(index)
+            if gradient in read and not leaf.after:
                 raise CaptureError(
                     f"it takes the gradient of a parameter of shape {tuple(leaf.tensor.shape)} from outside, and lets go of it: capture "
                     "the backward pass in the same function"
                 )
-            wanted = place in read or not recorded.stepped
-            if leaf.fresh and wanted and leaf.origin is not None:
-                self.after[place] = leaf.origin
-            elif not wanted:
-                self.after.pop(place, None)
+            kept = gradient in read or not recorded.stepped
+            if leaf.fresh and kept and leaf.origin is not None:
+                self.after[gradient] = leaf.origin
+            elif not kept:
+                self.after.pop(gradient, None)
 
     def _read(self) -> list[Source]:
-        """The places whose values before the call are taken."""
-        shown = [each[0] for each in self.shown.values() if each is not None]
+        """The sources whose values before the call are used."""
+        shown = [view[0] for view in self.shown.values() if view is not None]
         origins: list[Origin] = [*self.after.values(), *shown]
-        return list(dict.fromkeys([*self.recorded.sources, *[each for each in origins if not isinstance(each, Result)]]))
+        return list(dict.fromkeys([*self.recorded.sources, *[origin for origin in origins if not isinstance(origin, Result)]]))
 
     def aval(self, origin: Origin) -> Aval:
         """The shape and dtype of a value."""
@@ -98,39 +98,39 @@ class CapturedProgram:
         raise CaptureError("it keeps an argument or a gradient that it does not compute with: return a copy of that, with clone()")
 
     def _packed(self) -> Callable[[Any], list[Any]]:
-        """A function from followed numbers to the packed numbers behind the buffers. Sets `expressions`; other numbers are constants."""
-        inputs, known = self.run.inputs, self.run.expressions
-        became = [number for number in range(len(inputs.fixed_floats)) if (True, number) in known]
-        rows: list[Expression] = [known.get((False, number), value) for number, value in enumerate(inputs.floats)]
-        rows += [known[True, number] for number in became]
+        """Make a function from followed numbers to the program's packed numbers. Sets `expressions`, and `constants` for other numbers."""
+        inputs, expressions = self.run.inputs, self.run.expressions
+        symbolic = [index for index in range(len(inputs.fixed_floats)) if (True, index) in expressions]
+        rows: list[Expression] = [expressions.get((False, index), value) for index, value in enumerate(inputs.floats)]
+        rows += [expressions[True, index] for index in symbolic]
         self.constants = Constants(
-            tuple(None if number in became else value for number, value in enumerate(inputs.fixed_floats)), tuple(inputs.fixed_ints)
+            tuple(None if index in symbolic else value for index, value in enumerate(inputs.fixed_floats)), tuple(inputs.fixed_ints)
         )
         self.expressions = list(dict.fromkeys(row for row in rows if not isinstance(row, float)))
-        places = {row: number for number, row in enumerate(self.expressions)}
+        position_of = {row: index for index, row in enumerate(self.expressions)}
 
         def packed(numbers: Any) -> list[Any]:
-            floats = [np.float64(row) if isinstance(row, float) else numbers[places[row]] for row in rows]
+            floats = [np.float64(row) if isinstance(row, float) else numbers[position_of[row]] for row in rows]
             ints = [np.array(inputs.ints, np.int64)] if inputs.ints else []
             return [*([jax.numpy.stack(floats)] if floats else []), *ints]
 
         return packed
 
     def flat(self, context: Context) -> Flat:
-        """The call as a function of arrays. context: says what it is compiled for."""
+        """The call as a function of arrays. context: what to compile it for."""
         packed = self._packed()
-        inputs = [(place, self.aval(place)) for place in self._read()]
+        inputs = [(source, self.aval(source)) for source in self._read()]
         emit = program(self.graph, self.constants, context, source_scope)
         sources, draws = self.recorded.sources, self.recorded.seeds
         written = list(self.after.items())
-        shown = [each for each in self.shown.values() if each is not None]
+        shown = [view for view in self.shown.values() if view is not None]
         has_numbers = bool(self.expressions)
 
         def run(*arrays: Any) -> list[Any]:
-            before = dict(zip([place for place, _ in inputs], arrays, strict=False))
-            rest = list(arrays[len(inputs) :])
-            numbers = rest.pop(0) if has_numbers else None
-            *computed, _ = emit(*[before[place] for place in sources], *packed(numbers), *rest)
+            before = dict(zip([source for source, _ in inputs], arrays, strict=False))
+            remaining = list(arrays[len(inputs) :])
+            numbers = remaining.pop(0) if has_numbers else None
+            *computed, _ = emit(*[before[source] for source in sources], *packed(numbers), *remaining)
 
             def value(origin: Origin) -> Any:
                 return computed[origin.index] if isinstance(origin, Result) else before[origin]
@@ -139,7 +139,7 @@ class CapturedProgram:
             return _apart([*results, *[value(origin) for _, origin in written]], arrays)
 
         results = [self.aval(origin) if spec is None else spec.aval for origin, spec in shown]
-        return Flat(run, inputs, self.expressions, draws, results, [(place, self.aval(origin)) for place, origin in written])
+        return Flat(run, inputs, self.expressions, draws, results, [(source, self.aval(origin)) for source, origin in written])
 
 
 def _view(array: Any, spec: Any, context: Context) -> Any:
@@ -149,7 +149,7 @@ def _view(array: Any, spec: Any, context: Context) -> Any:
 
 
 def _apart(values: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
-    """Values of which none is an input or another one: what is kept is given to the next call, which takes it over."""
+    """Copy values that are inputs or occur twice, because the next call donates the state."""
     seen = {id(array) for array in inputs}
     apart = []
     for value in values:

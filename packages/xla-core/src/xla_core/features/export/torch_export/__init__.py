@@ -1,1 +1,1 @@
-"""Programs of torch.export as StableHLO."""
+"""Exports programs of torch.export as StableHLO."""

@@ -1,4 +1,4 @@
-"""An exported program that can be called: StableHLO functions over the weights they take."""
+"""A callable exported program: StableHLO functions over their weights."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from xla_core.features.export.torch_export.refinement import with_fixed_sizes
 
 
 class StableHLOGraphModule:
-    """An exported program that can be called, saved and loaded; results are xla tensors. Each method is an attribute, too.
+    """An exported program that can be called, saved and loaded. Results are xla tensors. Each method is an attribute, too.
 
-    What the program writes to its buffers is kept in the bundle, and is there at the next call; what it writes to arguments, in them.
-    Random operations draw from the state of the device, which `torch.manual_seed` sets. Weights are copied to the device at the first call:
-    to change one, assign another array.
+    The bundle keeps what the program writes to its buffers for the next call; writes to arguments change the arguments. Random operations
+    draw from the device's state, which `torch.manual_seed` sets. The first call copies weights to the device: to change one, assign another
+    array.
     """
 
     def __init__(self, bundle: StableHLOModelBundle) -> None:
@@ -43,11 +43,11 @@ class StableHLOGraphModule:
 
     @property
     def bundle(self) -> StableHLOModelBundle:
-        """The bundle that is saved; keras takes it by its name upstream, `_bundle`."""
+        """The bundle to save. Keras reads it under its upstream name, `_bundle`."""
         return self._bundle
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The one method, or `forward`, with the arguments and the result nesting of the exported module.
+        """Call the only method, or `forward`, with the arguments and result nesting of the exported module.
 
         Raises ValueError for another nesting, shape, dtype or number, KeyError if there are several methods and none is `forward`.
         """
@@ -63,15 +63,15 @@ class StableHLOGraphModule:
         name = function.meta.name
         flat, spec = tree_flatten((args, kwargs))
         takes, gives = self._takes[name], self._gives[name]
-        if takes is not None and takes != spec and takes != (found := pytree_text.plain(spec, "an argument")):
-            raise ValueError(f"arguments are nested as {found}, the exported program takes {takes}")
+        if takes is not None and takes != spec and takes != (nesting := pytree_text.plain(spec, "an argument")):
+            raise ValueError(f"arguments are nested as {nesting}, the exported program takes {takes}")
         results = self.evaluate(name, flat)
         if gives is None:
             return results[0] if len(results) == 1 else results
         return tree_unflatten(results, gives)
 
     def evaluate(self, method_name: str, args: Sequence[Any]) -> list[Any]:
-        """The flat results of a method on flat arguments, in this process's default device: tensors, and the numbers among them.
+        """The flat results of a method for flat arguments, on this process's default device: tensors and numbers.
 
         Raises as a call.
         """
@@ -82,12 +82,12 @@ class StableHLOGraphModule:
             self._input(location, signature, args).to(device)
             for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)
         ]
-        found = self._run_of(function, device, [tensor.shape for tensor in tensors])(tensors)
-        count = len(found) - len(meta.written)
-        results: list[Any] = found[:count]
+        outputs = self._run_of(function, device, [tensor.shape for tensor in tensors])(tensors)
+        count = len(outputs) - len(meta.written)
+        results: list[Any] = outputs[:count]
         for position, number in meta.constant_outputs:
             results.insert(position, number)
-        for location, value in zip(meta.written, found[count:], strict=True):
+        for location, value in zip(meta.written, outputs[count:], strict=True):
             if location.type_ is VariableType.PARAMETER:
                 self.bundle.state_dict[location.name] = buffer_of(value)
                 self._placed.pop(location.name, None)
@@ -96,7 +96,7 @@ class StableHLOGraphModule:
         return results
 
     def _run_of(self, function: StableHLOFunc, device: torch.device, shapes: list[torch.Size]) -> Run:
-        """The compiled function; where it leaves sizes open, for inputs of such shapes."""
+        """The compiled function; if it has open sizes, compiled for these shapes."""
         has_open_sizes = any(signature.dynamic_dims for signature in function.meta.input_signature)
         key = (function.meta.name, device, *(shapes if has_open_sizes else ()))
         if key not in self._compiled:
@@ -139,18 +139,18 @@ class StableHLOGraphModule:
         return self._function(method_name).bytecode
 
     def save(self, directory: str, include_weights: bool = True) -> None:
-        """Replace the export in a folder, which is made if it is not there: readers find the old one or this one, whole.
+        """Replace the export in a folder atomically, and make the folder if needed.
 
         include_weights: write `state_dict`, too. Raises ValueError for names that no file can have; BlockingIOError if another program is
-        saving there, OSError: then the folder holds what it held.
+        saving there, OSError: then the folder is unchanged.
         """
         save_bundle(self.bundle, Path(directory), include_weights)
 
     @staticmethod
     def load(directory: str) -> StableHLOGraphModule:
-        """Read the folder, whose files are checked if it has an index. Nothing in it is run before a call, and then only by XLA.
+        """Read a folder, and check its files if it has an index. Nothing in it runs before a call, and then only in XLA.
 
-        Raises ExportFolderError, a ValueError that names the file, for what is damaged, newer, or no export; OSError.
+        Raises ExportFolderError, a ValueError with the file's name, for files that are damaged, newer, or no export; OSError.
         """
         return StableHLOGraphModule(load_bundle(Path(directory)))
 
@@ -160,16 +160,16 @@ def _nesting(text: str | None) -> TreeSpec | None:
 
 
 def _argument(position: int, signature: VariableSignature, args: Sequence[Any]) -> torch.Tensor:
-    given = args[position]
-    tensor = isinstance(given, torch.Tensor)
-    if not tensor or not signature.takes(given):
-        what = f"{given.dtype} of {list(given.shape)}" if tensor else repr(given)
-        raise ValueError(f"argument {position} is {what}, the exported program takes {signature.dtype} of {signature.shape}")
-    return given.detach()  # type: ignore[no-any-return]
+    argument = args[position]
+    is_tensor = isinstance(argument, torch.Tensor)
+    if not is_tensor or not signature.takes(argument):
+        description = f"{argument.dtype} of {list(argument.shape)}" if is_tensor else repr(argument)
+        raise ValueError(f"argument {position} is {description}, the exported program takes {signature.dtype} of {signature.shape}")
+    return argument.detach()  # type: ignore[no-any-return]
 
 
 def _check(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
-    """Raise ValueError for arguments that are others than the function was exported with, where they are no inputs of it."""
+    """Raise ValueError for wrong unused arguments and constants, and for an argument that is written to and shares memory with another."""
     for location, signature in meta.unused_inputs:
         if location.type_ is VariableType.INPUT_ARG:
             _argument(location.position, signature, args)
@@ -178,13 +178,13 @@ def _check(meta: StableHLOFunctionMeta, args: Sequence[Any]) -> None:
             raise ValueError(f"argument {position} is {args[position]!r}, the program was exported for {number!r}: export it again")
     for location in meta.written:
         memory = _memory(args[location.position]) if location.type_ is VariableType.INPUT_ARG else None
-        for other, given in enumerate(args):
-            if memory is not None and other != location.position and _memory(given) == memory:
+        for other, argument in enumerate(args):
+            if memory is not None and other != location.position and _memory(argument) == memory:
                 raise ValueError(f"the program writes to argument {location.position}, which is argument {other} too: copy it")
 
 
-def _memory(given: Any) -> Hashable:
-    """Equal for tensors that begin with the same element; None for what has none."""
-    if not isinstance(given, torch.Tensor) or not given.numel():
+def _memory(argument: Any) -> Hashable:
+    """A key that is equal for tensors beginning at the same element in memory; None if there is no element."""
+    if not isinstance(argument, torch.Tensor) or not argument.numel():
         return None
-    return alias_key(given) if given.device.type == "xla" else given.data_ptr()
+    return alias_key(argument) if argument.device.type == "xla" else argument.data_ptr()

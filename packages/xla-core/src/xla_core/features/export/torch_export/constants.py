@@ -1,4 +1,4 @@
-"""Constants inside branches and loops, which torch's functionalization cannot take: an operation gives each by its number."""
+"""Constants inside branches and loops, which torch's functionalization cannot handle: an operation returns each by its number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-# Held for good: torch takes the operators back when their library is collected.
+# Kept forever: torch removes the operators when their library is collected.
 _LIBRARY: Any = torch.library.Library("xla_core", "FRAGMENT")
 _LIBRARY.define("exported_constant(int number, SymInt[] size, ScalarType dtype) -> Tensor")
 _numbers = itertools.count()
@@ -25,7 +25,7 @@ _CONSTANT = torch.ops.xla_core.exported_constant.default
 
 
 def by_number(module: fx.GraphModule) -> list[torch.Tensor]:
-    """Let a module inside a program take each of its constant tensors from the operation, in place; gives them, to be held."""
+    """Replace each constant tensor of an inner module by the operation, in place. Returns the tensors, which the caller has to keep."""
     tensors: list[torch.Tensor] = []
     for node in module.graph.find_nodes(op="get_attr"):
         tensor = getattr(module, str(node.target), None)
@@ -45,5 +45,5 @@ def by_number(module: fx.GraphModule) -> list[torch.Tensor]:
 
 
 def constant_of(target: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """The tensor that the operation stands for; None for any other operation."""
+    """The constant that a call of the operation returns; None for other operations."""
     return _constants[args[0]] if target is _CONSTANT else None

@@ -1,4 +1,4 @@
-"""Exported graphs run node by node over tensors of a device."""
+"""Runs exported graphs node by node on tensors of a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def becomes_custom_call(target: Any, allowed: frozenset[str] | set[str]) -> bool
 
 
 class XLAExportInterpreter(torch.fx.Interpreter):
-    """Runs an exported graph with everything it creates on an xla device.
+    """Runs an exported graph, and creates all tensors on an xla device.
 
     custom_ops_allowed_in_graph: namespaces, or names such as `mine::op`, of operations that become custom calls of their name.
     gm_serializer: accepted for compatibility.
@@ -35,7 +35,7 @@ class XLAExportInterpreter(torch.fx.Interpreter):
         self._custom = custom_ops_allowed_in_graph
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """As fx; a custom call for an operation that is allowed as one."""
+        """Run a node like fx, or as a custom call if that is allowed."""
         target: Any = n.target
         if becomes_custom_call(target, self._custom):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -46,13 +46,13 @@ class XLAExportInterpreter(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.aten._assert_tensor_metadata.default:
-            return None  # says where the example inputs were
+            return None  # checks the device of the example inputs
         constant = constant_of(target, args)
         if constant is not None:
             return constant.to(self._device)
         args, kwargs = tree_map(lambda item: self._device if isinstance(item, torch.device) else item, (args, kwargs))
         if _makes_tensors(target) and not any(isinstance(item, torch.Tensor) for item in tree_leaves((args, kwargs))):
-            kwargs = {**kwargs, "device": self._device}  # it may say nothing of devices
+            kwargs = {**kwargs, "device": self._device}  # the node may name no device
         return super().call_function(target, args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -63,4 +63,6 @@ class XLAExportInterpreter(torch.fx.Interpreter):
 
 
 def _makes_tensors(target: Any) -> bool:
-    return isinstance(target, OpOverload) and any(each.name == "device" and each.kwarg_only for each in target._schema.arguments)
+    return isinstance(target, OpOverload) and any(
+        argument.name == "device" and argument.kwarg_only for argument in target._schema.arguments
+    )

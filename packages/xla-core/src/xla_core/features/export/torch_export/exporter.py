@@ -1,4 +1,4 @@
-"""Programs of `torch.export` as StableHLO with their weights. Nothing of them runs."""
+"""Exports programs of `torch.export` as StableHLO with their weights, without running them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xla_core.features.export.torch_export.state import ModuleState
 
 
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
-    """The program as a callable StableHLO module with the method `forward`.
+    """Export a program as a callable StableHLO module with the method `forward`.
 
     Sizes that the program leaves open (`torch.export.Dim`) stay open: the module is dynamic StableHLO; results that are sizes are tensors.
     Raises UnsupportedOperationError for shapes or Python numbers that depend on data, and for operations that cannot have open sizes.
@@ -32,7 +32,7 @@ def exported_program_to_stablehlo(exported_model: ExportedProgram, options: Stab
 def exported_programs_to_stablehlo(
     programs: Mapping[str, ExportedProgram], options: StableHLOExportOptions | None = None
 ) -> StableHLOGraphModule:
-    """Programs of one module as the methods of one callable StableHLO module, which holds the weights and buffers that they share once.
+    """Export programs of one module as methods of one callable StableHLO module, which has their shared weights and buffers once.
 
     programs: by the method's name. Raises as `exported_program_to_stablehlo`; ValueError for names that cannot be methods, programs that
     have different tensors of one name, and options with tracing arguments for several programs.
@@ -45,7 +45,7 @@ def exported_programs_to_stablehlo(
     written = {location.name for method in methods.values() for location, _ in method.written if location.name}
     constants: list[np.ndarray[Any, Any]] = []
     functions = [function_of(name, method, written, chosen, constants) for name, method in methods.items()]
-    kept = [each.location.name for method in methods.values() for each in method.variables(written) if each.location.name]
+    kept = [variable.location.name for method in methods.values() for variable in method.variables(written) if variable.location.name]
     arrays = state.arrays(kept, written) if chosen.export_weights else {}
     return StableHLOGraphModule(StableHLOModelBundle(arrays, constants, functions))
 
@@ -53,8 +53,8 @@ def exported_programs_to_stablehlo(
 def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, options: StableHLOExportOptions | None = None) -> None:
     """Write a program of `torch.export` as StableHLO into the folder `stablehlo_dir`, which `StableHLOGraphModule.load` reads.
 
-    Weights go there too, unless `options.save_weights` is off. Raises as `exported_program_to_stablehlo`, and ValueError for a program
-    without example inputs where the options give none.
+    Weights go there too, unless `options.save_weights` is off. Raises as `exported_program_to_stablehlo`, and ValueError if neither the
+    program nor the options have example inputs.
     """
     chosen = options or StableHLOExportOptions()
     exported_program_to_stablehlo(exported_model, chosen).save(stablehlo_dir, chosen.save_weights)
@@ -65,7 +65,7 @@ def save_torch_model_as_stablehlo(
 ) -> None:
     """Export a module with `torch.export`, for arguments of the shapes and dtypes of `args`, and write it into the folder `path`.
 
-    As `save_as_stablehlo`, whose options and errors these are.
+    Options and errors are those of `save_as_stablehlo`.
     """
     save_as_stablehlo(torch.export.export(torchmodel, args), path, options)
 

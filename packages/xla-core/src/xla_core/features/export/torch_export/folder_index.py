@@ -1,4 +1,4 @@
-"""The index of an exported program's folder: which files it has, of which sizes and checksums."""
+"""The index of an exported program's folder: its files with sizes and checksums."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from xla_core.features.export.inside import is_inside, open_file
 INDEX = "stablehlo.index.json"
 VERSION = 1
 LARGEST_TEXT = 16 << 20
-"""Bytes of an index, and of a function's meta, at most."""
+"""Largest index, and largest meta of a function, in bytes."""
 _ID, _SUM = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file's bytes, and its SHA-256."""
+    """A file's size in bytes, and its SHA-256."""
 
     size: int
     sha256: str
@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The files of one export. removes: files of the one before, which are taken away when those of this one are in their places."""
+    """The files of an export. removes: files of the previous export, to remove once this export's files are in their final places."""
 
     version: int
     id: str
@@ -38,17 +38,17 @@ class Index:
 
     @property
     def staging(self) -> str:
-        """The folder in which files wait until they are in their places."""
+        """Name of the folder with files that are not in their final places yet."""
         return staging_name(self.id)
 
 
 def staging_name(export_id: str) -> str:
-    """The folder of a save, in that of the export."""
+    """Name of the staging folder of a save, inside the export's folder."""
     return f".export-{export_id}"
 
 
 def dump(index: Index) -> bytes:
-    """The text of the index file. Raises ExportFolderError for one that is too large to be read."""
+    """The text of the index file. Raises ExportFolderError if it is too large to be read."""
     fields = asdict(index)
     text = json.dumps({**fields, "sha256": _checksum(index)}, indent=1).encode()
     if len(text) > LARGEST_TEXT:
@@ -63,7 +63,7 @@ def _checksum(index: Index) -> str:
 
 
 def read_index(root: int, folder: Path) -> Index | None:
-    """The index of a folder whose descriptor is `root`, None if it has none. Raises ExportFolderError for one that is damaged or newer."""
+    """Read a folder's index; None if it has none. root: the folder's descriptor. Raises ExportFolderError if it is damaged or newer."""
     try:
         with open_file(root, folder, INDEX) as file:
             text = file.read(LARGEST_TEXT + 1)

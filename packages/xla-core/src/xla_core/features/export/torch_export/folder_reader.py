@@ -1,4 +1,4 @@
-"""The folder of an exported program, read: one export as a whole, each file checked by the index; or unchecked where there is no index."""
+"""Reads the folder of an exported program: files of one export only, checked by the index, or unchecked without an index."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from xla_core.base.errors import ExportFolderError
 from xla_core.features.export.inside import FOLDERS, is_inside, open_file, opened
 from xla_core.features.export.torch_export.folder_index import INDEX, Index, read_index
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 _TRIES = 100
 
 
-def read_folder(folder: Path, make: Callable[[ExportFiles], _Made]) -> _Made:
-    """What `make` makes of the files of one export, whatever is saved there meanwhile: then it is called again.
+def read_folder(folder: Path, make: Callable[[ExportFiles], _Result]) -> _Result:
+    """Call `make` with the files of an export, again if another export is saved meanwhile. Returns its result.
 
-    Raises FileNotFoundError if there is no such folder, ExportFolderError for one that is damaged, and what `make` raises.
+    Raises FileNotFoundError if there is no such folder, ExportFolderError if it is damaged, and what `make` raises.
     """
     with opened(folder) as root:
         for _ in range(_TRIES):
             index = read_index(root, folder)
             try:
-                made = make(ExportFiles(folder, root, index))
+                result = make(ExportFiles(folder, root, index))
             except (OSError, ValueError):
                 if read_index(root, folder) == index:
                     raise
                 continue
             if index is not None or read_index(root, folder) is None:
-                return made
+                return result
     raise ExportFolderError(f"{folder} is saved to faster than it can be read: load it again")
 
 
 class ExportFiles:
-    """The files of one export, by names such as `data/weight`: those of its index, or without one those that are in the folder."""
+    """The files of an export by names such as `data/weight`: those of its index, or without an index all in the folder."""
 
     def __init__(self, folder: Path, root: int, index: Index | None) -> None:
         """root: a descriptor of the folder."""
@@ -56,7 +56,7 @@ class ExportFiles:
         return sorted(filter(is_inside, names))
 
     def read(self, name: str, largest: int | None = None) -> bytearray:
-        """The bytes of a file. largest: how many it may have.
+        """Read a file. largest: most bytes that it may have.
 
         Raises ExportFolderError for a missing, damaged, larger or special file; OSError.
         """
@@ -64,7 +64,7 @@ class ExportFiles:
             with self._open(name) as file:
                 size = self._size(file, name, largest)
                 content = bytearray(size)
-                # One byte more would be another file than the one whose size was asked for.
+                # A further byte means that the file has changed since its size was read.
                 if file.readinto(content) != size or file.read(1):  # type: ignore[attr-defined]
                     raise self.error(name, "changes while it is read")
         except FileNotFoundError:
@@ -75,7 +75,7 @@ class ExportFiles:
 
     def _open(self, name: str) -> BinaryIO:
         if self._index is not None:
-            try:  # there until it is in its place, and first: what is in that place then is of the export before
+            try:  # the staging folder comes first: until a file is moved, its final place may have the previous export's file
                 return open_file(self._root, self.folder, f"{self._index.staging}/{name}")
             except FileNotFoundError:
                 pass
@@ -89,9 +89,9 @@ class ExportFiles:
             raise self.error(name, f"has {size} bytes, of {largest} at most")
         return size
 
-    def error(self, name: str, what: str) -> ExportFolderError:
-        """An error that names a file, and what to do."""
+    def error(self, name: str, problem: str) -> ExportFolderError:
+        """An error with a file's path, its problem and a remedy."""
         again = "save the program again"
         if self._index is not None:
             again += f"; if another program has written it, remove {INDEX}: then the folder loads unchecked"
-        return ExportFolderError(f"{self.folder / name} {what}: {again}")
+        return ExportFolderError(f"{self.folder / name} {problem}: {again}")

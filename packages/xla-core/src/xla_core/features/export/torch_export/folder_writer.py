@@ -1,8 +1,8 @@
-"""The folder of an exported program, written: readers find the old export or the new one, whole, whenever the writer is killed.
+"""Writes the folder of an exported program atomically: readers find the old export or the new one, even if the writer is killed.
 
-All files are written to a folder beside their places, `.export-<id>`, and are on disk before the index is replaced by one rename. That is
-the moment of saving: from then on readers take what the new index names, and look for it where it was written first. Only now the
-files are moved to their places, where readers without the index look; if a writer is killed before, the next save does that.
+All files are first written to a staging folder, `.export-<id>`, and are on disk before one rename replaces the index. From that moment on,
+readers use the new index, and look for its files in the staging folder first. Then the files are moved to their final places, where
+readers without the index look. If the writer is killed before, the next save moves them.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from xla_core.features.export.torch_export.folder_index import INDEX, VERSION, E
 Write = Callable[[BinaryIO], Any]
 _STAGING = re.compile(r"\.export-[0-9a-f]{16}")
 _OURS = re.compile(r"functions/.*\.(meta|bytecode|mlir)|constants/\d+")
-"""Files by their names alone, of an export without index."""
+"""Names of an export's files, to find them without an index."""
 
 
 def write_folder(folder: Path, contents: Iterable[tuple[str, Write]]) -> None:
-    """Replace the export in a folder, which is made if it is not there. contents: names such as `data/weight`, and what writes each file.
+    """Replace the export in a folder, and make the folder if needed. contents: names such as `data/weight`, and a writer for each file.
 
-    Raises BlockingIOError if another program is saving there, OSError; then the folder holds the export that it held.
+    Raises BlockingIOError if another program is saving there, OSError; then the folder keeps its export.
     """
-    made = [one for one in (*[folder / name for name in FOLDERS], folder, *folder.parents) if not one.exists()]
+    new_folders = [path for path in (*[folder / name for name in FOLDERS], folder, *folder.parents) if not path.exists()]
     try:
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
         with opened(folder) as root, _locked(root, folder):
             for name in FOLDERS:
-                with _place(folder, root, name):
-                    pass  # it is a folder
+                with _open_subfolder(folder, root, name):
+                    pass  # checks that it is a folder
             _finish(folder, root)
             for name in os.listdir(root):
                 if _STAGING.fullmatch(name):
                     shutil.rmtree(folder / name)
             _replace(folder, root, contents)
     except BaseException:
-        with suppress(OSError):  # a folder in which there is something stays, and those around it
-            for one in made:
-                one.rmdir()
+        with suppress(OSError):  # folders that are not empty stay
+            for path in new_folders:
+                path.rmdir()
         raise
 
 
 @contextmanager
 def _locked(root: int, folder: Path) -> Iterator[None]:
-    """Keep other writers out. Without locks in the file system nobody is kept out."""
+    """Keep other writers out, if the file system has locks."""
     try:
         lock(root)
     except BlockingIOError as error:
@@ -78,8 +78,8 @@ def _replace(folder: Path, root: int, contents: Iterable[tuple[str, Write]]) -> 
             if (folder / name).is_dir() and not (folder / name).is_symlink():
                 raise IsADirectoryError(errno.EISDIR, "a folder is where a file of the export belongs: move it", str(folder / name))
         text = dump(Index(VERSION, export_id, files, sorted(old - files.keys())))
-        for one in sorted({(staging / name).parent for name in files}):
-            sync_folder(one)
+        for subfolder in sorted({(staging / name).parent for name in files}):
+            sync_folder(subfolder)
         with atomic_write(folder / INDEX, staging / INDEX, durable=True) as temporary:
             with name_errors(temporary), open(temporary, "xb") as file:
                 file.write(text)
@@ -93,15 +93,15 @@ def _replace(folder: Path, root: int, contents: Iterable[tuple[str, Write]]) -> 
 
 
 def _old_names(folder: Path, root: int) -> set[str]:
-    """The files of the export that is there. Of one without index, or with a damaged one, no weights: other files may be in `data`."""
+    """The existing export's files. Without a valid index, weights are not among them, because `data` may have other files."""
     with suppress(ExportFolderError):
         index = read_index(root, folder)
         if index is not None:
             return set(index.files)
     names = set()
-    for each in FOLDERS:
-        with _place(folder, root, each) as inner:
-            names |= {f"{each}/{file}" for file in os.listdir(inner)}
+    for subfolder in FOLDERS:
+        with _open_subfolder(folder, root, subfolder) as inner:
+            names |= {f"{subfolder}/{file}" for file in os.listdir(inner)}
     return {name for name in names if _OURS.fullmatch(name)}
 
 
@@ -117,7 +117,7 @@ def _written(staging: Path, name: str, write: Write) -> Entry:
 
 
 class _Summed:
-    """A file to write to, which takes the checksum on the way."""
+    """A file to write to, which computes size and checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -138,8 +138,8 @@ def _is_published(folder: Path, root: int, export_id: str) -> bool:
 
 
 @contextmanager
-def _place(folder: Path, root: int, name: str) -> Iterator[int]:
-    """A descriptor of one of the three folders, which must not be a link: nothing is written out of the export."""
+def _open_subfolder(folder: Path, root: int, name: str) -> Iterator[int]:
+    """Open a subfolder, which must not be a link, so that nothing is written outside of the export. Yields its descriptor."""
     try:
         with opened(name, root) as inner:
             yield inner
@@ -150,24 +150,24 @@ def _place(folder: Path, root: int, name: str) -> Iterator[int]:
 
 
 def _finish(folder: Path, root: int) -> None:
-    """Move the files of the export to their places, those that are not there yet, and remove what was of the one before."""
+    """Move staged files of the export to their final places, and remove files of the previous export."""
     try:
         index = read_index(root, folder)
-    except ExportFolderError:  # damaged: no reader takes it, and it is saved anew
+    except ExportFolderError:  # damaged: readers refuse it, and this save replaces it
         return
     if index is None or not (folder / index.staging).exists():
         return
-    with _place(folder, root, index.staging) as staging:
-        for each in FOLDERS:
-            names = {name.partition("/")[2] for name in index.files if name.startswith(f"{each}/")}
-            gone = [name.partition("/")[2] for name in index.removes if name.startswith(f"{each}/")]
-            with _place(folder, root, each) as place:
-                # There is none where nothing is to be moved, or all is and the writer was killed while it removed what it had used.
-                with suppress(FileNotFoundError), _place(folder / index.staging, staging, each) as waiting:
+    with _open_subfolder(folder, root, index.staging) as staging:
+        for subfolder in FOLDERS:
+            names = {name.partition("/")[2] for name in index.files if name.startswith(f"{subfolder}/")}
+            gone = [name.partition("/")[2] for name in index.removes if name.startswith(f"{subfolder}/")]
+            with _open_subfolder(folder, root, subfolder) as target:
+                # A subfolder of the staging folder is missing if it had no files, or a writer was killed while it removed the folder.
+                with suppress(FileNotFoundError), _open_subfolder(folder / index.staging, staging, subfolder) as waiting:
                     for name in names.intersection(os.listdir(waiting)):
-                        os.rename(name, name, src_dir_fd=waiting, dst_dir_fd=place)
+                        os.rename(name, name, src_dir_fd=waiting, dst_dir_fd=target)
                 for name in gone:
                     with suppress(FileNotFoundError, IsADirectoryError):
-                        os.unlink(name, dir_fd=place)
-            sync_folder(folder / each)
+                        os.unlink(name, dir_fd=target)
+            sync_folder(folder / subfolder)
     shutil.rmtree(folder / index.staging)

@@ -1,4 +1,4 @@
-"""A method as a function of StableHLO: its graph lowered, with a signature that says where its inputs come from."""
+"""Lowers a method to a StableHLO function, with a signature that says where its inputs come from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OPEN = -1  # the size of an open dimension in signatures
 def function_of(
     name: str, method: Method, written: set[str], options: StableHLOExportOptions, constants: list[np.ndarray[Any, Any]]
 ) -> StableHLOFunc:
-    """The method as StableHLO. written: what any method changes of the state; constants: takes those that are not put into the module.
+    """Export a method as StableHLO. written: names of state that any method writes; constants: collects those outside of the module.
 
     Raises UnsupportedOperationError for operations that need fixed sizes where the program leaves them open.
     """
@@ -47,7 +47,7 @@ def function_of(
             graph = _interpreted(method, symbolic_dims(method.program, equalities))
             return _lowered(name, method, graph, written, options, constants)
         except EqualSizes as sizes:
-            # A constraint, which the module will assert.
+            # Add a constraint, which the module asserts.
             if sizes.constraint in equalities:
                 raise
             equalities.append(sizes.constraint)
@@ -55,9 +55,9 @@ def function_of(
 
 @dataclass(frozen=True, slots=True)
 class _MethodGraph:
-    """A method as a graph, whose results are the tensors that it returns, then those that it writes.
+    """A method as a graph. Its results are the returned tensors, then the written ones.
 
-    inputs: its leaves' sources. constant_outputs: what it returns that is no tensor, by place.
+    inputs: sources of its leaves. constant_outputs: returned values that are not tensors, by index.
     """
 
     graph: Graph
@@ -67,12 +67,12 @@ class _MethodGraph:
 
     @property
     def leaves(self) -> list[tuple[Aval, Any]]:
-        """The tensors that it takes, with their sources: inputs of the method, and constants."""
+        """The avals of input tensors with their sources: inputs of the method, and constants."""
         return list(zip((entry for entry in self.graph.entries if type(entry) is Aval), self.inputs.buffers, strict=True))
 
     @property
     def results(self) -> list[Aval]:
-        """Its results."""
+        """The avals of its results."""
         return [aval for aval in self.graph.parts.results if aval is not None]
 
 
@@ -80,8 +80,8 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
     interpreter = GraphInterpreter(method.program.graph_module, dims, method.custom_calls)
     graph = interpreter.recorded
     values = [
-        leaf(graph, interpreter.aval(node.meta["val"]), each) if isinstance(each, MethodInput) else each
-        for node, each in zip(method.program.graph.find_nodes(op="placeholder"), method.inputs, strict=True)
+        leaf(graph, interpreter.aval(node.meta["val"]), method_input) if isinstance(method_input, MethodInput) else method_input
+        for node, method_input in zip(method.program.graph.find_nodes(op="placeholder"), method.inputs, strict=True)
     ]
     outputs = interpreter.run(*values, enable_io_processing=False)
     results: list[int] = []
@@ -94,22 +94,24 @@ def _interpreted(method: Method, dims: SymbolicDims) -> _MethodGraph:
         else:
             constant_outputs.append((position, number(value, "a result")))
     results.extend(_written(method, values, location, outputs[number_of_output]) for location, number_of_output in method.written)
-    # Inputs of open sizes stay: they say what the sizes are.
-    open_leaves = [each.number for each in values if isinstance(each, ValueSlot) and any(map(is_open, each.aval.shape))]
+    # Inputs with open sizes stay, because they tell the sizes.
+    open_leaves = [value.number for value in values if isinstance(value, ValueSlot) and any(map(is_open, value.aval.shape))]
     entries, renamed, data = extract(graph, sorted({*ancestors(graph, results), *open_leaves}))
-    whole = Graph(tuple(entries), tuple(renamed[slot] for slot in results))
-    return _MethodGraph(whole, inputs_of(entries, data), constant_outputs, bool(dims.by_symbol))
+    result_graph = Graph(tuple(entries), tuple(renamed[slot] for slot in results))
+    return _MethodGraph(result_graph, inputs_of(entries, data), constant_outputs, bool(dims.by_symbol))
 
 
 def _written(method: Method, values: Sequence[Any], location: InputLocation, result: ValueSlot) -> int:
-    """The slot of what a method writes to one of its inputs. Raises UnsupportedOperationError if that is of another shape."""
+    """The slot of the value that a method writes to an input. Raises UnsupportedOperationError if it has another shape or dtype."""
     before = next(
-        value.aval for each, value in zip(method.inputs, values, strict=True) if isinstance(each, MethodInput) and each.location == location
+        value.aval
+        for method_input, value in zip(method.inputs, values, strict=True)
+        if isinstance(method_input, MethodInput) and method_input.location == location
     )
     if (result.aval.shape, result.aval.dtype) != (before.shape, before.dtype):
-        what = location.name or f"argument {location.position}"
+        name = location.name or f"argument {location.position}"
         raise UnsupportedOperationError(
-            f"the program gives {what} another shape, {list(result.aval.shape)}: give that as a result of its own"
+            f"the program gives {name} another shape, {list(result.aval.shape)}: give that as a result of its own"
         )
     return result.number
 
@@ -126,7 +128,7 @@ def _lowered(
     locations: list[InputLocation] = []
     signatures: list[VariableSignature] = []
     structs: list[jax.ShapeDtypeStruct] = []
-    values: list[np.ndarray[Any, Any] | None] = []  # of the leaves that become parts of the module
+    values: list[np.ndarray[Any, Any] | None] = []  # of leaves that become constants of the module; None for inputs
     for aval, source in method_graph.leaves:
         is_variable = isinstance(source, MethodInput) and source in variables
         values.append(_array(source) if not is_variable and options.inline_all_constant else None)
@@ -149,9 +151,9 @@ def _lowered(
         output_signature=[_signature(aval) for aval in method_graph.results],
         input_locations=locations,
         unused_inputs=[
-            (each.location, VariableSignature.of(each.tensor.shape, each.tensor.dtype))
-            for each in variables
-            if each.location not in locations
+            (variable.location, VariableSignature.of(variable.tensor.shape, variable.tensor.dtype))
+            for variable in variables
+            if variable.location not in locations
         ],
         input_pytree_spec=method.input_spec,
         output_pytree_spec=method.output_spec,
@@ -164,7 +166,7 @@ def _lowered(
 
 
 def _array(source: Any) -> np.ndarray[Any, Any]:
-    """The value of a leaf's source."""
+    """The array of a leaf's source."""
     tensor = source.tensor if isinstance(source, MethodInput) else source
     return to_numpy(tensor.detach().cpu()) if isinstance(tensor, torch.Tensor) else np.asarray(tensor)
 
@@ -176,27 +178,27 @@ def _signature(aval: Aval) -> VariableSignature:
 def _function(
     method_graph: _MethodGraph, values: Sequence[np.ndarray[Any, Any] | None], written: set[str]
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of the leaves that have no values here, and of the seeds."""
+    """The graph as a function of the leaves whose value is None, and of seeds."""
     inputs, graph = method_graph.inputs, method_graph.graph
-    if not method_graph.has_open_sizes:  # JAX knows no composites of open sizes
-        graph = for_readers(graph, lambda number: _known(inputs.buffers[number], written))
+    if not method_graph.has_open_sizes:  # JAX has no composites with open sizes
+        graph = for_readers(graph, lambda number: _constant_value(inputs.buffers[number], written))
     constants = Constants(tuple(inputs.fixed_floats), tuple(inputs.fixed_ints))
     emit = program(graph, constants, Context((), platform=jax_device(current_recorder()).platform), source_scope)
     numbers = arrays_of(inputs.floats, inputs.ints, [])
 
     def main(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        rest = iter(arrays)
+        remaining = iter(arrays)
         leaves = [
-            next(rest) if value is None else jax.numpy.asarray(value.astype(aval.physical))
+            next(remaining) if value is None else jax.numpy.asarray(value.astype(aval.physical))
             for value, (aval, _) in zip(values, method_graph.leaves, strict=True)
         ]
-        return emit(*leaves, *map(jax.numpy.asarray, numbers), *rest)[:-1]  # without the token
+        return emit(*leaves, *map(jax.numpy.asarray, numbers), *remaining)[:-1]  # without the token
 
     return main
 
 
-def _known(source: Any, written: set[str]) -> np.ndarray[Any, Any] | None:
-    """The value of a leaf that is the same at each call."""
+def _constant_value(source: Any, written: set[str]) -> np.ndarray[Any, Any] | None:
+    """The value of a leaf that is the same at each call; None for other leaves."""
     if isinstance(source, MethodInput) and (source.location.name in written or not source.location.name):
         return None
     return _array(source)
@@ -208,7 +210,7 @@ def _with_fixed_sizes(main: Callable[..., Any], structs: Sequence[jax.ShapeDtype
 
 
 def _with_open_sizes(main: Callable[..., Any], structs: Sequence[jax.ShapeDtypeStruct]) -> tuple[bytes, str]:
-    """Dynamic StableHLO: JAX's shape polymorphism."""
+    """Export dynamic StableHLO, with JAX's shape polymorphism."""
     platform = jax_device(current_recorder()).platform
     try:
         with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Programs of `torch.export` in functional form, of operations that the op table has; what cannot be exported is refused."""
+"""Makes programs of `torch.export` functional, with operations of the op table, and refuses programs that cannot be exported."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from xla_core.features.export.torch_export.lowerings import is_served
 from xla_core.features.export.torch_export.state import ModuleState, shown_memory, tensor_named
 from xla_core.features.export.torch_export.symbolic_dims import open_symbols
 
-_CONSTANTS = "constants of branches and loops"  # holds them, beside the graph
+_CONSTANTS = "constants of branches and loops"  # key in a graph's meta, which keeps them alive
 
 
 def check_methods(programs: Mapping[str, ExportedProgram], overridden: bool) -> None:
-    """Raise ValueError for names that cannot be methods. overridden: tracing arguments are given, which one program only can have."""
+    """Raise ValueError for names that cannot be methods. overridden: the options have tracing arguments, which allow one program only."""
     if not programs:
         raise ValueError("no programs to export: give at least one, by the name of its method")
     if overridden and len(programs) > 1:
@@ -38,7 +38,7 @@ def check_methods(programs: Mapping[str, ExportedProgram], overridden: bool) -> 
 
 
 def refuse_data_dependent(program: ExportedProgram) -> None:
-    """Raise UnsupportedOperationError for operations whose result has a shape, or is a Python number, that only data can tell."""
+    """Raise UnsupportedOperationError for operations whose result is a Python number of data, or has a shape that depends on data."""
     for module in _modules(program.graph_module):
         for node in module.graph.nodes:
             if isinstance(node.target, OpOverload) and _depends_on_data(node):
@@ -50,8 +50,8 @@ def refuse_data_dependent(program: ExportedProgram) -> None:
 
 
 def _modules(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """A program's graph, and those of its branches, loops and regions."""
-    return (each for each in module.modules() if isinstance(each, fx.GraphModule))
+    """A program's graph module, and those of its branches, loops and regions."""
+    return (inner for inner in module.modules() if isinstance(inner, fx.GraphModule))
 
 
 def _depends_on_data(node: fx.Node) -> bool:
@@ -64,16 +64,16 @@ def _depends_on_data(node: fx.Node) -> bool:
 def functional(
     program: ExportedProgram, arguments: Sequence[Any], custom_calls: frozenset[str] | set[str], state: ModuleState
 ) -> ExportedProgram:
-    """The program as functional operations, whose signature says what it writes.
+    """Rewrite a program as functional operations, with writes in its signature.
 
-    A tensor with several names is one input, and constants are buffers, since a program may write to them. arguments: flat; those of other
-    shapes than the program was exported with change its shapes. Raises UnsupportedOperationError for programs that torch cannot write so.
+    A tensor with several names becomes one input, and constants become buffers, since a program may write to them. arguments: flat; their
+    shapes replace those of the export. Raises UnsupportedOperationError for programs that torch cannot rewrite.
     """
     _check_writes(program, state)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of how it copies its pytrees
-            warnings.filterwarnings("ignore", "erase_node", UserWarning)  # of torch 2.14
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about copying pytrees
+            warnings.filterwarnings("ignore", "erase_node", UserWarning)  # from torch 2.14
             plain = _with_plain_inputs(program, arguments)
             functions: ExportedProgram = plain.run_decompositions(_decompositions(program, custom_calls))
     except Exception as error:
@@ -86,22 +86,22 @@ def functional(
 
 
 def _decompositions(program: ExportedProgram, custom_calls: frozenset[str] | set[str]) -> dict[Any, Callable[..., Any]]:
-    """Torch's decompositions, without those of operations that have lowerings for any fixed sizes."""
+    """Torch's decompositions, without custom calls, and, if all sizes are fixed, without operations that the device runs."""
     table: dict[Any, Callable[..., Any]] = dict(default_decompositions().items())
     keeps_all = not open_symbols(program)
-    kept = [each for each in table if becomes_custom_call(each, custom_calls) or (keeps_all and is_served(each))]
-    for each in kept:
-        del table[each]
+    kept = [operator for operator in table if becomes_custom_call(operator, custom_calls) or (keeps_all and is_served(operator))]
+    for operator in kept:
+        del table[operator]
     return table
 
 
 def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> ExportedProgram:
     module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
     for copied, node in zip(module.graph.nodes, program.graph.nodes, strict=True):
-        copied.name = node.name  # a copy calls nodes with the names of builtins, such as `input`, by other ones
-    module.meta[_CONSTANTS] = [tensor for each in _modules(module) if each is not module for tensor in by_number(each)]
+        copied.name = node.name  # a copy renames nodes with names of builtins, such as `input`
+    module.meta[_CONSTANTS] = [tensor for inner in _modules(module) if inner is not module for tensor in by_number(inner)]
     flat = iter(arguments)
-    known: dict[Any, fx.Node] = {}
+    node_of_memory: dict[Any, fx.Node] = {}
     specs = []
     for node, spec in zip(module.graph.find_nodes(op="placeholder"), signature.input_specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
@@ -109,7 +109,7 @@ def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> Ex
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             if spec.kind is InputKind.CONSTANT_TENSOR:
                 spec.kind, spec.persistent = InputKind.BUFFER, False
-            first = known.setdefault(shown_memory(tensor_named(program, str(spec.target))), node)
+            first = node_of_memory.setdefault(shown_memory(tensor_named(program, str(spec.target))), node)
             if first is not node:
                 node.replace_all_uses_with(first)
                 signature.replace_all_uses(node.name, first.name)
@@ -122,7 +122,7 @@ def _with_plain_inputs(program: ExportedProgram, arguments: Sequence[Any]) -> Ex
 
 
 def _take_shape(node: fx.Node, argument: Any) -> None:
-    """Let an input be traced with the shape and dtype of an argument, unless it has open sizes."""
+    """Give an input the shape and dtype of an argument for tracing, unless it has open sizes."""
     noted = node.meta.get("val")
     if not isinstance(argument, torch.Tensor) or not isinstance(noted, torch.Tensor):
         return
@@ -132,18 +132,18 @@ def _take_shape(node: fx.Node, argument: Any) -> None:
 
 
 def _check_writes(program: ExportedProgram, state: ModuleState) -> None:
-    """Raise UnsupportedOperationError for inputs that get another shape, and for writes to state that shares memory with other state."""
+    """Raise UnsupportedOperationError for inputs whose shape changes, and for writes to state that shares memory with other state."""
     placeholders = program.graph.find_nodes(op="placeholder")
     specs = dict(zip(placeholders, program.graph_signature.input_specs, strict=True))
-    position = {node: place for place, node in enumerate(node for node, spec in specs.items() if spec.kind is InputKind.USER_INPUT)}
+    position = {node: index for index, node in enumerate(node for node, spec in specs.items() if spec.kind is InputKind.USER_INPUT)}
     for node, written in _writes(program.graph):
         if written not in specs:
             continue
         before, after = written.meta["val"], node.meta["val"]
         if torch.Tag.inplace_view in node.target.tags and before.shape != after.shape:  # type: ignore[union-attr]
-            what = specs[written].target or f"argument {position[written]}"
+            name = specs[written].target or f"argument {position[written]}"
             raise UnsupportedOperationError(
-                f"the program gives {what} another shape, {list(after.shape)}: give that as a result of its own"
+                f"the program gives {name} another shape, {list(after.shape)}: give that as a result of its own"
             )
         if specs[written].target is not None:
             target = str(specs[written].target)
@@ -151,7 +151,7 @@ def _check_writes(program: ExportedProgram, state: ModuleState) -> None:
 
 
 def _writes(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """The nodes that write, with what they write to: of a view, that which it is a view of."""
+    """The nodes that write, each with the node that it writes to; for a view, its base."""
     base: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         first = node.args[0] if node.args else None

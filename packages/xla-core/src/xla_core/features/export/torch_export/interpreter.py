@@ -1,4 +1,4 @@
-"""The functional graph of an exported program as a graph of recorded operations, by the rows of the op table. Sizes may stay open."""
+"""Turns an exported program's functional graph into a graph of recorded operations, by the op table. Sizes may stay open."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from xla_core.ops.table import TABLE, Lowering
 
 aten = torch.ops.aten
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
-_CHECKS = (aten._linalg_check_errors.default, aten._assert_async.msg)  # of data: an exported program raises nothing
-# Torch notes what the kernel of the CPU gives, and where it needs less of that for the gradient, empty tensors.
+_CHECKS = (aten._linalg_check_errors.default, aten._assert_async.msg)  # checks of data: exported programs do not raise
+# Torch notes the results of the CPU kernel, which are empty tensors where its gradient does not need them.
 _LESS_ON_CPU = frozenset({"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class GraphInterpreter(fx.Interpreter):
-    """Runs a functional graph of `torch.export` on the slots of a graph of recorded operations, where it adds one for each node.
+    """Runs a functional graph of `torch.export` on slots of a graph of recorded operations, to which it adds an operation for each node.
 
     dims: JAX's dimension for each open size. custom_calls: namespaces, or names, of operations that become custom calls.
     """
@@ -50,7 +50,7 @@ class GraphInterpreter(fx.Interpreter):
         self._seeds = count()
 
     def aval(self, tensor: torch.Tensor) -> Aval:
-        """The shape and dtype of a tensor as torch noted it."""
+        """The aval of a tensor that torch noted."""
         shape = self._dims.shape(tensor.shape)
         return Aval(shape, tensor.dtype) if any(map(is_open, shape)) else aval_of(shape, tensor.dtype)
 
@@ -71,27 +71,27 @@ class GraphInterpreter(fx.Interpreter):
             return (None,)  # a token
         if isinstance(target, HigherOrderOperator):
             return self._recorded(n, args, kwargs)
-        return target(*args, **kwargs)  # of Python: one of several results
+        return target(*args, **kwargs)  # a Python function, such as getitem of several results
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph, or the module of a branch."""
+        """A constant of the graph as a leaf, or the module of a branch."""
         attribute = super().get_attr(target, args, kwargs)
         return leaf(self.recorded, self.aval(attribute), attribute) if isinstance(attribute, torch.Tensor) else attribute
 
     def size(self, dim: Any) -> ValueSlot:
-        """An open size as a tensor."""
+        """Record an open size as a tensor."""
         signature = Signature("xla.size", lambda context: jax.numpy.asarray(dim, context.dtype), (), {}, (aval_of((), torch.int64),))
         return slot_at(self.recorded, self.recorded.append(signature, []))
 
     def _operation(self, n: fx.Node, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         noted = n.meta.get("val")
         if noted is None:
-            return None  # an assertion: those of sizes are constraints of the program
+            return None  # an assertion: those about sizes are constraints of the program
         constant = constant_of(target, args)
         if constant is not None:
             return leaf(self.recorded, self.aval(constant), constant)
         flat, nesting = tree_flatten(noted)
-        avals = tuple(None if each is None else self.aval(each) for each in flat)
+        avals = tuple(None if tensor is None else self.aval(tensor) for tensor in flat)
         if becomes_custom_call(target, self._custom_calls):
             tensors = tuple(item for item in tree_leaves((args, kwargs)) if isinstance(item, ValueSlot))
             call = caller(target._schema.name, tuple(aval.struct for aval in avals if aval is not None))
@@ -102,10 +102,10 @@ class GraphInterpreter(fx.Interpreter):
     def _by_lowering(
         self, n: fx.Node, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], avals: tuple[Aval | None, ...]
     ) -> list[Any] | None:
-        """The results of an operation by its lowering; None if it has none for these arguments."""
+        """Record an operation by its lowering. None if it has no lowering for these arguments."""
         lower, row = lowering_of(target), TABLE.get(full_name(target))
         if row is not None and row.accepts is not None:
-            noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda each: each.meta["val"])
+            noted_args, noted_kwargs = fx.map_arg((n.args, n.kwargs), lambda node: node.meta["val"])
             lower = lower if row.accepts(*noted_args, **noted_kwargs) else None
         has_open_sizes = self._has_open_sizes(n)
         if lower is None or (full_name(target) in _LESS_ON_CPU and not has_open_sizes):
@@ -118,7 +118,7 @@ class GraphInterpreter(fx.Interpreter):
                 )
             lower = over_open_sizes(target, lower)
         if target is aten.as_strided.default:
-            args = (self._whole(n), *args[1:])
+            args = (self._base_of_view(n), *args[1:])
         kwargs = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
         return self._append(n, lower, args, kwargs, avals, is_random)
 
@@ -130,15 +130,15 @@ class GraphInterpreter(fx.Interpreter):
     def _has_open_sizes(self, n: fx.Node) -> bool:
         return any(isinstance(size, torch.SymInt) for node in (n, *n.all_input_nodes) for size in _sizes(node.meta.get("val")))
 
-    def _whole(self, n: fx.Node) -> ValueSlot:
-        """The tensor in whose memory `as_strided` counts, which is not the view that it is called on."""
-        whole = n.all_input_nodes[0]
-        while isinstance(whole.target, OpOverload) and calling(whole.target).convention is Convention.VIEW:
-            whole = whole.all_input_nodes[0]
-        noted = whole.meta["val"]
+    def _base_of_view(self, n: fx.Node) -> ValueSlot:
+        """The tensor whose memory `as_strided` indexes: the base of the view that it is called on."""
+        node = n.all_input_nodes[0]
+        while isinstance(node.target, OpOverload) and calling(node.target).convention is Convention.VIEW:
+            node = node.all_input_nodes[0]
+        noted = node.meta["val"]
         if not isinstance(noted, torch.Tensor) or not noted.is_contiguous():
             raise UnsupportedOperationError("as_strided of a tensor that is not contiguous cannot be exported: call clone() first")
-        base: ValueSlot = self.env[whole]
+        base: ValueSlot = self.env[node]
         return base
 
     def _append(
@@ -150,7 +150,7 @@ class GraphInterpreter(fx.Interpreter):
         avals: tuple[Aval | None, ...],
         is_random: bool = False,
     ) -> list[ValueSlot | None]:
-        """Put an operation at the end of the graph; its results."""
+        """Append an operation to the graph, and return its results."""
         slots = [item.number for item in tree_leaves((args, kwargs)) if isinstance(item, ValueSlot)]
         if is_random:
             slots.append(self.recorded.add_scalar(SEED, next(self._seeds)))
@@ -159,15 +159,15 @@ class GraphInterpreter(fx.Interpreter):
         name, row = (dotted_name(target), full_name(target)) if isinstance(target, OpOverload) else (target.__name__, "")
         signature = Signature(name, lower, args, kwargs, avals, random=is_random, line=_line(n), target=row)
         first = self.recorded.append(signature, slots)
-        return [None if aval is None else ValueSlot(first + place, aval) for place, aval in enumerate(avals)]
+        return [None if aval is None else ValueSlot(first + index, aval) for index, aval in enumerate(avals)]
 
 
 def _sizes(noted: Any) -> Iterator[Any]:
-    for each in tree_leaves(noted):
-        yield from each.shape if isinstance(each, torch.Tensor) else (each,)
+    for item in tree_leaves(noted):
+        yield from item.shape if isinstance(item, torch.Tensor) else (item,)
 
 
 def _line(n: fx.Node) -> str | None:
-    """The user's `file:line` that a node stands for."""
+    """The user's `file:line` of a node."""
     frames = _FRAME.findall(n.stack_trace or "")
     return ":".join(frames[-1]) if frames else None

@@ -1,7 +1,6 @@
-"""The signature of an exported function, and the JSON of a `.meta` file that holds it, which is checked when it is read.
+"""The signature of an exported function, and its JSON in a `.meta` file, which is checked when it is read.
 
-A meta without `format_version` is of the first form, which knows neither what a function writes, nor numbers among arguments and results,
-nor seeds.
+A meta without `format_version` has the first form, which has no writes, no numbers among arguments and results, and no seeds.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from xla_core.features.export.inside import check_file_name
 from xla_core.features.export.torch_export import pytree_text
 
 FORMAT_VERSION = 2
-"""Of metas: what this release reads, and writes where a function needs it."""
+"""Latest form of metas: this release reads it, and writes it for functions that need it."""
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 _MOST_SEEDS = 1 << 20
-"""Random operations of one function: each costs a draw at each call."""
+"""Most random operations of one function: each draws a seed at each call."""
 
-Number = int | float | bool | str | None  # an argument or a result that is no tensor
+Number = int | float | bool | str | None  # an argument or a result that is not a tensor
 
 
 class VariableType(enum.Enum):
@@ -41,7 +40,7 @@ class VariableType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VariableSignature:
-    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: the dimensions of open size, -1 in `shape`."""
+    """Shape and torch dtype name (`float32`) of an input or a result. dynamic_dims: dimensions of open size, which are -1 in `shape`."""
 
     shape: list[int]
     dtype: str
@@ -49,18 +48,18 @@ class VariableSignature:
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: torch.dtype) -> VariableSignature:
-        """The signature of such tensors. shape: -1 where a size is open."""
+        """The signature for a shape and dtype. shape: with -1 for open sizes."""
         return cls(list(shape), str(dtype).removeprefix("torch."), [dim for dim, size in enumerate(shape) if size == -1])
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype itself. Raises ValueError for a name that is none of those that tensors may have."""
+        """The dtype. Raises ValueError for an unknown name."""
         if self.dtype not in _DTYPES:
             raise ValueError(f"a signature has the dtype {self.dtype[:60]!r}, not one of {', '.join(_DTYPES)}")
         return _DTYPES[self.dtype]
 
     def takes(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has this dtype and these sizes, where they are not open."""
+        """Whether a tensor has this dtype and these fixed sizes."""
         if tensor.dtype is not self.torch_dtype or tensor.ndim != len(self.shape):
             return False
         return all(dim in self.dynamic_dims or tensor.shape[dim] == size for dim, size in enumerate(self.shape))
@@ -68,7 +67,7 @@ class VariableSignature:
 
 @dataclass(frozen=True, slots=True)
 class InputLocation:
-    """One input: which argument (flattened), which entry of the state dict, which constant, or the seeds of the random operations."""
+    """Where an input comes from: a flat argument, an entry of the state dict, a constant, or the seeds of random operations."""
 
     type_: VariableType
     position: int = -1
@@ -97,11 +96,11 @@ class InputLocation:
 
 @dataclass(frozen=True, slots=True)
 class StableHLOFunctionMeta:
-    """The signature of a function. unused_inputs: arguments that it does not take, since nothing depends on them.
+    """The signature of a function. unused_inputs: arguments and weights that it does not take, because nothing depends on them.
 
     input_pytree_spec, output_pytree_spec: nesting of arguments `(args, kwargs)` and results, as torch's pytree writes it.
-    written: the arguments and the entries of the state dict whose new values are the function's last results, behind those that it
-    returns. constant_inputs, constant_outputs: what is no tensor among flat arguments and returned results, by position there.
+    written: arguments and entries of the state dict whose new values follow the returned results. constant_inputs, constant_outputs: values
+    that are not tensors among flat arguments and returned results, by index.
     """
 
     name: str
@@ -123,7 +122,7 @@ class StableHLOFunctionMeta:
 
     @classmethod
     def from_json(cls, text: str) -> StableHLOFunctionMeta:
-        """Parse what `to_json` wrote. Raises ValueError for another text, and for that of a newer release."""
+        """Parse a text of `to_json`. Raises ValueError for other texts, and for texts of a newer release."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -131,7 +130,7 @@ class StableHLOFunctionMeta:
         version = data.get("format_version", 1) if isinstance(data, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
             raise ValueError(f"the exported function is of form {version}, this release of xla-core reads forms up to {FORMAT_VERSION}")
-        unknown = set(data) - {each.name for each in dataclasses.fields(cls)} if isinstance(data, dict) else set()
+        unknown = set(data) - {member.name for member in dataclasses.fields(cls)} if isinstance(data, dict) else set()
         if unknown:
             raise ValueError(f"not the meta of an exported function: it has the key {min(unknown)[:60]!r}")
         try:
@@ -142,8 +141,8 @@ class StableHLOFunctionMeta:
         return meta
 
     def check(self) -> None:
-        """Raise ValueError for what makes no sense: names that are no file names, unknown dtypes, nestings of others than tuples, lists
-        and dicts, places that do not exist."""
+        """Raise ValueError for invalid content: names that are no file names, unknown dtypes, nestings of other containers than tuples,
+        lists and dicts, indices out of range."""
         check_file_name(self.name)
         unused = [location for location, _ in self.unused_inputs]
         for location in (*self.input_locations, *unused, *self.written):
@@ -162,7 +161,7 @@ class StableHLOFunctionMeta:
         self._check_nestings([*self.input_locations, *unused, *self.written])
 
     def _check_nestings(self, locations: Sequence[InputLocation]) -> None:
-        """Raise ValueError for nestings of other numbers of leaves than there are arguments and results."""
+        """Raise ValueError for nestings whose number of leaves is not that of arguments or results."""
         returned = len(self.output_signature) - len(self.written) + len(self.constant_outputs)
         if any(not 0 <= position < returned for position, _ in self.constant_outputs):
             raise ValueError(f"a constant is a result that is not there, of {returned}")
@@ -170,8 +169,10 @@ class StableHLOFunctionMeta:
             raise ValueError(f"output_pytree_spec does not have {returned} leaves, which the function returns")
         if self.input_pytree_spec is not None:
             arguments = pytree_text.loads(self.input_pytree_spec).num_leaves
-            positions = [each.position for each in locations if each.type_ is VariableType.INPUT_ARG]
-            wrong = [each for each in (*positions, *[place for place, _ in self.constant_inputs]) if not 0 <= each < arguments]
+            positions = [location.position for location in locations if location.type_ is VariableType.INPUT_ARG]
+            wrong = [
+                position for position in (*positions, *[position for position, _ in self.constant_inputs]) if not 0 <= position < arguments
+            ]
             if wrong:
                 raise ValueError(f"it takes argument {wrong[0]}, and input_pytree_spec has {arguments} leaves")
 
@@ -184,7 +185,7 @@ def _check_location(location: InputLocation) -> None:
 
 
 def _check_signature(signature: VariableSignature) -> None:
-    signature.torch_dtype  # noqa: B018  # raises for what is none
+    signature.torch_dtype  # noqa: B018  # raises for unknown dtypes
     if any(not 0 <= dim < len(signature.shape) for dim in signature.dynamic_dims):
         raise ValueError(f"a signature of shape {signature.shape[:8]} has the open dimensions {signature.dynamic_dims[:8]}")
 
@@ -193,27 +194,27 @@ _SECOND_FORM = {"format_version", "written", "constant_inputs", "constant_output
 
 
 class StableHLOJSONSerializer(json.JSONEncoder):
-    """Writes the signatures and locations of functions as JSON, which `stablehlo_obj_hook` reads."""
+    """Writes signatures and locations of functions as JSON, which `stablehlo_obj_hook` reads."""
 
     def default(self, o: Any) -> Any:
-        """The fields of a signature or location, the text of a kind of inputs; raises TypeError for anything else."""
+        """The fields of a signature or location, or the text of a VariableType. Raises TypeError for other objects."""
         if isinstance(o, enum.Enum):
             return o.value
         if dataclasses.is_dataclass(o) and not isinstance(o, type):
-            given = {each.name: getattr(o, each.name) for each in dataclasses.fields(o)}
-            first_form = given.get("format_version") == 1
-            return {name: value for name, value in given.items() if not (first_form and name in _SECOND_FORM)}
+            fields = {member.name: getattr(o, member.name) for member in dataclasses.fields(o)}
+            first_form = fields.get("format_version") == 1
+            return {name: value for name, value in fields.items() if not (first_form and name in _SECOND_FORM)}
         return super().default(o)
 
 
 def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
-    """What a JSON object stands for: a signature, a location, a function's meta; itself if it has the fields of none."""
+    """Convert a JSON object to a signature, a location or a function's meta, by its fields; return other objects unchanged."""
     names = set(dct)
-    if names == {each.name for each in dataclasses.fields(VariableSignature)}:
+    if names == {member.name for member in dataclasses.fields(VariableSignature)}:
         return VariableSignature(**dct)
-    if names == {each.name for each in dataclasses.fields(InputLocation)}:
+    if names == {member.name for member in dataclasses.fields(InputLocation)}:
         return InputLocation(VariableType(dct["type_"]), dct["position"], dct["name"])
-    if "input_locations" in names and names <= {each.name for each in dataclasses.fields(StableHLOFunctionMeta)}:
-        pairs = {name: [tuple(each) for each in dct.get(name, ())] for name in ("unused_inputs", "constant_inputs", "constant_outputs")}
+    if "input_locations" in names and names <= {member.name for member in dataclasses.fields(StableHLOFunctionMeta)}:
+        pairs = {name: [tuple(pair) for pair in dct.get(name, ())] for name in ("unused_inputs", "constant_inputs", "constant_outputs")}
         return StableHLOFunctionMeta(**{**dct, **pairs})
     return dct

@@ -1,4 +1,4 @@
-"""A method of an exported module: a program's inputs, results and writes."""
+"""Describes a method of an exported module: a program's inputs, results and writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xla_core.features.export.torch_export.state import ModuleState, number, ten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MethodInput:
-    """A tensor that a program takes. kept: an argument or a weight; other ones are constants until a method writes to them."""
+    """An input tensor of a program. kept: it is an argument or a weight; others are constants unless a method writes to them."""
 
     location: InputLocation
     tensor: torch.Tensor
@@ -28,10 +28,10 @@ class MethodInput:
 
 @dataclass(slots=True)
 class Method:
-    """A program as functional operations. inputs: for each of its graph's, a tensor or a constant.
+    """A program as functional operations. inputs: a tensor or a constant for each input of its graph.
 
-    returned: the places, among the graph's results, of those that it returns; written: what it leaves at arguments and in the state, with
-    the places of the new values.
+    returned: indices of the returned ones among the graph's results; written: arguments and state that it writes, with indices of the new
+    values among the results.
     """
 
     program: ExportedProgram
@@ -44,8 +44,12 @@ class Method:
     constant_inputs: list[tuple[int, Number]] = field(default_factory=list)
 
     def variables(self, written: set[str]) -> list[MethodInput]:
-        """The inputs that are no constants. written: what any method changes of the state."""
-        return [each for each in self.inputs if isinstance(each, MethodInput) and (each.kept or each.location.name in written)]
+        """The inputs that are not constants. written: names of state that any method writes."""
+        return [
+            method_input
+            for method_input in self.inputs
+            if isinstance(method_input, MethodInput) and (method_input.kept or method_input.location.name in written)
+        ]
 
 
 def method_of(
@@ -56,14 +60,14 @@ def method_of(
     custom_calls: frozenset[str] | set[str],
     state: ModuleState,
 ) -> Method:
-    """A program as a method. arguments: flat examples. state: takes its weights, buffers and constants.
+    """Make a method of a program. arguments: flat examples. state: collects its weights, buffers and constants.
 
-    Raises ValueError for another number of arguments, UnsupportedOperationError for what no function of StableHLO does.
+    Raises ValueError for a wrong number of arguments, UnsupportedOperationError for programs that StableHLO cannot express.
     """
     state.take(program)
-    wanted = sum(spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs)
-    if wanted != len(arguments):
-        raise ValueError(f"the exported program takes {wanted} arguments, flat, and {len(arguments)} are given to trace it with")
+    count = sum(spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs)
+    if count != len(arguments):
+        raise ValueError(f"the exported program takes {count} arguments, flat, and {len(arguments)} are given to trace it with")
     method = Method(functional(program, arguments, custom_calls, state), input_spec, output_spec, custom_calls)
     flat = enumerate(arguments)
     placeholders = method.program.graph.find_nodes(op="placeholder")
@@ -94,8 +98,8 @@ def _add_argument(method: Method, node: fx.Node, position: int, item: Any) -> No
 def _sort_results(method: Method, state: ModuleState) -> None:
     signature = method.program.graph_signature
     arguments = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    for place, spec in enumerate(signature.output_specs):
+    for index, spec in enumerate(signature.output_specs):
         if spec.kind is OutputKind.USER_OUTPUT:
-            method.returned.append(place)
+            method.returned.append(index)
         elif spec.kind is not OutputKind.TOKEN:
-            method.written.append((written_location(method.program, spec, arguments, state), place))
+            method.written.append((written_location(method.program, spec, arguments, state), index))

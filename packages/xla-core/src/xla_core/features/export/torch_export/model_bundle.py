@@ -1,4 +1,4 @@
-"""Exported functions with their weights, and the folder that holds both.
+"""Exported functions with their weights, and their folder.
 
 Folder: `functions/<method>.meta` (JSON), `.bytecode`, `.mlir`; `data/<name>` and `constants/<i>` (NumPy files); `stablehlo.index.json`,
 which names them all with their checksums.
@@ -29,16 +29,16 @@ from xla_core.features.export.torch_export.meta import InputLocation, StableHLOF
 
 StateArray = np.ndarray[Any, Any] | jax.Array
 _LARGEST_HEADER = 1 << 16
-"""Of a NumPy file, which names its dtype and shape."""
+"""Largest header of a NumPy file, which has its dtype and shape."""
 _NUMBERS = "biufcV"
-"""Kinds of NumPy dtypes; V is of those that NumPy does not know, such as bfloat16."""
+"""Kinds of NumPy dtypes. V is for dtypes that NumPy does not know, such as bfloat16."""
 _UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError)
-"""What NumPy raises for headers that it did not write."""
+"""Exceptions that NumPy raises for invalid headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StableHLOFunc:
-    """A function. text: the module for people, None if it was left out."""
+    """An exported function. text: the module as text for people, or None."""
 
     meta: StableHLOFunctionMeta
     bytecode: bytes
@@ -47,7 +47,7 @@ class StableHLOFunc:
 
 @dataclass(slots=True)
 class StableHLOModelBundle:
-    """Functions over one state dict. What a call has written there is an array of the device, which NumPy reads as its own."""
+    """Functions over one state dict. A call writes arrays of the device there, which NumPy can read."""
 
     state_dict: dict[str, StateArray]
     additional_constants: list[np.ndarray[Any, Any]]
@@ -55,9 +55,9 @@ class StableHLOModelBundle:
 
 
 def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: bool) -> None:
-    """Write a bundle to a folder, which is made if it is not there; the export that it held before is gone, whole, when this one is there.
+    """Write a bundle to a folder, which is made if needed. Replaces an export there atomically.
 
-    Raises ValueError for what could not be read again (a name that is no file's, two functions of one name); BlockingIOError if another
+    Raises ValueError for a bundle that could not be read again (invalid file names, two functions of one name); BlockingIOError if another
     program is saving there, OSError.
     """
     names = [function.meta.name for function in bundle.stablehlo_funcs]
@@ -79,8 +79,8 @@ def save_bundle(bundle: StableHLOModelBundle, folder: Path, include_weights: boo
 def _contents(bundle: StableHLOModelBundle, state: dict[str, StateArray]) -> Iterator[tuple[str, Write]]:
     for name, array in state.items():
         yield f"data/{name}", partial(_write_array, array=array)
-    for number, array in enumerate(bundle.additional_constants):
-        yield f"constants/{number}", partial(_write_array, array=array)
+    for index, array in enumerate(bundle.additional_constants):
+        yield f"constants/{index}", partial(_write_array, array=array)
     for function in bundle.stablehlo_funcs:
         base = f"functions/{function.meta.name}"
         yield f"{base}.bytecode", partial(_write_bytes, content=function.bytecode)
@@ -98,10 +98,10 @@ def _write_array(file: BinaryIO, array: StateArray) -> None:
 
 
 def load_bundle(folder: Path) -> StableHLOModelBundle:
-    """Read a folder: one export, checked by its index if it has one.
+    """Read the export in a folder, and check it if it has an index.
 
-    Raises ExportFolderError, which names the file, if it holds no functions, is damaged or of a newer version, or what no export has is in
-    it; FileNotFoundError, OSError.
+    Raises ExportFolderError, with the file's name, if it has no functions, is damaged, of a newer version, or has invalid content;
+    FileNotFoundError, OSError.
     """
     return read_folder(folder, _bundle_of)
 
@@ -114,7 +114,7 @@ def _bundle_of(files: ExportFiles) -> StableHLOModelBundle:
     signatures: dict[InputLocation, VariableSignature] = {}
     for function in functions:
         meta = function.meta
-        signatures |= {location: each for location, each in zip(meta.input_locations, meta.input_signature, strict=True)}
+        signatures |= {location: signature for location, signature in zip(meta.input_locations, meta.input_signature, strict=True)}
         signatures |= dict(meta.unused_inputs)
     count = sum(name.startswith("constants/") for name in files.names)
     missing = [where.position for where in signatures if where.type_ is VariableType.CONSTANT and where.position >= count]
@@ -122,9 +122,9 @@ def _bundle_of(files: ExportFiles) -> StableHLOModelBundle:
         raise files.error(f"constants/{missing[0]}", "is missing")
     state: dict[str, StateArray] = {
         name: _array(files, f"data/{name}", signatures.get(InputLocation.parameter(name)))
-        for name in (each.removeprefix("data/") for each in files.names if each.startswith("data/"))
+        for name in (path.removeprefix("data/") for path in files.names if path.startswith("data/"))
     }
-    constants = [_array(files, f"constants/{number}", signatures.get(InputLocation.constant(number))) for number in range(count)]
+    constants = [_array(files, f"constants/{index}", signatures.get(InputLocation.constant(index))) for index in range(count)]
     return StableHLOModelBundle(state, constants, functions)
 
 
@@ -156,7 +156,7 @@ def _function(files: ExportFiles, method: str) -> StableHLOFunc:
 
 
 def _array(files: ExportFiles, name: str, signature: VariableSignature | None) -> np.ndarray[Any, Any]:
-    """A weight or constant. signature: what functions know of it."""
+    """Read a weight or constant. signature: that functions have for it, or None."""
     largest = None
     if signature is not None:
         largest = _LARGEST_HEADER + math.prod(map(abs, signature.shape)) * max(8, natural_dtype(signature.torch_dtype).itemsize)
@@ -176,7 +176,7 @@ def _array(files: ExportFiles, name: str, signature: VariableSignature | None) -
 
 
 def _parsed(content: bytearray) -> np.ndarray[Any, Any]:
-    """The array of a NumPy file, over the same memory. Raises what `_UNREADABLE` names for anything but an array of numbers."""
+    """Parse a NumPy file to an array over the same memory. Raises one of `_UNREADABLE` for other content than an array of numbers."""
     with io.BytesIO(content[:_LARGEST_HEADER]) as head:
         version = np.lib.format.read_magic(head)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -1,4 +1,4 @@
-"""What users may choose when they export a program."""
+"""Options of exporting a program."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xla_core.base.errors import UnsupportedOperationError
 
 @dataclass(slots=True)
 class StableHLOExportOptions:
-    """Options of an export; they are read when it is made, and may be assigned before.
+    """Options of an export, which reads them when it begins.
 
-    override_tracing_arguments, override_tracing_kwargs: inputs to trace with, in place of the exported program's examples.
-    save_weights: write `data/` when saving. export_weights: keep weights in the bundle; off, `state_dict` is empty and its owner fills it
-        before a call. include_human_readable_text: keep the module's text beside the bytecode.
-    inline_all_constant: put constant tensors into the module; else they are inputs, kept in `constants/`.
+    override_tracing_arguments, override_tracing_kwargs: inputs to trace with, instead of the exported program's examples.
+    save_weights: write `data/` when saving. export_weights: keep weights in the bundle; if off, `state_dict` is empty, and its owner fills
+        it before a call. include_human_readable_text: keep the module's text beside the bytecode.
+    inline_all_constant: put constant tensors into the module; if off, they are inputs, and kept in `constants/`.
     custom_ops_allowed_in_graph: namespaces of torch's custom operations, or their names, that become custom calls of that name.
     export_node_metadata: must stay off; it is not supported.
     """

@@ -1,7 +1,7 @@
-"""Nodes that the op table has no row for, recorded by the lazy engine as a part of a program's graph.
+"""Records nodes without a row in the op table by the lazy engine, as part of a program's graph.
 
-Those are branches and loops, whose modules become bodies; composite operations that the device serves whole, such as attention; and
-operations whose kernel for the device is Python, over recorded operations or a function of JAX.
+These are branches and loops, whose modules become bodies; composite operations with a handler for the device, such as attention; and
+operations with a Python kernel for the device, over recorded operations or a JAX function.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from xla_core.features.export.torch_export.device_interpreter import XLAExportIn
 
 @dataclass(frozen=True, slots=True)
 class ValueSlot:
-    """A tensor of a program: where it stands in the graph, its shape and dtype."""
+    """A tensor of a program: its slot in the graph, and its aval."""
 
     number: int
     aval: Aval
 
 
 def leaf(graph: PendingGraph, aval: Aval, source: Any) -> ValueSlot:
-    """A tensor that the graph is given. source: where it comes from."""
-    number = len(graph.entries)
+    """Add a leaf to the graph. source: where its value comes from."""
+    slot = len(graph.entries)
     graph.entries.append(aval)
     graph.refs.append(NOBODY)
-    graph.input_data[number] = source
-    return ValueSlot(number, aval)
+    graph.input_data[slot] = source
+    return ValueSlot(slot, aval)
 
 
-def slot_at(graph: PendingGraph, number: int) -> ValueSlot:
-    """The tensor at a slot, which an operation gives. Raises InternalError where there is none."""
-    aval = aval_at(graph.entries, number)
-    internal(aval is not None, lambda: f"slot {number} holds no tensor")
-    return ValueSlot(number, cast(Aval, aval))
+def slot_at(graph: PendingGraph, slot: int) -> ValueSlot:
+    """The tensor at a slot. Raises InternalError if there is none."""
+    aval = aval_at(graph.entries, slot)
+    internal(aval is not None, lambda: f"slot {slot} holds no tensor")
+    return ValueSlot(slot, cast(Aval, aval))
 
 
 def record_node(
     graph: PendingGraph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], custom_calls: frozenset[str] | set[str]
 ) -> Any:
-    """What a node gives, in slots of the graph; its tensors are slots, too.
+    """Record a node, whose tensors are slots of the graph. Returns its results, with slots for tensors.
 
     Raises GraphBreakError if it needs a value of a tensor, UnsupportedOperationError for collectives.
     """
@@ -65,7 +65,7 @@ def record_node(
             if isinstance(item, ValueSlot):
                 operands.append(item)
                 return part.stand_in(item.aval)
-            if isinstance(item, torch.fx.GraphModule):  # of a branch, a loop, a region
+            if isinstance(item, torch.fx.GraphModule):  # body of a branch, a loop, a region
                 return XLAExportInterpreter(item, device, custom_calls).run
             return device if isinstance(item, torch.device) else item
 
@@ -78,15 +78,15 @@ def record_node(
 
 
 @contextmanager
-def _recording(what: str) -> Iterator[Recording]:
-    """A recording of its own, which draws no random numbers of the device. A value read in it would become a constant of the program."""
+def _recording(name: str) -> Iterator[Recording]:
+    """Open a recording that draws nothing from the device's random state. Forbids reads, whose values would become constants."""
     recorder = current_recorder()
     with recorder.lock, torch.no_grad():
         seed = recorder.seed
         try:
-            with recording(recorder, what) as part:
+            with recording(recorder, name) as part:
                 reason = "the program branches on data, or runs an operation without XLA lowering on the CPU"
-                part.entered.callback(forbid_reads, forbid_reads(f"exporting needs a value while tracing {what}: {reason}"))
+                part.entered.callback(forbid_reads, forbid_reads(f"exporting needs a value while tracing {name}: {reason}"))
                 part.entered.callback(stand_in_by, stand_in_by(_refuse_collective))
                 yield part
         finally:
@@ -98,10 +98,10 @@ def _refuse_collective(token: Any) -> Any:
 
 
 def _spliced(graph: PendingGraph, body: Body, operands: Sequence[ValueSlot]) -> list[ValueSlot]:
-    """The results of a body whose operations are put at the end of a graph."""
-    held = [_held(graph, each) for each in body.held]
+    """Append the operations of a body to a graph, and return its results."""
+    captured_slots = [_held(graph, captured) for captured in body.held]
     seeds = [graph.add_scalar(SEED, seed) for seed in body.seeds]
-    lists = {Feed.GIVEN: [operand.number for operand in operands], Feed.HELD: held, Feed.SEED: seeds}
+    lists = {Feed.GIVEN: [operand.number for operand in operands], Feed.HELD: captured_slots, Feed.SEED: seeds}
     feeds = iter(body.feeds)
     numbers: list[int] = []
     results: Iterator[int] = iter(())
@@ -114,12 +114,14 @@ def _spliced(graph: PendingGraph, body: Body, operands: Sequence[ValueSlot]) -> 
             results = iter(range(first, first + len(signature.outs)))
             numbers.append(first)
         else:
-            feed, place = next(feeds)
-            numbers.append(lists[feed][place])
+            feed, index = next(feeds)
+            numbers.append(lists[feed][index])
     return [slot_at(graph, numbers[slot]) for slot in body.graph.outs]
 
 
-def _held(graph: PendingGraph, held: Value | HostNumber) -> int:
-    if isinstance(held, HostNumber):
-        return graph.add_scalar(held.kind, held.number)
-    return graph.append(blank(held.aval), []) if held.slot == BLANK else leaf(graph, held.aval, computed_buffer(held)).number
+def _held(graph: PendingGraph, captured: Value | HostNumber) -> int:
+    if isinstance(captured, HostNumber):
+        return graph.add_scalar(captured.kind, captured.number)
+    return (
+        graph.append(blank(captured.aval), []) if captured.slot == BLANK else leaf(graph, captured.aval, computed_buffer(captured)).number
+    )

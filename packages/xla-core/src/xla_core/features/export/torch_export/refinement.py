@@ -1,4 +1,4 @@
-"""A StableHLO module with open sizes, made one with fixed sizes, which XLA can compile."""
+"""Fixes the sizes of a StableHLO module with open sizes, so that XLA can compile it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _ENTRY, _OPEN = "main", "main_of_open_sizes"
 
 
 def with_fixed_sizes(artifact: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
-    """The module of a portable artifact for arguments of exactly these shapes, as bytecode.
+    """Refine a portable artifact for arguments of exactly these shapes. Returns bytecode.
 
-    Raises ValueError if the module refuses them: sizes that have to be equal are not, or are out of their range.
+    Raises ValueError if the module refuses them: sizes that must be equal differ, or a size is out of its range.
     """
     from jax.extend import mlir  # slow to import
     from jax.extend.mlir import ir
@@ -23,27 +23,28 @@ def with_fixed_sizes(artifact: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
         text = str(module).encode()
     try:
         return bytes(mlir.refine_polymorphic_shapes(text))
-    except Exception as error:  # of a type that jaxlib does not name
-        given = ", ".join(str(list(shape)) for shape in shapes)
+    except Exception as error:  # its type has no name in jaxlib
+        offered = ", ".join(str(list(shape)) for shape in shapes)
         reason = str(error).partition("error: ")[2].partition("\n")[0] or str(error)
-        raise ValueError(f"the exported program does not take inputs of the shapes {given}: {reason}") from error
+        raise ValueError(f"the exported program does not take inputs of the shapes {offered}: {reason}") from error
 
 
 def _call_with_fixed_sizes(module: Any, shapes: Sequence[Sequence[int]]) -> None:
-    """Put a function in the place of the module's own, which it calls: refinement goes from the arguments inwards."""
+    """Wrap the module's function in one with fixed sizes: refinement goes from the arguments inwards."""
     from jax.extend.mlir import ir
     from jax.extend.mlir.dialects import func
     from jax.extend.mlir.dialects import stablehlo as dialect
 
-    inner = next(each for each in module.body.operations if each.name.value == _ENTRY)
+    inner = next(operation for operation in module.body.operations if operation.name.value == _ENTRY)
     inner.attributes["sym_name"] = ir.StringAttr.get(_OPEN)
     inner.attributes["sym_visibility"] = ir.StringAttr.get("private")
     takes, gives = list(inner.type.inputs), list(inner.type.results)
-    fixed = [ir.RankedTensorType.get(list(shape), kind.element_type) for shape, kind in zip(shapes, takes, strict=True)]
+    fixed = [ir.RankedTensorType.get(list(shape), tensor_type.element_type) for shape, tensor_type in zip(shapes, takes, strict=True)]
     with ir.InsertionPoint(module.body):
         outer: Any = func.FuncOp(_ENTRY, ir.FunctionType.get(fixed, gives))
     with ir.InsertionPoint(outer.add_entry_block()):
         arguments = [
-            each if each.type == kind else dialect.ConvertOp(kind, each).result for each, kind in zip(outer.arguments, takes, strict=True)
+            argument if argument.type == tensor_type else dialect.ConvertOp(tensor_type, argument).result
+            for argument, tensor_type in zip(outer.arguments, takes, strict=True)
         ]
         func.ReturnOp(func.CallOp(gives, ir.FlatSymbolRefAttr.get(_OPEN), arguments).results)

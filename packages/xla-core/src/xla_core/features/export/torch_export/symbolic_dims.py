@@ -1,4 +1,4 @@
-"""Dimensions that an exported program leaves open, as JAX's symbolic dimensions."""
+"""Converts an exported program's open dimensions to JAX's symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.export import ExportedProgram
 
 from xla_core.base.errors import UnsupportedOperationError
 
-Dim: TypeAlias = Any  # an int, or a symbolic dimension of JAX: there is no public name for its type
+Dim: TypeAlias = Any  # an int, or JAX's symbolic dimension, whose type has no public name
 _LARGEST = 1 << 62  # torch writes "no upper bound" as a number beyond this
 
-# What torch's expressions are made of, by the name of their class.
+# Operators of torch's expressions, by class name.
 _OPERATORS: Mapping[str, Callable[..., Dim]] = {
     "Add": lambda *terms: sum(terms),
     "Mul": lambda *factors: math.prod(factors),
@@ -35,24 +35,24 @@ _OPERATORS: Mapping[str, Callable[..., Dim]] = {
 
 
 def _fold(function: Callable[[Dim, Dim], Dim], dims: tuple[Dim, ...]) -> Dim:
-    found, *rest = dims
-    for dim in rest:
-        found = function(found, dim)
-    return found
+    result, *others = dims
+    for dim in others:
+        result = function(result, dim)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolicDims:
-    """The open dimensions of one program: JAX's dimension for each symbol of torch's."""
+    """The open dimensions of a program: JAX's dimension for each of torch's symbols."""
 
     by_symbol: Mapping[str, Dim]
 
     def of(self, size: int | torch.SymInt) -> Dim:
-        """A size as torch noted it while tracing."""
+        """The dimension for a size that torch noted while tracing."""
         return size if isinstance(size, int) else self._value(size.node.expr)
 
     def shape(self, sizes: Iterable[int | torch.SymInt]) -> tuple[Dim, ...]:
-        """A shape as torch noted it while tracing."""
+        """The dimensions for a shape that torch noted while tracing."""
         return tuple(self.of(size) for size in sizes)
 
     def _value(self, expression: Any) -> Dim:
@@ -60,10 +60,10 @@ class SymbolicDims:
             return int(expression)
         if expression.is_Symbol:
             return self._symbol(str(expression))
-        kind = type(expression).__name__
-        if kind not in _OPERATORS:
-            raise UnsupportedOperationError(f"a size of the exported program is {expression}: {kind} of sizes cannot be exported")
-        return _OPERATORS[kind](*[self._value(part) for part in expression.args])
+        operator_name = type(expression).__name__
+        if operator_name not in _OPERATORS:
+            raise UnsupportedOperationError(f"a size of the exported program is {expression}: {operator_name} of sizes cannot be exported")
+        return _OPERATORS[operator_name](*[self._value(part) for part in expression.args])
 
     def _symbol(self, name: str) -> Dim:
         if name not in self.by_symbol:
@@ -75,15 +75,15 @@ class SymbolicDims:
 
 
 def open_symbols(exported: ExportedProgram) -> list[str]:
-    """The symbols of the sizes that a program leaves open, in the order in which its inputs have them; empty if it has only fixed ones."""
-    found: dict[str, None] = {}
+    """The symbols of a program's open sizes, in the order of its inputs; empty if all sizes are fixed."""
+    symbols: dict[str, None] = {}
     for size in _open_sizes(exported):
-        found.update(dict.fromkeys(sorted(map(str, size.node.expr.free_symbols))))
-    return list(found)
+        symbols.update(dict.fromkeys(sorted(map(str, size.node.expr.free_symbols))))
+    return list(symbols)
 
 
 def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> SymbolicDims:
-    """JAX's dimensions for the open sizes of a program, with the ranges that torch gives them. equalities: further constraints."""
+    """JAX's dimensions for a program's open sizes, with torch's ranges. equalities: further constraints."""
     symbols = open_symbols(exported)
     if not symbols:
         return SymbolicDims({})
@@ -93,10 +93,10 @@ def symbolic_dims(exported: ExportedProgram, equalities: Sequence[str] = ()) -> 
     return SymbolicDims(dict(zip(symbols, dims, strict=True)))
 
 
-def _bounds(symbol: str, bounds: Any, known: list[str]) -> Iterator[str]:
-    if symbol not in known:
+def _bounds(symbol: str, bounds: Any, symbols: list[str]) -> Iterator[str]:
+    if symbol not in symbols:
         return
-    if bounds.lower > 1:  # JAX takes every dimension to be 1 at least
+    if bounds.lower > 1:  # JAX assumes that dimensions are at least 1
         yield f"{symbol} >= {int(bounds.lower)}"
     if bounds.upper < _LARGEST:
         yield f"{symbol} <= {int(bounds.upper)}"
