@@ -1,4 +1,4 @@
-"""Validation of the arguments of collectives, alike for one replica and for several: tensors, dimensions, outputs, groups."""
+"""Check the arguments of collectives, for one replica and for several: tensors, dimensions, outputs, groups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Groups = Sequence[Sequence[int]] | None
 
 
 def check_tensors(name: str, tensors: Iterable[Any], dim: int | None = None) -> None:
-    """Raise TypeError for what is no tensor, and what torch raises for a dimension that one does not have.
+    """Raise TypeError for objects that are no tensors, and torch's own error for a dimension that a tensor does not have.
 
-    name: of the collective, for errors; so below.
+    name: of the collective, for errors; also below.
     """
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -52,9 +52,9 @@ def check_output(name: str, value: Any, output: Any) -> None:
         raise ValueError(f"{name}: output has {len(output)} tensors for {len(value)} inputs")
 
 
-def check_groups(given: Groups, count: int) -> list[list[int]]:
+def check_groups(groups: Groups, count: int) -> list[list[int]]:
     """The groups among `count` replicas, empty for one group of all. Raises ValueError unless each replica is in exactly one."""
-    listed = [[int(ordinal) for ordinal in group] for group in given or ()]
+    listed = [[int(ordinal) for ordinal in group] for group in groups or ()]
     members = [ordinal for group in listed for ordinal in group]
     if len(set(members)) != len(members) or any(not 0 <= ordinal < count for ordinal in members):
         raise ValueError(f"groups are lists of ordinals from 0 to {count - 1}, each named at most once, got {listed}")

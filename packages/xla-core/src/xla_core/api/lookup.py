@@ -1,7 +1,7 @@
 """User's names whose implementation is in another distribution, looked up when they are first asked for.
 
-A collective of one replica on its own gives what the API defines for it (`api/single_replica.py`), whoever is installed; of several, what a
-plugin offers, else MissingPackageError.
+For one replica on its own, a collective is the core's function (`api/single_replica.py`), with any plugins; for several replicas it is the
+function that a plugin offers, else it raises MissingPackageError.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES_OF_XLAC = {
     DEBUG: "profiler _xla_metrics_report _short_xla_metrics_report",
 }
 _COLLECTIVES: Mapping[tuple[str, str], Collective] = MappingProxyType({(row.module, row.name): row for row in COLLECTIVES})
-# Module and name of the user's → the distribution that implements it.
+# The distribution that implements a name, by the user's module and the name.
 OWNERS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         **{(row.module, row.name): row.owner for row in COLLECTIVES},
@@ -46,18 +46,18 @@ def attribute(module: str, name: str) -> Any:
 
     Raises AttributeError for a name that is neither in the table nor offered.
     """
-    # Python and its tools ask for such names: no reason to load plugins.
+    # Python and its tools look such names up: no reason to load plugins.
     if name.startswith("__"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     offers = implementations()
-    known = _known.get((module, name))
-    if known is None or known[0] is not offers:
-        known = _known[module, name] = offers, _find(module, name, offers)
-    return known[1]
+    entry = _attributes.get((module, name))
+    if entry is None or entry[0] is not offers:
+        entry = _attributes[module, name] = offers, _find(module, name, offers)
+    return entry[1]
 
 
-# What a name stands for, and the plugins' offers of which that follows: each use of a name asks.
-_known: dict[tuple[str, str], tuple[Mapping[str, Callable[..., Any]], Any]] = {}
+# Results of `_find` with the offers that they follow from, since each use of a name looks it up.
+_attributes: dict[tuple[str, str], tuple[Mapping[str, Callable[..., Any]], Any]] = {}
 
 
 def _find(module: str, name: str, offers: Mapping[str, Callable[..., Any]]) -> Any:
@@ -74,7 +74,7 @@ def _find(module: str, name: str, offers: Mapping[str, Callable[..., Any]]) -> A
 
 
 def _by_replicas(module: str, name: str, several: Callable[..., Any]) -> Callable[..., Any]:
-    """The core's function where this replica waits for nobody: there is one, and in SPMD mode no collective between devices is meant."""
+    """Choose at each call: the core's function for one replica, unless SPMD mode means a collective between devices; else `several`."""
     row = _COLLECTIVES[module, name]
     single, between_devices = row.single or several, row.between_devices
 
@@ -101,5 +101,5 @@ def _stand_in(module: str, name: str) -> Callable[..., Any]:
 
 
 def names_of(module: str) -> list[str]:
-    """The names of a user's module that other distributions implement, for its `__all__`."""
-    return sorted(name for found, name in OWNERS if found == module)
+    """The names in a user's module that other distributions implement, for its `__all__`."""
+    return sorted(name for owned_module, name in OWNERS if owned_module == module)

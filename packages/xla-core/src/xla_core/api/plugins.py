@@ -1,7 +1,7 @@
 """Other distributions as plugins of the core: found by entry point, loaded once, at first use.
 
-A plugin is an entry point of group `xla_core.plugins`; it names a function without parameters that is called once and returns
-what the plugin offers: user's names in full (`torch_xla.core.xla_model.all_reduce`) → functions.
+A plugin is an entry point of group `xla_core.plugins`: a function without parameters that is called once and returns the functions that
+the plugin offers, by the full names under which users know them (`torch_xla.core.xla_model.all_reduce`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def implementations() -> Mapping[str, Callable[..., Any]]:
 
 
 def missing(name: str, distribution: str) -> MissingPackageError | AbiVersionError | InstallationError:
-    """The error for a user's name whose distribution is not there, or does not fit. Its `name` is the package that is meant."""
+    """The error for a user's name whose distribution is missing or does not fit. Its `name` is the package to install."""
     package = distribution.replace("-", "_")
     skewed = installation.unfit(distribution)
     if skewed is not None:
@@ -72,14 +72,14 @@ def missing(name: str, distribution: str) -> MissingPackageError | AbiVersionErr
 
 
 def demand(name: str, distribution: str) -> None:
-    """Raise `missing` for a user's name of the core that is of no use without a plugin, unless that is there."""
+    """Raise `missing` for a user's name of the core that needs a plugin, unless the plugin is installed."""
     implementations()
     if not installation.is_installed(distribution) or installation.unfit(distribution):
         raise missing(name, distribution)
 
 
 class MissingModules(MetaPathFinder, InspectLoader):
-    """Python's last finder: a module of `MODULES` that comes to it is in no installed distribution. Loading it raises `missing`."""
+    """Python's last finder: a module of `MODULES` that reaches it is in no installed distribution. Loading it raises `missing`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """A spec for a module of `MODULES`."""
@@ -95,4 +95,4 @@ def _load() -> None:
 
 
 before_start(_load)  # a plugin may have to connect the process first
-before_device_meshes("xla", _load)  # or have meshes of its own
+before_device_meshes("xla", _load)  # or have device meshes of its own

@@ -1,6 +1,6 @@
-"""The table of collectives, and what each does for one replica, where no other distribution is needed.
+"""The table of collectives, and their functions for one replica, which need no other distribution.
 
-All functions look `torch_xla.core.xla_model` up at each call: a client may have replaced a function there.
+All functions look names of `torch_xla.core.xla_model` up at each call: users may have replaced a function there.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from xla_core.base.installation import DISTRIBUTED, SERIALIZATION
 
 
 class Serves(enum.Enum):
-    """The calls that the core's function for a collective serves."""
+    """The calls of a collective that the core's function serves."""
 
-    ONE_REPLICA = enum.auto()  # whether the owner is installed or not; several replicas are the owner's
-    ANY_NUMBER = enum.auto()  # of replicas: what the function calls is right for several
-    NOT_INSTALLED = enum.auto()  # one replica where the owner is missing; an owner that is there serves it, too
+    ONE_REPLICA = enum.auto()  # whether or not the owner is installed; it serves several replicas
+    ANY_NUMBER = enum.auto()  # of replicas: the function calls others that serve several
+    NOT_INSTALLED = enum.auto()  # one replica while the owner is missing; an installed owner serves one, too
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One function among replicas, as users know it.
 
-    module, name: of the user's; single: what it does for one replica, None if that takes the owner; between_devices: in SPMD mode, which
-    has one replica, it is meant between the devices of a manual region; owner: the distribution that implements it for several replicas.
+    module, name: under which users know it; single: the function for one replica, None if that needs the owner; between_devices: in SPMD
+    mode, which has one replica, it acts between the devices of a manual region; owner: the distribution that implements it for several.
     """
 
     module: str
@@ -54,7 +54,7 @@ def _scaled(value: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Any:
-    """A clone, or the list itself; the scale counts only under `XLA_ALWAYS_ALLREDUCE`."""
+    """A clone, or the list itself; scaled only under `XLA_ALWAYS_ALLREDUCE`."""
     single = isinstance(inputs, torch.Tensor)
     tensors = [inputs] if single else list(inputs)
     check_tensors("all_reduce", tensors)
@@ -71,7 +71,7 @@ def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups
 
 
 def _fill(name: str, value: Any, results: Any, output: Any) -> Any:
-    """Results, written to `output` if given; lists to lists."""
+    """The results; written to `output` if it is not None, list to list."""
     check_output(name, value, output)
     if output is None:
         return results
@@ -132,12 +132,12 @@ def all_to_all(
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """The input if it is sent to itself, else zeros."""
+    """The input if replica 0 sends it to itself, else zeros."""
     check_tensors("collective_permute", [value])
-    given = [tuple(pair) for pair in pairs]
-    if given not in ([], [(0, 0)]):
-        raise ValueError(f"collective_permute: pairs name each source and target once; there is one replica, 0, got {given}")
-    return value.clone() if given else torch.zeros_like(value)
+    permutation = [tuple(pair) for pair in pairs]
+    if permutation not in ([], [(0, 0)]):
+        raise ValueError(f"collective_permute: pairs name each source and target once; there is one replica, 0, got {permutation}")
+    return value.clone() if permutation else torch.zeros_like(value)
 
 
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True) -> None:
@@ -195,7 +195,7 @@ def all_reduce_bucketized_gradients(
 
 
 def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients' data in the order of the parameter groups, but for those of shards (FSDP), which are reduced already."""
+    """The gradients' data in the order of the parameter groups, without those of shards (FSDP), which are reduced already."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [parameter.grad.data for parameter in parameters if parameter.grad is not None and not getattr(parameter, "_is_sharded", False)]
 
@@ -212,7 +212,7 @@ def optimizer_step(
     groups: Groups = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Reduce the gradients, `optimizer.step(**optimizer_args)`, then a step sync if `barrier`; what the optimizer returned."""
+    """Reduce the gradients, `optimizer.step(**optimizer_args)`, then a step sync if `barrier`. Returns the optimizer's result."""
     xm(reduce_gradients)(optimizer, groups=groups, pin_layout=pin_layout)
     result = optimizer.step(**(optimizer_args or {}))
     if barrier:
@@ -265,7 +265,7 @@ def get_all_reduce_token() -> tuple[Any, Any]:
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False, sync: bool = False) -> None:
-    """`torch.save` of the nesting with CPU tensors; `sync` adds a rendezvous."""
+    """`torch.save` of the nesting with CPU tensors. sync: a rendezvous afterwards."""
     cpu = maybe_convert_to_cpu(data)
     torch.save(cpu, file_or_path)
     if sync:
@@ -290,7 +290,7 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
 
 
 def launch(fn: Callable[..., Any], args: tuple[Any, ...] = (), start_method: str = "spawn", debug_single_process: bool = False) -> None:
-    """`fn(0, *args)` in this process; more devices than one need the launcher of xla-distributed."""
+    """Call `fn(0, *args)` in this process; several devices need the launcher of xla-distributed."""
     if is_spmd():
         raise NotImplementedError("torch_xla.launch starts replicas, SPMD mode has one: call the function directly")
     if not debug_single_process and xr(addressable_device_count)() > 1:
