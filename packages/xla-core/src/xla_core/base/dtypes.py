@@ -63,11 +63,11 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
 
 
 _REDUCIBLE = frozenset({torch.float32, torch.float64, torch.int64})
-"""Dtypes that variables may have the device compute in another one."""
+"""Dtypes that environment variables can make the device compute in another dtype."""
 
 
 def _asked_for() -> Mapping[torch.dtype, np.dtype]:
-    """The device's dtype for each dtype that the variables, as they are now, have it compute in another one."""
+    """The device's dtype for each dtype that the environment variables now make it compute in another dtype."""
     half, single = _NATURAL[torch.bfloat16], _NATURAL[torch.float32]
     long = {torch.int64: _NATURAL[torch.int32]} if config.USE_32BIT_LONG.get() else {}
     if config.USE_BF16.get():
@@ -88,12 +88,14 @@ def device_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def check_conversions() -> None:
-    """Warn if the variables ask for other dtypes than the device computes in: they came too late for this process."""
+    """Warn if the environment variables ask for other dtypes than the device uses: they were set too late for this process."""
     if _reduced.cache_info().currsize == 0:
         return
     asked = _asked_for()
     if asked != _reduced():
-        variables = ", ".join(f"{each.name}={int(each.get())}" for each in (config.USE_BF16, config.DOWNCAST_BF16, config.USE_32BIT_LONG))
+        variables = ", ".join(
+            f"{setting.name}={int(setting.get())}" for setting in (config.USE_BF16, config.DOWNCAST_BF16, config.USE_32BIT_LONG)
+        )
         warnings.warn(
             f"{variables} has no effect any more: the first tensor of this process fixed the dtypes in which the device computes "
             f"({conversions() or 'those of the tensors'}), and now others are asked for ({_text(asked) or 'those of the tensors'}). "
