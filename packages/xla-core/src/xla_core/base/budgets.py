@@ -54,10 +54,10 @@ def _enforced(allowed: Budget, function: _F) -> _F:
         before = spent.compiles, spent.reads
         result = function(*args, **kwargs)
         compiles, reads = spent.compiles - before[0], spent.reads - before[1]
-        for what, count, most in (("compiled", compiles, allowed.compiles), ("read", reads, allowed.reads)):
+        for verb, count, most in (("compiled", compiles, allowed.compiles), ("read", reads, allowed.reads)):
             if most is not None and count > most:
                 raise InternalError(
-                    f"{function.__module__}.{function.__qualname__} {what} {count} {'programs' if what == 'compiled' else 'values'} in one "
+                    f"{function.__module__}.{function.__qualname__} {verb} {count} {'programs' if verb == 'compiled' else 'values'} in one "
                     f"call, its budget is {most}: mend it, or declare what it costs with @budget"
                 )
         return result

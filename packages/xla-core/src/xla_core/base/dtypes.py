@@ -38,20 +38,20 @@ _NATURAL: Mapping[torch.dtype, np.dtype] = {
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
-DTYPES = tuple(_NATURAL)  # those that tensors on xla devices may have
+DTYPES = tuple(_NATURAL)  # of tensors on xla devices
 _TORCH: Mapping[np.dtype, torch.dtype] = {physical: logical for logical, physical in _NATURAL.items()}
 
 
 def natural_dtype(dtype: torch.dtype) -> np.dtype:
     """The NumPy dtype with the same values as `dtype`, whatever the device computes in.
 
-    Raises UnsupportedDtypeError (a TypeError) for dtypes that XLA has no counterpart of.
+    Raises UnsupportedDtypeError (a TypeError) for dtypes without a counterpart in XLA.
     """
     try:
         return _NATURAL[dtype]
     except KeyError:
-        known = ", ".join(sorted(str(d).removeprefix("torch.") for d in _NATURAL))
-        raise UnsupportedDtypeError(f"{dtype} has no counterpart on XLA devices; use one of {known}") from None
+        names = ", ".join(sorted(str(d).removeprefix("torch.") for d in _NATURAL))
+        raise UnsupportedDtypeError(f"{dtype} has no counterpart on XLA devices; use one of {names}") from None
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
@@ -91,21 +91,21 @@ def check_conversions() -> None:
     """Warn if the environment variables ask for other dtypes than the device uses: they were set too late for this process."""
     if _reduced.cache_info().currsize == 0:
         return
-    asked = _asked_for()
-    if asked != _reduced():
+    requested = _asked_for()
+    if requested != _reduced():
         variables = ", ".join(
             f"{setting.name}={int(setting.get())}" for setting in (config.USE_BF16, config.DOWNCAST_BF16, config.USE_32BIT_LONG)
         )
         warnings.warn(
             f"{variables} has no effect any more: the first tensor of this process fixed the dtypes in which the device computes "
-            f"({conversions() or 'those of the tensors'}), and now others are asked for ({_text(asked) or 'those of the tensors'}). "
+            f"({conversions() or 'those of the tensors'}), and now others are asked for ({_text(requested) or 'those of the tensors'}). "
             "Set the variables before the first tensor, or run this in a process of its own",
             stacklevel=2,
         )
 
 
 def conversions() -> str:
-    """The mapping of `device_dtype` as text, for program keys: programs compiled under one mapping are not those of another."""
+    """The mapping of `device_dtype` as text, for program keys: a program compiled under one mapping does not serve another."""
     return _text(_reduced())
 
 

@@ -234,8 +234,8 @@ class Registry:
 
     def counter(self, name: str) -> int:
         """One counter now, 0 if nothing was counted: much cheaper than a snapshot."""
-        asked = [entry for entry in self._collecting if entry.names is None or name in entry.names]
-        collected = sum(entry.collect().get(name, 0) - entry.baseline.get(name, 0) for entry in asked)
+        matching = [entry for entry in self._collecting if entry.names is None or name in entry.names]
+        collected = sum(entry.collect().get(name, 0) - entry.baseline.get(name, 0) for entry in matching)
         with self._lock:
             return self._counters.get(name, 0) + collected
 

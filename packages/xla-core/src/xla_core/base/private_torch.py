@@ -237,7 +237,7 @@ def make_bridge(cls: type, size: Any, strides: Any, offset: int, dtype: torch.dt
 
 
 def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]]) -> None:
-    """Replace attributes of torch (`(owner, name)`), each by the result of its function. `torch.compile` does not trace the replacements."""
+    """Replace attributes of torch (`(owner, name)`), each by the result of its function. `torch.compile` does not trace replacements."""
     for (owner, name), make in replacements.items():
         replacement = make(getattr(owner, name))
         if isinstance(replacement, FunctionType):
@@ -425,7 +425,7 @@ def infer_before_dynamo() -> Callable[[], None]:
     Many import dynamo at their first call, to ask it not to trace them: more than half a second, in a process that traces nothing.
     """
     asking: CodeType = _compile._disable_dynamo(lambda: None).__code__
-    asked: set[FunctionType] = set()
+    decorated: set[FunctionType] = set()  # functions that are not to be traced
     for table in torch._decomp.global_decomposition_table.values():
         for decomposition in table.values():
             function: Any = decomposition
@@ -433,13 +433,13 @@ def infer_before_dynamo() -> Callable[[], None]:
                 cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
                 wrapped = cells["fn"].cell_contents if "fn" in cells else None
                 if function.__code__ is asking and wrapped is not None:
-                    asked.add(wrapped)
+                    decorated.add(wrapped)
                 function = wrapped
-    for function in asked:
+    for function in decorated:
         vars(function)["__dynamo_disable"] = function  # where torch looks for the function that dynamo made of it
 
     def end() -> None:
-        for function in asked:
+        for function in decorated:
             vars(function).pop("__dynamo_disable", None)
 
     return end
@@ -659,7 +659,7 @@ def run_higher_order_on(operator: Any, cls: type) -> None:
 def pass_autocast_in_higher_order() -> None:
     """Let torch's higher-order operators pass autocast of the device through, like autocast of the CPU, to the operations inside."""
     key: Any = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # those that are defined later
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # operators that are defined later
     for operator in torch._ops._higher_order_ops.values():
         operator.fallthrough(key)
 
