@@ -52,9 +52,9 @@ def check_output(name: str, value: Any, output: Any) -> None:
         raise ValueError(f"{name}: output has {len(output)} tensors for {len(value)} inputs")
 
 
-def check_groups(groups: Groups, count: int) -> list[list[int]]:
+def check_groups(given: Groups, count: int) -> list[list[int]]:
     """The groups among `count` replicas, empty for one group of all. Raises ValueError unless each replica is in exactly one."""
-    listed = [[int(ordinal) for ordinal in group] for group in groups or ()]
+    listed = [[int(ordinal) for ordinal in group] for group in given or ()]
     members = [ordinal for group in listed for ordinal in group]
     if len(set(members)) != len(members) or any(not 0 <= ordinal < count for ordinal in members):
         raise ValueError(f"groups are lists of ordinals from 0 to {count - 1}, each named at most once, got {listed}")

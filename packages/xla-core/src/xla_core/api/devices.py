@@ -122,7 +122,7 @@ def local_index(device: torch.device | str) -> int:
 
 @budget()
 def xla_device_hw(device: torch.device | str) -> str:
-    """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names none."""
+    """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names no device."""
     recorder_of(device)
     return client.client().kind
 
@@ -137,7 +137,7 @@ def xla_device_kind(device: torch.device | str | None = None) -> str:
 def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, max_devices: int | None = None) -> list[str] | None:
     """`['xla:0', …]`, at most `max_devices`; with a `devkind`, None unless this process's devices are of that kind.
 
-    An integer in first position means `max_devices`.
+    An integer as first argument means `max_devices`.
     """
     if isinstance(devkind, int):
         devkind, max_devices = None, devkind
@@ -146,21 +146,21 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
         kinds = [devkind] if isinstance(devkind, str) else list(devkind)
         if client.device_kind() not in kinds:
             return None
-    return [str(one) for one in devices()[:max_devices]]
+    return [str(device) for device in devices()[:max_devices]]
 
 
 @budget()
 def xla_device_count() -> int:
-    """The number of accelerators that this process addresses: 0 on the CPU, where nothing is started to find that out.
+    """The number of accelerators that this process addresses: 0 on the CPU, where this starts no client.
 
-    Libraries that run on an accelerator if there is one ask this; `torch_xla.device_count` counts devices of the CPU, too.
+    For libraries that run on an accelerator if there is one; `torch_xla.device_count` counts devices of the CPU, too.
     """
     return 0 if client.device_kind() in (None, "CPU") else device_count()
 
 
 @budget()
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
-    """The attributes of the device behind `xla:<n>` or a real name such as `TPU:1`. Raises RuntimeError for neither."""
+    """The attributes of the device behind `xla:<n>` or a real name such as `TPU:1`. Raises RuntimeError for any other text."""
     name = device if isinstance(device, str) and parse_real_name(device) else xla_real_device(device)
     for attributes in xr(global_runtime_device_attributes)():
         if attributes["name"] == name:

@@ -27,7 +27,7 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class _ProcessIdentity:
     """What this process is. is_replica: one of several replicas; devices: how many it addresses, 0 before they run."""
 
     topology: Topology
@@ -36,7 +36,7 @@ class _Identity:
     devices: int
 
 
-_kept: _Identity | None = None
+_kept: _ProcessIdentity | None = None
 
 
 def forget() -> None:
@@ -48,7 +48,7 @@ def forget() -> None:
 os.register_at_fork(after_in_child=forget)
 
 
-def _identity(start: bool = False) -> _Identity:
+def _identity(start: bool = False) -> _ProcessIdentity:
     """The identity from its present sources. start: start the devices of a replica, to count them."""
     global _kept
     here, spmd = _place(), config.USE_SPMD.get()
@@ -57,7 +57,7 @@ def _identity(start: bool = False) -> _Identity:
         client.client()
         return _identity()
     running = client.started()
-    identity = _Identity(here, spmd, is_replica, client.physical_device_count() if running else 0)
+    identity = _ProcessIdentity(here, spmd, is_replica, client.physical_device_count() if running else 0)
     if running:
         _kept = identity
     return identity
@@ -65,7 +65,7 @@ def _identity(start: bool = False) -> _Identity:
 
 def _place() -> Topology:
     """The place set by a launcher or a plugin, else by torchrun's variables; else alone."""
-    plugins.implementations()  # a plugin may know what to put into the variables
+    plugins.implementations()  # a plugin may set the variables
     explicit = launched.topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
     if explicit != Topology() or count is None or count == 1:
@@ -79,9 +79,9 @@ def topology() -> Topology:
     return (_kept or _identity()).topology
 
 
-def set_topology(current: Topology | None) -> Topology:
+def set_topology(place: Topology | None) -> Topology:
     """Set this process's place in its job (None: unknown). Returns the previous one. Running devices keep theirs."""
-    previous = launched.set_topology(current)
+    previous = launched.set_topology(place)
     forget()
     return previous
 

@@ -1,4 +1,4 @@
-"""The operator namespace `xla`, and those of its operations that torch does not have."""
+"""The operator namespace `xla`, and its operations without a counterpart in torch."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _by_replicas(module: str, name: str, several: Callable[..., Any]) -> Callabl
 
     @functools.wraps(several)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # By the user's module: what was replaced there counts.
+        # Through the user's module, where functions may have been replaced.
         alone = runtime().world_size() == 1 and not (between_devices and runtime().is_spmd())
         return single(*args, **kwargs) if alone else several(*args, **kwargs)
 

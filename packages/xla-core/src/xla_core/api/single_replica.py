@@ -195,7 +195,7 @@ def all_reduce_bucketized_gradients(
 
 
 def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients' data in the order of the parameter groups, without those of shards (FSDP), which are reduced already."""
+    """The gradients' data in the order of the parameter groups, without the gradients of shards (FSDP), which are reduced already."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [parameter.grad.data for parameter in parameters if parameter.grad is not None and not getattr(parameter, "_is_sharded", False)]
 
