@@ -91,7 +91,7 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     program.graph_hash = graph_hash(graph, constants, precision.get(), checked, *placement.texts(inputs.buffers))
     program.described = _described(target, graph, program)
     layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
-    # As they enter the program; the caller runs it with the arguments as they are.
+    # In the form in which they enter the program; the caller passes `arguments` as they are.
     entered = arguments if layout.enter is None else layout.enter(arguments)
     if config.REFERENCE.get() and can_evaluate(placement):
         executable: Executable = reference(graph, constants, placement, layout, checked)
@@ -156,7 +156,7 @@ def _compile(
         raise LoweringError(
             f"a program of {count} operations could not be compiled for {target.name}: {error}{_kept_text(lowered)}"
         ) from error
-    # The jit function finds what was just compiled, and is called faster than `compiled`.
+    # The jit function finds the program just compiled, and is called faster than `compiled`.
     return function, compiled
 
 

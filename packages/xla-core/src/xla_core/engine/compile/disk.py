@@ -119,7 +119,7 @@ def configure(path: str | os.PathLike[str], readonly: bool = False) -> DiskCache
 
 
 def active() -> DiskCache | None:
-    """The cache in use: the configured one, else that of `XLA_PERSISTENT_CACHE_PATH`, else none."""
+    """The cache in use: the configured one, else the one at `XLA_PERSISTENT_CACHE_PATH`, else None."""
     path = config.PERSISTENT_CACHE_PATH.get()
     if _active is None and path is not None:
         configure(path, config.PERSISTENT_CACHE_READ_ONLY.get())

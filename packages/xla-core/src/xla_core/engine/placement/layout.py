@@ -35,17 +35,17 @@ class Layout:
 
 
 def mesh_layout(
-    graph: Graph, given: Sequence[jax.sharding.Sharding], default: NamedSharding, manual: NamedSharding, replicate: bool = False
+    graph: Graph, buffer_shardings: Sequence[jax.sharding.Sharding], default: NamedSharding, manual: NamedSharding, replicate: bool = False
 ) -> Layout:
     """The layout of a program over a mesh.
 
-    given: the shardings of its arguments that are buffers. default: the sharding of buffers without one of their own; manual: of manual
+    buffer_shardings: of its arguments that are buffers. default: the sharding of buffers without one of their own; manual: of manual
     values. replicate: replicate results without a sharding, instead of letting the compiler choose.
     """
     # Where no argument says on which devices the program runs, its results do.
     otherwise = default if replicate or not graph.parts.leaves else None
     requested = [_requested(graph, slot, aval, manual) for slot, aval in zip(graph.outs, graph.parts.results, strict=True)]
-    inherited = _inherited(graph, requested, default, given)
+    inherited = _inherited(graph, requested, default, buffer_shardings)
     # For each result, and for the token.
     shardings = (*[own or leaf or otherwise for own, leaf in zip(requested, inherited, strict=True)], otherwise)
     leaves = graph.parts.leaves
@@ -56,21 +56,21 @@ def mesh_layout(
     def over_buffers(function: Function) -> Function:
         def run(*arguments: Any) -> tuple[Any, ...]:
             buffers, packed = arguments[: len(leaves)], arguments[len(leaves) :]
-            results = function(*map(value, buffers, leaves, given or [default] * len(leaves)), *packed)
+            results = function(*map(value, buffers, leaves, buffer_shardings or [default] * len(leaves)), *packed)
             return tuple(left(padded(result, sharding), sharding, default) for result, sharding in zip(results, shardings, strict=True))
 
         return run
 
     def enter(arguments: list[Any]) -> list[Any]:
-        buffers = [_in_order(argument, sharding, default) for argument, sharding in zip(arguments, given, strict=False)]
-        return [*buffers, *arguments[len(given) :]]
+        buffers = [_in_order(argument, sharding, default) for argument, sharding in zip(arguments, buffer_shardings, strict=False)]
+        return [*buffers, *arguments[len(buffer_shardings) :]]
 
     return Layout(
         over_buffers,
-        _donated(graph, given, shardings),
+        _donated(graph, buffer_shardings, shardings),
         tuple(in_order_of(sharding, default) for sharding in shardings),
         enter,
-        lambda function: relabelling(function, given, shardings, default),
+        lambda function: relabelling(function, buffer_shardings, shardings, default),
     )
 
 
@@ -80,14 +80,14 @@ def _in_order(argument: Any, sharding: Any, default: Any) -> Any:
     return argument if inside is sharding else relabelled(argument, inside)
 
 
-def _donated(graph: Graph, given: Sequence[jax.sharding.Sharding], shardings: Sequence[Any]) -> tuple[int, ...]:
+def _donated(graph: Graph, buffer_shardings: Sequence[jax.sharding.Sharding], shardings: Sequence[Any]) -> tuple[int, ...]:
     """The donated leaves whose buffers a result can take over, padding included."""
     parts = graph.parts
     # How many results of each stored shape and dtype have no buffer yet.
     free = Counter(_stored(aval, sharding) for aval, sharding in zip(parts.results, shardings, strict=False))
     usable = []
     for index in parts.donated:
-        stored = _stored(parts.leaves[index], given[index] if given else None)
+        stored = _stored(parts.leaves[index], buffer_shardings[index] if buffer_shardings else None)
         if free[stored]:
             free[stored] -= 1
             usable.append(index)
@@ -102,7 +102,10 @@ def _stored(aval: Aval | None, sharding: Any) -> tuple[Any, ...] | None:
 
 
 def _inherited(
-    graph: Graph, requested: Sequence[NamedSharding | None], default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding]
+    graph: Graph,
+    requested: Sequence[NamedSharding | None],
+    default: jax.sharding.Sharding,
+    buffer_shardings: Sequence[jax.sharding.Sharding],
 ) -> list[jax.sharding.Sharding | None]:
     """For each result that may have any sharding, the sharding of the leaves that it can take over; None where it is ambiguous.
 
@@ -110,7 +113,7 @@ def _inherited(
     """
     shardings: dict[Any, list[jax.sharding.Sharding]] = {}
     leaves = graph.parts.leaves
-    for index, sharding in enumerate(given):
+    for index, sharding in enumerate(buffer_shardings):
         if (index in graph.dead or leaves[index].small) and not leaves[index].manual:
             shape = (leaves[index].shape, leaves[index].physical)
             shardings.setdefault(shape, []).append(default if sharding.is_fully_replicated else sharding)

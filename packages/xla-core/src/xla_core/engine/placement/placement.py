@@ -69,8 +69,8 @@ class OneDevice:
         """A buffer in the form that other libraries take."""
         return buffer
 
-    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
-        """How the buffers of a program, of the shardings `given`, enter and leave it."""
+    def layout(self, graph: Graph, shardings: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, which have these shardings, enter and leave it."""
         return Layout(self.spread, graph.parts.donated, None if graph.parts.leaves else self.sharding)
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,8 +128,8 @@ class Replicas:
         """A buffer in the form that other libraries take: this process's shard, an array on one device."""
         return buffer.addressable_data(0)
 
-    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
-        """How the buffers of a program, of the shardings `given`, enter and leave it."""
+    def layout(self, graph: Graph, shardings: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, which have these shardings, enter and leave it."""
         return Layout(self.spread, graph.parts.donated, None if graph.parts.leaves else self.sharding)
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -196,9 +196,9 @@ class Mesh:
         """A buffer in the form that other libraries take."""
         return buffer
 
-    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
-        """How the buffers of a program, of the shardings `given`, enter and leave it. replicate: see `mesh_layout`."""
-        return mesh_layout(graph, given, self.sharding, NamedSharding(self.manual_mesh, PartitionSpec(REPLICA_AXIS)), replicate)
+    def layout(self, graph: Graph, shardings: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, which have these shardings, enter and leave it. replicate: see `mesh_layout`."""
+        return mesh_layout(graph, shardings, self.sharding, NamedSharding(self.manual_mesh, PartitionSpec(REPLICA_AXIS)), replicate)
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` as it is: the compiler's partitioner spreads it over the devices."""

@@ -108,12 +108,12 @@ _regions = _Regions()
 
 
 def enter_region(name: str | None) -> None:
-    """Name what this thread records from now on."""
+    """Give programs that this thread records from now on a name."""
     _regions.names.append(name)
 
 
 def name_graphs(name: str | None) -> None:
-    """Name what this thread records outside of named regions."""
+    """Give programs that this thread records outside of named regions a name."""
     _regions.default = name
 
 

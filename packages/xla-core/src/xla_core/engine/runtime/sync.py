@@ -182,7 +182,7 @@ def _give_up(pending_graph: PendingGraph, slots: Iterable[int], reason: XlaError
     bad = dependants(pending_graph, slots)
     values = [value for slot in sorted(bad) if (value := pending_graph.refs[slot]()) is not None and slot not in pending_graph.input_data]
     for value in values:
-        # No longer live: what runs next does without it.
+        # No longer live: later programs do not compute it.
         pending_graph.refs[value.slot] = NOBODY
         lose(value, reason)
     return values

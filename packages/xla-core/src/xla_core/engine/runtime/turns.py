@@ -63,7 +63,7 @@ def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = Fa
     loop = find_loop(pending_graph, layers)
     if loop is None:
         return False
-    # Rounded up: a piece has at least so many operations.
+    # Rounded up: a piece has at least `_PIECE` operations.
     turns_of_piece = -(-_PIECE // loop.length)
     pieces = loop.by(max(turns_of_piece, loop.turns // _PIECES))
     remainder = loop.turns * loop.length - pieces.turns * pieces.length

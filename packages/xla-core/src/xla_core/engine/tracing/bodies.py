@@ -319,7 +319,7 @@ def _restore(ended: Recording, before: PendingGraph) -> None:
 
 
 def check_on_device(what: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise RuntimeError for a tensor that is not on an xla device. what: the function that was given it."""
+    """Raise RuntimeError for a tensor that is not on an xla device. what: the function that got it."""
     for tensor in tensors:
         if holder_of(tensor) is None:
             raise mixed(tensor)

@@ -54,7 +54,7 @@ class Formulas:
         try:
             for function, operands in self._steps:
                 computed.append(function(*operands(computed)))
-        except (ArithmeticError, TypeError, ValueError):  # division by zero; what became complex has no order
+        except (ArithmeticError, TypeError, ValueError):  # division by zero; complex numbers have no order
             return None
         if any(map(isinstance, computed, repeat(complex))):
             return None

@@ -109,12 +109,15 @@ def _signature(
         def run(context: Context, *operands: Any) -> list[Any]:
             remaining = iter(operands)
             first = [next(remaining) for _ in range(argument_count)]
-            lists = [([next(remaining) for _ in range(captured)], [next(remaining) for _ in range(seeds)]) for captured, seeds in counts]
-            return lower(context, kept, Operands(first, [captured for captured, _ in lists], [seeds for _, seeds in lists]))
+            captured, seeds = [], []
+            for captured_count, seed_count in counts:
+                captured.append([next(remaining) for _ in range(captured_count)])
+                seeds.append([next(remaining) for _ in range(seed_count)])
+            return lower(context, kept, Operands(first, captured, seeds))
 
         digest = "-".join(graph_hash(body.graph, [(feed.value, index) for feed, index in body.feeds])[:32] for body in bodies)
-        total = argument_count + sum(captured + seeds for captured, seeds in counts)
-        # After the operands, what distinguishes it from other operations of this name; its lowering has these already.
+        total = argument_count + sum(captured_count + seed_count for captured_count, seed_count in counts)
+        # After the operands, what distinguishes it from other operations of this name; its lowering ignores it.
         arguments = (*(PLACEHOLDER,) * total, repr(layout), digest)
         signature = remember(_signatures, key, Signature(f"xla.{name}", run, arguments, {}, outs, line=user_line(), has_bodies=True))
     return signature
@@ -126,10 +129,10 @@ def bodies_alone(bodies: Sequence[Body]) -> list[Body]:
 
 
 def results_of(
-    context: Context, body: Body, given: Sequence[Any], held: Sequence[Any], seeds: Sequence[Any], checks: list[Check] | None
+    context: Context, body: Body, arguments: Sequence[Any], captured: Sequence[Any], seeds: Sequence[Any], checks: list[Check] | None
 ) -> list[Any]:
     """The results of a body over arrays, inside an operation with this context. checks: takes the body's checks of data."""
-    lists = {Feed.GIVEN: given, Feed.HELD: held, Feed.SEED: seeds}
+    lists = {Feed.GIVEN: arguments, Feed.HELD: captured, Feed.SEED: seeds}
     body_checks: list[tuple[int, Check]] | None = None if checks is None else []
     env = evaluate(body.graph, [lists[feed][index] for feed, index in body.feeds], context, checks=body_checks)
     if checks is not None:

@@ -54,7 +54,7 @@ Origin: TypeAlias = Source | Result
 
 @dataclass(frozen=True, slots=True)
 class NewStorage:
-    """Storage `index` of those that a call makes."""
+    """Storage `index` among the storages that a call makes."""
 
     index: int
 

@@ -10,7 +10,7 @@ StandIn = Callable[[Any], Any]
 
 
 class _Apart(threading.local):
-    """How what this thread records apart takes in a tensor from outside; None if it records on the devices' own pending graphs."""
+    """How this thread's separate recording takes in a tensor from outside; None if it records on the devices' own pending graphs."""
 
     stand_in: StandIn | None = None
 
