@@ -9,7 +9,7 @@ from xla_core.base.nesting import Survey
 
 
 class ToXlaTensorArena:
-    """Collects what `select_fn` accepts, converts it with one call of `convert_fn`, and rebuilds the nesting.
+    """Collects the leaves that `select_fn` accepts, converts them with one call of `convert_fn`, and rebuilds the nesting.
 
     convert_fn: takes a non-empty list of leaves, returns as many results in the same order.
     """

@@ -1,6 +1,6 @@
-"""Backend `xla` of `torch.distributed` and its init methods: known as soon as torch_xla is imported, brought by xla-distributed.
+"""Backend `xla` of `torch.distributed` and its init methods: registered when torch_xla is imported, implemented by xla-distributed.
 
-Both are looked up in `torch_xla.distributed.xla_backend` when they are used; without that package this says what to install.
+Both are looked up in `torch_xla.distributed.xla_backend` when they are used; the error without that package says what to install.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _rendezvous(url: str, **options: Any) -> Any:
 
 @cache
 def register() -> None:
-    """Make torch know the backend `xla` and the init methods `xla://` and, its old name, `pjrt://`; nothing in a torch without them."""
+    """Register the backend `xla` and the init methods `xla://` and (its old name) `pjrt://`; nothing in a torch without distributed."""
     if not dist.is_available():
         return
     dist.Backend.register_backend("xla", _create, extended_api=True, devices=["xla"])

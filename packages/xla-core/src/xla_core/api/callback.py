@@ -1,4 +1,4 @@
-"""Be told when a tensor's value is there, without waiting for it."""
+"""Call back when a tensor's value is computed, without waiting for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from xla_core.engine.tensor.values import value_of
 
 
 def on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
-    """Call `callback()` in another thread once the tensor's value is computed; a pending value is launched now.
+    """Call `callback()` in another thread once the tensor's value is computed; launches the computation of a pending value.
 
-    If the computation fails, the callback is called as well: reading the tensor then raises.
+    Calls it also if the computation fails: reading the tensor then raises.
     """
     value = value_of(unwrapped(tensor))
     compute([value])

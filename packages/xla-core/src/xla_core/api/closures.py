@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClosureHandler:
-    """Runs closures at once, in the caller's thread; an exception propagates and the rest of `run_all` is lost."""
+    """Runs closures at once, in the caller's thread; an exception propagates, and `run_all` drops the remaining closures."""
 
     def run(self, closure: Closure) -> None:
         """Run one closure."""
@@ -30,9 +30,9 @@ class ClosureHandler:
 class AsyncClosureHandler(ClosureHandler):
     """Hands closures to a background thread, which runs them in order and ends when it has nothing left to do.
 
-    max_queue_size: `run` blocks while so many closures wait; XLA_MAX_ASYNC_QUEUE replaces it when set.
+    max_queue_size: `run` blocks while this many closures wait; XLA_MAX_ASYNC_QUEUE replaces it when set.
 
-    A closure that raises ends the thread and drops what waits behind it; the next `run` raises RuntimeError chained to
+    A closure that raises ends the thread and drops the closures behind it; the next `run` raises RuntimeError chained to
     that exception, after which the handler works again. The thread is no daemon: at exit, waiting closures still run.
     """
 

@@ -1,4 +1,4 @@
-"""Nestings between CPU and xla devices, in one batch."""
+"""Move nestings of tensors between CPU and xla devices, in one batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def xla_tensors(nesting: Any) -> list[XLATensor]:
 
 @budget(compiles=None, reads=None)
 def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
-    """The nesting with CPU tensors in place of xla tensors; without `convert` these are only computed, `data` comes back.
+    """The nesting with CPU tensors in place of xla tensors; without `convert`, compute them only and return `data`.
 
     Tensors that show the same data become CPU tensors that share memory.
     """
@@ -37,24 +37,24 @@ def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 def _to_cpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """CPU copies from one execution for each device."""
-    shown = [unwrapped(tensor) for tensor in tensors]
-    keys = [alias_key(one) for one in shown]
-    distinct = dict(zip(keys, shown, strict=True))
+    behind = [unwrapped(tensor) for tensor in tensors]
+    keys = [alias_key(xla_tensor) for xla_tensor in behind]
+    distinct = dict(zip(keys, behind, strict=True))
     copies = dict(zip(distinct, cpu_copies(list(distinct.values())), strict=True))
-    given: set[Hashable] = set()
+    returned: set[Hashable] = set()
     results = []
     for key in keys:
-        results.append(copies[key].detach() if key in given else copies[key])
-        given.add(key)
+        results.append(copies[key].detach() if key in returned else copies[key])
+        returned.add(key)
     return results
 
 
 @budget()
 def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
-    """The nesting with its CPU tensors on `device`; dicts in it are updated in place too. A bare tensor gives a list of one.
+    """The nesting with its CPU tensors on `device`; dicts in it are also updated in place. A bare tensor becomes a list of one.
 
-    input_sharding: a ShardingSpec; of the tensors whose rank it has, each device gets its shard only. Raises RuntimeError if it is for
-    minibatches and does not divide dimension 0 of such a tensor by the local device count.
+    input_sharding: a ShardingSpec; tensors of its rank are sharded by it. Raises RuntimeError if it is for minibatches and the local device
+    count does not divide dimension 0 of such a tensor.
     """
     nesting = [datas] if isinstance(datas, torch.Tensor) else datas
 
@@ -85,7 +85,7 @@ def _check_minibatch(tensor: torch.Tensor, sharding: Any) -> None:
 
 
 def _sharded(tensor: torch.Tensor, device: torch.device, sharding: Any) -> torch.Tensor:
-    """A ShardingSpec uploads to each device its shard; what knows only `apply` gets a tensor that is there."""
+    """A ShardingSpec uploads its shard to each device; another object with `apply` gets a tensor on the device."""
     if hasattr(sharding, "upload"):
         uploaded: torch.Tensor = sharding.upload(tensor)
         return uploaded
@@ -95,7 +95,7 @@ def _sharded(tensor: torch.Tensor, device: torch.device, sharding: Any) -> torch
 
 
 def _update_dicts(old: Any, new: Any, seen: set[int]) -> None:
-    """Put what `new` has into the dicts of `old`, which has the same nesting."""
+    """Put the tensors of `new` into the dicts of `old`, which has the same nesting."""
     if id(old) in seen or type(old) is not type(new):
         return
     seen.add(id(old))

@@ -1,6 +1,6 @@
-"""Hardware that others bring: PJRT plugins, registered by a call or found by entry point, and chosen by `PJRT_DEVICE`.
+"""Hardware from other packages: PJRT plugins, registered by a call or found by entry point, and chosen by `PJRT_DEVICE`.
 
-A plugin of jax's own, an installed `jax_plugins.*`, needs none of this: `PJRT_DEVICE` names it.
+The plugins of jax (`jax_plugins.*`) need none of this: `PJRT_DEVICE` names them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ GROUP = "torch_xla.plugins"
 
 
 class PjRtPlugin:
-    """A PJRT plugin: a shared library for one kind of hardware, and the options with which its client is made."""
+    """A PJRT plugin: a shared library for one kind of hardware, and the options of its client."""
 
     def library_path(self) -> str:
         """The path of the shared library."""
         raise NotImplementedError(f"{type(self).__name__} does not say where its library is: define library_path")
 
     def client_create_options(self) -> dict[str, Any]:
-        """Named options of its client: texts, numbers, truth values or lists of integers."""
+        """Options of its client by name: texts, numbers, booleans or lists of integers."""
         return {}
 
     def requires_xla_coordinator(self) -> bool:
-        """Whether the processes of a job must be connected before devices start. xla-distributed connects them in any case."""
+        """Whether the processes of a job must be connected before devices start. xla-distributed always connects them."""
         return False
 
 
 class DevicePlugin(PjRtPlugin):
-    """A plugin as its authors write it: subclass it, and name the class in the entry point group `torch_xla.plugins`."""
+    """Base class for authors of plugins: subclass it, and name the class in the entry point group `torch_xla.plugins`."""
 
     def host_index(self) -> int:
         """The number of this host."""
@@ -56,9 +56,9 @@ _with_jax: set[str] = set()
 
 
 def register_pjrt_plugin(name: str, plugin: PjRtPlugin) -> None:
-    """Let `PJRT_DEVICE=name` choose a plugin; names are compared in upper case. The last one of a name counts.
+    """Let `PJRT_DEVICE=name` choose a plugin; names are compared in upper case. The last plugin with a name counts.
 
-    Raises ValueError for what is no plugin, RuntimeError once devices of that kind run.
+    Raises ValueError for an object that is no plugin, RuntimeError once devices of that kind run.
     """
     if not isinstance(plugin, PjRtPlugin):
         raise RegistrationError(f"{name} is to be an instance of a subclass of DevicePlugin, got {plugin!r}")
@@ -74,23 +74,23 @@ def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
 
 
 def register_installed_plugins() -> None:
-    """Register the plugins that installed distributions offer: entry points of group `torch_xla.plugins`, named as the hardware."""
+    """Register the plugins of installed distributions: entry points of group `torch_xla.plugins`, with the hardware's name."""
     _register(entry_points(group=GROUP))
 
 
 def _register(entries: Iterable[EntryPoint]) -> None:
-    for entry in sorted(entries, key=lambda found: found.name):
+    for entry in sorted(entries, key=lambda entry: entry.name):
         register_pjrt_plugin(entry.name, entry.load()())
 
 
 def _look_for(kind: str | None) -> None:
-    """Register the installed plugin of hardware that neither jax knows nor a call has registered."""
+    """Register the installed plugin of a hardware kind, unless jax knows the kind or a call has registered a plugin for it."""
     if kind is not None and kind not in client.FAMILIES and kind not in _plugins:
         _register(entry for entry in entry_points(group=GROUP) if entry.name.upper() == kind)
 
 
 def use_dynamic_plugins() -> None:
-    """Register all installed plugins when devices start: `PJRT_DYNAMIC_PLUGINS=1`. That of `PJRT_DEVICE` is found without."""
+    """Register all installed plugins when devices start: `PJRT_DYNAMIC_PLUGINS=1`. The plugin of `PJRT_DEVICE` is found without this."""
     config.PJRT_DYNAMIC_PLUGINS.set(True)
 
 
@@ -104,13 +104,13 @@ def default() -> PjRtPlugin:
     kind = client.device_kind()
     _look_for(kind)
     if kind not in _plugins:
-        known = ", ".join(sorted(_plugins)) or "none is registered"
-        raise UnknownDeviceError(f"PJRT_DEVICE chooses {kind}, for which there is no plugin: {known}")
+        names = ", ".join(sorted(_plugins)) or "none is registered"
+        raise UnknownDeviceError(f"PJRT_DEVICE chooses {kind}, for which there is no plugin: {names}")
     return _plugins[kind]
 
 
 def _start() -> None:
-    """Make the plugin that `PJRT_DEVICE` chooses known to jax."""
+    """Register the plugin that `PJRT_DEVICE` chooses with jax."""
     if using_dynamic_plugins():
         register_installed_plugins()
     kind = client.device_kind()

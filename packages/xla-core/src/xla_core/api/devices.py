@@ -36,7 +36,7 @@ _SUPPORTED_KIND = Deprecation(
 
 @budget()
 def devices() -> list[torch.device]:
-    """All devices that this process addresses, in order; one under SPMD. On the CPU, no client is started for it."""
+    """All devices that this process addresses, in order; one under SPMD. Starts the client, except on the CPU."""
     return [torch.device("xla", index) for index in range(1 if is_spmd() else client.device_count())]
 
 
@@ -50,7 +50,7 @@ def device_count() -> int:
 def device(index: int | None = None) -> torch.device:
     """The current default device, or the one at `index`, which then becomes the default.
 
-    Raises IndexError past the last. Under SPMD it is always `xla:0`. Warns if `XLA_USE_BF16` or a variable like it was set too late.
+    Raises IndexError past the last device. Under SPMD it is always `xla:0`. Warns if `XLA_USE_BF16` or a similar variable was set too late.
     """
     check_conversions()
     if is_spmd():
@@ -71,14 +71,14 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 @budget()
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """True for a tensor on an xla device, of whatever class."""
+    """True for a tensor on an xla device, of any class."""
     return tensor.device.type == "xla"
 
 
 def parse_real_name(name: str) -> tuple[str, int] | None:
     """`'CPU:3'` → `('CPU', 3)`; None for anything that is not `KIND:number`."""
-    found = _REAL.fullmatch(name)
-    return (found[1], int(found[2])) if found else None
+    match = _REAL.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
 
 
 @budget()
@@ -89,11 +89,11 @@ def parse_xla_device(device: str) -> tuple[str, int] | None:
 
 
 def index_of(device: torch.device | str) -> int:
-    """The number n of `xla:<n>`. Raises RuntimeError for any other text, IndexError for a device that does not exist."""
-    found = _XLA.fullmatch(str(device))
-    if found is None:
+    """The index n of `xla:<n>`. Raises RuntimeError for any other text, IndexError for a device that does not exist."""
+    match = _XLA.fullmatch(str(device))
+    if match is None:
         raise UnknownDeviceError(f"{str(device)!r} is no device of the form xla:<n>")
-    return recorder_at(int(found[1])).index
+    return recorder_at(int(match[1])).index
 
 
 def xla_real_device(device: torch.device | str) -> str:
@@ -103,9 +103,9 @@ def xla_real_device(device: torch.device | str) -> str:
 
 @budget()
 def xla_real_devices(devices: Iterable[torch.device | str] | None = None) -> list[str]:
-    """Real names of the given devices; none given: of all devices of this process."""
+    """Real names of `devices`; None or empty: of all devices of this process."""
     chosen = list(devices or ()) or get_xla_supported_devices() or []
-    return [xla_real_device(one) for one in chosen]
+    return [xla_real_device(device) for device in chosen]
 
 
 def local_index(device: torch.device | str) -> int:
@@ -122,7 +122,7 @@ def local_index(device: torch.device | str) -> int:
 
 @budget()
 def xla_device_hw(device: torch.device | str) -> str:
-    """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names none."""
+    """The hardware kind behind an xla device: `CPU`, `TPU`, …. Raises RuntimeError for a text that names no device."""
     recorder_of(device)
     return client.client().kind
 
@@ -137,7 +137,7 @@ def xla_device_kind(device: torch.device | str | None = None) -> str:
 def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, max_devices: int | None = None) -> list[str] | None:
     """`['xla:0', …]`, at most `max_devices`; with a `devkind`, None unless this process's devices are of that kind.
 
-    An integer in first position means `max_devices`.
+    An integer as first argument means `max_devices`.
     """
     if isinstance(devkind, int):
         devkind, max_devices = None, devkind
@@ -146,21 +146,21 @@ def get_xla_supported_devices(devkind: str | Sequence[str] | int | None = None, 
         kinds = [devkind] if isinstance(devkind, str) else list(devkind)
         if client.device_kind() not in kinds:
             return None
-    return [str(one) for one in devices()[:max_devices]]
+    return [str(device) for device in devices()[:max_devices]]
 
 
 @budget()
 def xla_device_count() -> int:
-    """The number of accelerators that this process addresses: 0 on the CPU, where nothing is started to find that out.
+    """The number of accelerators that this process addresses: 0 on the CPU, where this starts no client.
 
-    Libraries that run on an accelerator if there is one ask this; `torch_xla.device_count` counts devices of the CPU, too.
+    For libraries that run on an accelerator if there is one; `torch_xla.device_count` counts devices of the CPU, too.
     """
     return 0 if client.device_kind() in (None, "CPU") else device_count()
 
 
 @budget()
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
-    """The attributes of the device behind `xla:<n>` or a real name such as `TPU:1`. Raises RuntimeError for neither."""
+    """The attributes of the device behind `xla:<n>` or a real name such as `TPU:1`. Raises RuntimeError for any other text."""
     name = device if isinstance(device, str) and parse_real_name(device) else xla_real_device(device)
     for attributes in xr(global_runtime_device_attributes)():
         if attributes["name"] == name:
@@ -172,20 +172,20 @@ def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
 def xla_replication_devices(local_devices: Sequence[torch.device | str] | None = None) -> list[str]:
     """Real names of all devices of the job, in order of ordinals.
 
-    local_devices: must be all devices of this process, which None stands for. Raises RuntimeError if they are not, or mix kinds.
+    local_devices: all devices of this process, as is None. Raises RuntimeError if some are missing, or the kinds differ.
     """
-    names = [str(one) for one in (get_xla_supported_devices() if local_devices is None else local_devices) or []]
+    names = [str(device) for device in (get_xla_supported_devices() if local_devices is None else local_devices) or []]
     real = [name if parse_real_name(name) else xla_real_device(name) for name in names]
     kinds = {name.partition(":")[0] for name in real}
     if len(kinds) > 1:
         raise RuntimeError(f"replication devices are of one kind, got {', '.join(sorted(kinds))}")
     if sorted(real) != sorted(xla_real_devices()):
         raise RuntimeError(f"replication devices must be all devices of this process ({', '.join(xla_real_devices())}), got {real}")
-    return [f"{client.client().kind}:{number}" for number in range(xr(global_runtime_device_count)())]
+    return [f"{client.client().kind}:{index}" for index in range(xr(global_runtime_device_count)())]
 
 
 @budget()
 def set_replication(device: torch.device | str, devices: Sequence[str] | None) -> None:
-    """Join the replica set of the real `devices` with `device` as this thread's default; none: run as the only replica."""
+    """Join the replica set `devices` (real names) with `device` as this thread's default; None or empty: run as the only replica."""
     client.set_current_index(local_index(device))
     job.join(devices)

@@ -1,4 +1,4 @@
-"""Exchange of buffers without a copy, by DLPack. What goes out or comes in is never donated."""
+"""Exchange buffers without a copy, by DLPack. Exported and imported buffers are never donated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xla_core.engine.tensor.plain import unwrapped
 
 
 def to_dlpack(tensor: torch.Tensor) -> Any:
-    """A DLPack capsule over the device buffer of what `tensor` shows now; later writes to the tensor are not seen there.
+    """A DLPack capsule over the device buffer of the tensor's present value; later writes to the tensor do not change it.
 
     Raises TypeError for a tensor that is not on an xla device.
     """
@@ -25,9 +25,9 @@ def to_dlpack(tensor: torch.Tensor) -> Any:
 
 
 def from_dlpack(ext_tensor: Any) -> torch.Tensor:
-    """An xla tensor over what exports DLPack (a torch tensor, an array) or over a DLPack capsule of CPU memory.
+    """An xla tensor over an object that exports DLPack (a torch tensor, an array) or over a DLPack capsule of CPU memory.
 
-    Data of another device than the xla devices is copied. Memory is shared where alignment allows: its owner must not write to it.
+    Data on devices other than the xla devices is copied. Other memory is shared if its alignment allows: its owner must not write to it.
     """
     with jax.enable_x64(True):
         source = ext_tensor if hasattr(ext_tensor, "__dlpack__") else torch.utils.dlpack.from_dlpack(ext_tensor)

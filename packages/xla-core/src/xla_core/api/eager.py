@@ -12,7 +12,7 @@ from xla_core.engine.runtime import client
 
 
 class _Measuring:
-    """The subscription that names the times of eager operations; it costs, so it exists in eager mode only."""
+    """The subscription that measures the times of eager operations; in eager mode only, because of its cost."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ _measuring = _Measuring()
 
 
 def _measure(event: Event) -> None:
-    if isinstance(event, (CompileEvent, ExecuteEvent)) and event.cause is None:  # as eager operations run: nobody asked for them
+    if isinstance(event, (CompileEvent, ExecuteEvent)) and event.cause is None:  # None for eager operations: nobody asked for them
         name = "EagerOpCompileTime" if isinstance(event, CompileEvent) else "EagerOpExecuteTime"
         metrics.metric_add(name, event.duration_ns, Unit.DURATION_NS)
 

@@ -1,4 +1,4 @@
-"""How many distinct graphs a part of a program may run, and what the one too many has that the others had not."""
+"""Limit how many distinct graphs a part of a program may run, and show how the first graph past the limit differs from the last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 20  # lines of a difference
 
 
 class GraphLimit:
-    """The distinct graphs that one part of a program has run. label: of it, in the error. limit: says how many there may be now."""
+    """The distinct graphs that one part of a program has run. label: names that part in the error. limit: returns the limit now."""
 
     def __init__(self, label: str, limit: Callable[[], int]) -> None:
         self._label = label
@@ -26,7 +26,7 @@ class GraphLimit:
         self._last: Graph | None = None
 
     def watch(self) -> Callable[[], None]:
-        """Count what this thread runs from now on; returns a function that ends it.
+        """Count the graphs that this thread runs from now on; returns a function that stops it.
 
         The first graph past the limit raises TooManyGraphsError, before it runs.
         """

@@ -22,9 +22,9 @@ def device_type() -> str | None:
 @budget()
 def set_device_type(pjrt_device: str) -> None:
     """Choose the hardware kind. Raises RuntimeError when the client already runs on another kind."""
-    wanted = pjrt_device.split("_")[0].upper()
+    kind = pjrt_device.split("_")[0].upper()
     if client.started():
-        if wanted != client.client().kind:
+        if kind != client.client().kind:
             raise RuntimeError(f"the runtime already runs on {client.client().kind}, too late for {pjrt_device}: choose before first use")
         return
     config.PJRT_DEVICE.set(pjrt_device)
@@ -44,54 +44,54 @@ def is_bf16_supported() -> bool:
 
 @budget()
 def addressable_runtime_device_count() -> int:
-    """Physical devices that this process sees, also under SPMD. On the CPU, no client is started for it."""
+    """The number of physical devices that this process sees, also under SPMD. Starts the client, except on the CPU."""
     return client.physical_device_count()
 
 
 @budget()
 def global_runtime_device_count() -> int:
-    """Physical devices of the whole job, also under SPMD."""
+    """The number of physical devices of the whole job, also under SPMD."""
     return len(job_device_attributes())
 
 
 def job_device_count() -> int:
-    """As `global_runtime_device_count`, also where somebody put another function into `torch_xla.runtime`."""
+    """The result of `global_runtime_device_count`, or of the function that replaces it in `torch_xla.runtime`."""
     return int(xr(global_runtime_device_count)())
 
 
 def job_device_attributes() -> list[dict[str, Any]]:
-    """As `global_runtime_device_attributes`, also where somebody put another function into `torch_xla.runtime`."""
+    """The result of `global_runtime_device_attributes`, or of the function that replaces it in `torch_xla.runtime`."""
     return list(xr(global_runtime_device_attributes)())
 
 
 @budget()
 def global_device_count() -> int:
-    """Devices over all processes and hosts; 1 under SPMD."""
+    """The number of devices over all processes and hosts; 1 under SPMD."""
     return 1 if is_spmd() else job_device_count()
 
 
 @budget()
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
-    """One dict per device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; of several slices `slice_index`."""
+    """A dict for each device of the job: `name`; on TPU also `coords`, `core_on_chip`, `num_cores`; with several slices `slice_index`."""
     local = client.client().devices
     count = process_count()
-    known = local if count == 1 else local[0].client.devices()
-    if len(known) != count * len(local):  # the processes are not connected (yet): equal shares
-        known = list(local) * count
-    found = [_attributes(device, number) for number, device in enumerate(known)]
-    if len({attributes.get("slice_index") for attributes in found}) == 1:  # jax numbers a slice that is the only one as well
-        for attributes in found:
+    all_devices = local if count == 1 else local[0].client.devices()
+    if len(all_devices) != count * len(local):  # the processes are not connected (yet): equal shares
+        all_devices = list(local) * count
+    rows = [_attributes(device, index) for index, device in enumerate(all_devices)]
+    if len({attributes.get("slice_index") for attributes in rows}) == 1:  # jax numbers a slice that is the only one as well
+        for attributes in rows:
             attributes.pop("slice_index", None)
-    return found
+    return rows
 
 
-def _attributes(device: jax.Device, number: int) -> dict[str, Any]:
-    """The attributes of a physical device; `number` counts over the job."""
-    found: dict[str, Any] = {"name": f"{client.client().kind}:{number}"}
+def _attributes(device: jax.Device, index: int) -> dict[str, Any]:
+    """The attributes of a physical device. index: over the whole job."""
+    attributes: dict[str, Any] = {"name": f"{client.client().kind}:{index}"}
     coords = getattr(device, "coords", None)
     if coords is not None:
-        found |= {"coords": list(coords), "core_on_chip": device.core_on_chip, "num_cores": getattr(device, "num_cores", 1)}
+        attributes |= {"coords": list(coords), "core_on_chip": device.core_on_chip, "num_cores": getattr(device, "num_cores", 1)}
     slice_index = getattr(device, "slice_index", None)
     if slice_index is not None and coords is not None:
-        found["slice_index"] = slice_index
-    return found
+        attributes["slice_index"] = slice_index
+    return attributes

@@ -1,8 +1,8 @@
 """The identity of this process and this thread in a job: processes, replicas, ordinals, SPMD mode.
 
-It is asked often, so what launchers, plugins and the environment say is put together once and kept from the start of the devices on.
-`set_topology`, `use_spmd` and a fork forget it; before the devices start, each question reads the environment anew. A thread may be in a
-set of replicas of its own (`join`).
+The identity is needed often, so it is put together from launchers, plugins and the environment once, and kept once the devices run.
+`set_topology`, `use_spmd` and a fork drop it; before the devices start, each call reads the environment anew. A thread may be in a replica
+set of its own (`join`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from xla_core.engine.tensor.tensor import XLATensor
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
-    """What this process is. is_replica: one of several; devices: that it addresses, 0 before they run."""
+class _ProcessIdentity:
+    """What this process is. is_replica: one of several replicas; devices: how many it addresses, 0 before they run."""
 
     topology: Topology
     spmd: bool
@@ -36,11 +36,11 @@ class _Identity:
     devices: int
 
 
-_kept: _Identity | None = None
+_kept: _ProcessIdentity | None = None
 
 
 def forget() -> None:
-    """Put the identity together anew when it is next asked for: what it follows from has changed."""
+    """Drop the identity, to be put together anew at its next use: its sources have changed."""
     global _kept
     _kept = None
 
@@ -48,24 +48,24 @@ def forget() -> None:
 os.register_at_fork(after_in_child=forget)
 
 
-def _identity(start: bool = False) -> _Identity:
-    """The identity as all that tells of it says now. start: where this is a replica, start its devices to count them."""
+def _identity(start: bool = False) -> _ProcessIdentity:
+    """The identity from its present sources. start: start the devices of a replica, to count them."""
     global _kept
-    place, spmd = _place(), config.USE_SPMD.get()
-    is_replica = place.replicas and not spmd
+    here, spmd = _place(), config.USE_SPMD.get()
+    is_replica = here.replicas and not spmd
     if start and is_replica and not client.started():
         client.client()
         return _identity()
     running = client.started()
-    identity = _Identity(place, spmd, is_replica, client.physical_device_count() if running else 0)
+    identity = _ProcessIdentity(here, spmd, is_replica, client.physical_device_count() if running else 0)
     if running:
         _kept = identity
     return identity
 
 
 def _place() -> Topology:
-    """As set by a launcher or a plugin, else by torchrun's variables, else alone."""
-    plugins.load()  # a plugin may know what to put into the variables
+    """The place set by a launcher or a plugin, else by torchrun's variables; else alone."""
+    plugins.load()  # a plugin may set the variables
     explicit = launched.topology()
     count, local_count = config.WORLD_SIZE.get(), config.LOCAL_WORLD_SIZE.get()
     if explicit != Topology() or count is None or count == 1:
@@ -80,7 +80,7 @@ def topology() -> Topology:
 
 
 def set_topology(place: Topology | None) -> Topology:
-    """Tell the core where this process stands (None: nobody says); gives what was told before. Devices that run keep what they have."""
+    """Set this process's place in its job (None: unknown). Returns the previous one. Running devices keep theirs."""
     previous = launched.set_topology(place)
     forget()
     return previous
@@ -88,7 +88,7 @@ def set_topology(place: Topology | None) -> Topology:
 
 @budget()
 def process_count() -> int:
-    """Processes of the job."""
+    """The number of processes of the job."""
     return topology().process_count
 
 
@@ -100,19 +100,19 @@ def process_index() -> int:
 
 @budget()
 def local_process_count() -> int:
-    """Processes of the job on this host."""
+    """The number of processes of the job on this host."""
     return topology().local_count
 
 
 @budget()
 def host_index() -> int:
-    """Number of this host, if all hosts run equally many processes."""
+    """The index of this host, if all hosts run equally many processes."""
     return topology().process_index // topology().local_count
 
 
 @budget()
 def get_master_ip() -> str:
-    """Address of the host of process 0: on TPUs of several hosts that of host 0, else `MASTER_ADDR`, else 127.0.0.1."""
+    """The address of the host of process 0: on TPUs of several hosts the address of host 0, else `MASTER_ADDR`, else 127.0.0.1."""
     launcher = plugins.launcher() if client.device_kind() == "TPU" else None
     if launcher is not None:
         hosts = launcher.worker_hosts()
@@ -122,7 +122,7 @@ def get_master_ip() -> str:
 
 
 class _Membership(threading.local):
-    """The replica set that this thread was put into, by real names of devices; None: the process says which replica it is."""
+    """The replica set that this thread has joined, as real names of devices; None: the thread is the replica of its process."""
 
     devices: tuple[str, ...] | None = None
 
@@ -131,17 +131,16 @@ _membership = _Membership()
 
 
 def join(names: Sequence[str] | None) -> None:
-    """Put this thread into the replica set of these real devices; none: a replica on its own.
+    """Put this thread into the replica set of these real names of devices; None or empty: a replica on its own.
 
-    A single device is no set of its own in a job of several processes, where each sees only one: the thread is the replica that its
-    process is.
+    In a job of several processes that see one device each, a single name makes no set: the thread is the replica of its process.
     """
     only = len(names or ()) == 1 and topology().replicas
     _membership.devices = None if only else tuple(names or ())
 
 
 def joined() -> tuple[str, ...]:
-    """The replica set that this thread was put into."""
+    """The replica set that this thread has joined; empty for none."""
     return _membership.devices or ()
 
 
@@ -178,20 +177,20 @@ def global_ordinal() -> int:
 
 @budget()
 def local_ordinal() -> int:
-    """The number of this replica among those of its host, from 0; under SPMD, that of the process."""
+    """The number of this replica among the replicas of its host, from 0; under SPMD, the number of the process."""
     local_rank = topology().local_rank
     return local_rank if is_spmd() else local_rank * client.physical_device_count() + client.current_index()
 
 
 @budget()
 def addressable_device_count() -> int:
-    """Devices that this process sees; 1 under SPMD."""
+    """The number of devices that this process sees; 1 under SPMD."""
     return 1 if is_spmd() else client.physical_device_count()
 
 
 @budget()
 def local_device_count() -> int:
-    """Devices of the job on this host, if all processes have equally many."""
+    """The number of devices of the job on this host, if all processes have equally many."""
     return topology().local_count * addressable_device_count()
 
 
@@ -202,7 +201,7 @@ def is_spmd() -> bool:
 
 
 class _Mode:
-    """Whether `use_spmd` of this process set the variable."""
+    """Whether `use_spmd` of this process has set the variable."""
 
     ours = False
 
@@ -211,13 +210,13 @@ class _Mode:
 def use_spmd(auto: bool | None = False) -> None:
     """Switch the process to SPMD mode: `xla:0` stands for all devices; the compiler splits programs over them.
 
-    auto: sets `XLA_AUTO_SPMD`: parameters that move to `xla` are sharded over all devices, along their largest dimension that they divide
-    evenly, other tensors along the first; what they do not divide is replicated. `mark_sharding` overrules it.
+    auto: set `XLA_AUTO_SPMD`: parameters that move to `xla` are sharded over all devices along their largest dimension that the devices
+    divide evenly, other tensors along dimension 0; tensors that the devices do not divide are replicated. `mark_sharding` overrules it.
     """
     plugins.demand("torch_xla.runtime.use_spmd", SPMD)
     if config.USE_SPMD.is_set() and not _Mode.ours:
         warnings.warn("XLA_USE_SPMD is already set: torch_xla.runtime.use_spmd() alone is enough", stacklevel=2)
-    if not is_spmd() and client.started() and any(type(each) is XLATensor for each in gc.get_objects()):
+    if not is_spmd() and client.started() and any(type(item) is XLATensor for item in gc.get_objects()):
         warnings.warn("there are xla tensors from before SPMD mode: they count as replicated", stacklevel=2)
     if auto:
         config.AUTO_SPMD.set(True)

@@ -1,4 +1,4 @@
-"""The operator namespace `xla` and its operations that no torch operation stands for."""
+"""The operator namespace `xla`, and its operations without a counterpart in torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _optimization_barrier: Any = lax.optimization_barrier
 
 @cache
 def xla_library() -> Any:
-    """The namespace in definition mode, made once; whoever adds operations to it uses this object."""
+    """The namespace in definition mode, made once; add operations to it through this object."""
     library = _LIBRARY("xla", "DEF")
     library.define("optimization_barrier(Tensor[] tensors) -> Tensor[]")
     library.impl("optimization_barrier", _separate, "CompositeExplicitAutograd")
@@ -29,7 +29,7 @@ def xla_library() -> Any:
 
 
 def _separate(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Elsewhere than on xla: copies, since there is no compiler to hold back."""
+    """On other devices: copies, since there is no compiler to hold back."""
     return [tensor.clone() for tensor in tensors]
 
 
@@ -40,7 +40,7 @@ def _barrier(context: Context, tensors: list[Any]) -> list[Any]:
 
 @budget()
 def optimization_barrier_(tensors: list[torch.Tensor]) -> None:
-    """In place: the values stay, but the compiler may not move or merge computation across this point."""
+    """Put a barrier on tensors, in place: values stay, but the compiler may not move or merge computation across this point."""
     xla_library()
     targets = [tensor for tensor in tensors if tensor_behind(tensor) is not None]
     if not targets:

@@ -14,7 +14,7 @@ from xla_core.engine.runtime.memory import memory_use
 class MemoryInfo(TypedDict):
     """Bytes on one device; `kb_free` and `kb_total` are the same in KiB, as older releases had them.
 
-    peak_bytes_used: the most since the start; on hardware that does not count it, the most that a call has seen.
+    peak_bytes_used: the most since the start; on hardware that reports no peak, the most that a call has seen.
     """
 
     bytes_used: int

@@ -1,4 +1,4 @@
-"""`torch_xla.core.xla_model`, what is neither device, step nor collective: ordinals, waiting, random state."""
+"""Functions of `torch_xla.core.xla_model` besides devices, steps and collectives: ordinals, waiting, random state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("torch_xla")
 
 @budget()
 def get_local_ordinal() -> int:
-    """The number of this replica among those of its host, from 0; as `torch_xla.runtime.local_ordinal`."""
+    """The number of this replica among the replicas of its host, from 0; as `torch_xla.runtime.local_ordinal`."""
     return int(xr(local_ordinal)())
 
 
@@ -62,9 +62,9 @@ def is_master_ordinal(local: bool = True) -> bool:
 
 @budget(compiles=None, reads=None)
 def master_print(*args: object, fd: Any = None, local: bool = False, flush: bool = False) -> None:
-    """Print on replica 0 of the job only, with `local` on replica 0 of each host; all others do nothing.
+    """Print on replica 0 of the job only, or with `local` on replica 0 of each host; other replicas do nothing.
 
-    args, flush: as of `print`. fd: an open file, None: stdout.
+    args, flush: as for `print`. fd: an open file; None: stdout.
     """
     if is_master_ordinal(local=local):
         print(*args, file=sys.stdout if fd is None else fd, flush=flush)
@@ -72,7 +72,7 @@ def master_print(*args: object, fd: Any = None, local: bool = False, flush: bool
 
 @budget()
 def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
-    """Wait for executions that were launched; launch none. Devices by `xla:<n>` or real name; none given: all of this process."""
+    """Wait for launched executions; launches none. devices: `xla:<n>` or real names; empty: all devices of this process."""
     if not client.started():
         return
     indices = [local_index(device) for device in devices] or range(len(client.client().recorders))
@@ -82,9 +82,9 @@ def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
 
 @budget(compiles=None)
 def unlazy(tensors: Iterable[torch.Tensor]) -> None:
-    """Compute xla tensors, running only what they need, and wait until the device has done so. Values stay on the device.
+    """Compute xla tensors, running only the operations that they need, and wait for them. Values stay on the device.
 
-    All of one device come from one execution. Raises as reading the value does.
+    All tensors of one device come from one execution. Raises as reading a value does.
     """
     block([value_of(unwrapped(tensor)) for tensor in tensors])
 
@@ -104,7 +104,7 @@ def get_rng_state(device: torch.device | str | None = None) -> int:
 @budget()
 @contextmanager
 def fork_rng(device: torch.device | str | None = None, enabled: bool = True) -> Iterator[None]:
-    """Restore the random state of a device behind the block; does nothing unless `enabled`."""
+    """Restore the random state of a device after the block; does nothing unless `enabled`."""
     if not enabled:
         yield
         return

@@ -118,7 +118,7 @@ def forget() -> None:
 
 
 def missing(name: str, distribution: str) -> MissingPackageError | AbiVersionError | InstallationError:
-    """The error for a user's name whose distribution is not there, or does not fit. Its `name` is the package that is meant."""
+    """The error for a user's name whose distribution is missing or does not fit. Its `name` is the package to install."""
     package = distribution.replace("-", "_")
     skewed = installation.unfit(distribution)
     if skewed is not None:
@@ -135,14 +135,14 @@ def missing(name: str, distribution: str) -> MissingPackageError | AbiVersionErr
 
 
 def demand(name: str, distribution: str) -> None:
-    """Raise `missing` for a user's name of the core that is of no use without a plugin, unless that is there."""
+    """Raise `missing` for a user's name of the core that needs a plugin, unless the plugin is installed."""
     load()
     if not installation.is_installed(distribution) or installation.unfit(distribution):
         raise missing(name, distribution)
 
 
 class MissingModules(MetaPathFinder, InspectLoader):
-    """Python's last finder: a module of `MODULES` that comes to it is in no installed distribution. Loading it raises `missing`."""
+    """Python's last finder: a module of `MODULES` that reaches it is in no installed distribution. Loading it raises `missing`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """A spec for a module of `MODULES`."""
@@ -159,5 +159,5 @@ def _sharding_of_upload(tensor: torch.Tensor) -> Sharding | None:
 
 
 before_start(load)  # a plugin may have to connect the process first
-before_device_meshes("xla", load)  # or have meshes of its own
+before_device_meshes("xla", load)  # or have device meshes of its own
 set_upload_policy(_sharding_of_upload)

@@ -1,4 +1,4 @@
-"""The cache of compiled programs: where it is kept on disk, and how many are in memory."""
+"""The cache of compiled programs: its folder on disk, and the number of programs in memory."""
 
 from __future__ import annotations
 

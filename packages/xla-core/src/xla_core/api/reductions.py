@@ -49,7 +49,7 @@ _OF_TORCH: dict[str, tuple[ReduceOp, bool]] = {
 
 
 def parse_reduce_op(given: object) -> ReduceOp:
-    """The reduction that a user of `xm` names. Raises ValueError for an unknown one."""
+    """The reduction of a name that `xm` takes. Raises ValueError for an unknown one."""
     try:
         return _KNOWN[given]
     except (KeyError, TypeError):
@@ -59,14 +59,14 @@ def parse_reduce_op(given: object) -> ReduceOp:
 def parse_torch_reduce_op(given: Any, size: int) -> tuple[ReduceOp, float]:
     """The reduction and the scale of its result for a `torch.distributed.ReduceOp`, or its name in any case, over `size` replicas.
 
-    A sum whose inputs are multiplied first (PREMUL_SUM) is one whose result is. Raises RuntimeError for a name that torch does not know.
+    A sum of scaled inputs (PREMUL_SUM) becomes a sum whose result is scaled. Raises RuntimeError for a name that torch does not know.
     """
     operation = getattr(torch.distributed.ReduceOp, given.upper(), None) if isinstance(given, str) else given
     if operation is None:
         raise RuntimeError(f"reduce_op is {given!r}, must be one of sum, avg, product, min, max, band, bor, bxor")
-    for name, (found, mean) in _OF_TORCH.items():
+    for name, (reduction, mean) in _OF_TORCH.items():
         if operation == getattr(torch.distributed.ReduceOp, name):
-            return found, 1.0 / size if mean else 1.0
+            return reduction, 1.0 / size if mean else 1.0
     if operation == torch.distributed.ReduceOp.PREMUL_SUM:
         _, factor = operation.__getstate__()
         return ReduceOp.SUM, float(factor)

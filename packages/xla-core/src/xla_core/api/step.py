@@ -36,7 +36,7 @@ def _step(wait: bool, log: str, cause: Cause = Cause.USER_SYNC, reset_scope: boo
 
 
 def check_scopes() -> None:
-    """Raise RuntimeError if this thread is in a scope of the profiler while operations keep their lines: two programs would share it."""
+    """Raise RuntimeError if this thread is in a scope of the profiler while operations keep their lines: it would span two programs."""
     scopes = open_scopes()
     if scopes and captures_lines():
         raise RuntimeError(
@@ -49,7 +49,7 @@ def check_scopes() -> None:
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Run everything live on the default device as one graph; `wait`: until it is done. Then run the step closures.
 
-    reset_scope: while `XLA_IR_DEBUG` keeps lines, raise RuntimeError inside an `xp.Trace`, whose operations two programs would share.
+    reset_scope: while `XLA_IR_DEBUG` keeps lines, raise RuntimeError inside an `xp.Trace`, which would span two programs.
     """
     _step(wait, "torch_xla.torch_xla::sync", reset_scope=reset_scope)
 
@@ -74,7 +74,7 @@ def step() -> Iterator[None]:
 
 @budget()
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
-    """Set the random state of a device; None: the default device. Raises ValueError for what is no unsigned 64-bit integer."""
+    """Set the random state of a device; None: the default device. Raises ValueError unless `seed` is an unsigned 64-bit integer."""
     client.recorder_of(device).set_seed(seed)
 
 
@@ -105,7 +105,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 class Region:
     """A part of the program that is traced lazily, with a sync before and after; a context manager and a decorator.
 
-    full_graph: reading a value inside raises GraphBreakError. max_different_graphs: the first graph past so many distinct ones
+    full_graph: reading a value inside raises GraphBreakError. max_different_graphs: the first distinct graph past this number
     raises TooManyGraphsError, and its step is lost. name: for analysis.
     """
 
@@ -135,7 +135,7 @@ class Region:
                 f"a value was read inside {self._label} with full_graph=True: "
                 "move print, item() and other reads behind it, or leave full_graph off"
             )
-        # After the sync: what was pending before is none of the region's graphs.
+        # After the sync, whose graph is not the region's.
         if self._limit is not None:
             entered.end_watch = self._limit.watch()
         _stack.entered.append(entered)
@@ -143,7 +143,7 @@ class Region:
         return self
 
     def clear_pending(self) -> None:
-        """Run what is pending: it is not part of the region."""
+        """Run pending operations from before the region."""
         _step(False, "torch_xla.torch_xla::sync", Cause.CLEAR_PENDING)
 
     def __exit__(self, *exc: object) -> None:
@@ -221,10 +221,10 @@ def compile(
 ) -> Any:
     """`f` traced lazily as one graph in each call, with a sync before and after; without `f` a decorator and context manager.
 
-    full_graph: raise GraphBreakError if a value is read inside. max_different_graphs: raise TooManyGraphsError past so many.
-    capture: run the Python of `f` until two calls in a row have made the same program, and then launch that, with the results put where
-    they belong: see docs/fast-steps.md; only a decorator. What keeps a function from being captured raises CaptureError; fallback: record
-    it at each call instead, with a warning. verify_every: each so-many-th call is recorded again and compared; 1 for all, to find errors.
+    full_graph: raise GraphBreakError if a value is read inside. max_different_graphs: raise TooManyGraphsError past this number.
+    capture: run the Python of `f` until two calls in a row make the same program, then launch that program without the Python, and put its
+    results where they belong: see docs/fast-steps.md; only for a decorator. A function that cannot be captured raises CaptureError;
+    fallback: record it at each call instead, with a warning. verify_every: record and compare every n-th call; 1: each, to find errors.
     """
     region = Region(full_graph, name or (_name_of(f) if f is not None else None), max_different_graphs)
     if not capture:

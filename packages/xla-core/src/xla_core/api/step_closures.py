@@ -1,4 +1,4 @@
-"""Functions that run when a step's graph has run, and the per-device state that carries them."""
+"""Step closures, which run after a step's graph, and the per-device state that queues them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xla_core.engine.tracing.tokens import token_here
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A closure with its arguments. `tensors` are the xla tensors among these."""
+    """A closure with its arguments. tensors: the xla tensors among the arguments."""
 
     closure: Callable[..., object]
     args: tuple[Any, ...]
@@ -33,9 +33,9 @@ class _Queued:
         return self.closure(*self.args)
 
     def hold(self) -> None:
-        """Make what the tensors show part of the step's results, views included."""
+        """Make the tensors' values part of the step's results, views included."""
         for tensor in self.tensors:
-            value_of(tensor)  # a view keeps the value it was last read as
+            value_of(tensor)  # a view keeps its last read value
 
 
 class DeviceContext:
@@ -51,9 +51,9 @@ class DeviceContext:
 
     @property
     def all_reduce_token(self) -> Any:
-        """The token that orders collectives: taken from the one before, made for the next; None before the first.
+        """The token that orders collectives: each takes the token of the previous one, and makes one for the next; None before the first.
 
-        It stays one tensor, which setting it writes to: so a program that is recorded apart can take it and give it back.
+        It stays one tensor; setting it writes to that tensor. So a program that is recorded apart can take and return it.
         """
         return token_here(self._token)
 
@@ -66,7 +66,7 @@ class DeviceContext:
                 self.all_reduce_token.copy_(token)
 
     def advance(self, before: Any, token: Any) -> None:
-        """Keep the token that a collective gave, which took `before`: as setting it does, without the calls of a copy."""
+        """Keep the token of a collective that took `before`: like setting `all_reduce_token`, but without the cost of a copy."""
         same_kind = type(before) is XLATensor and type(token) is XLATensor and before._view is None and token._view is None
         if same_kind and before._storage.value.aval is token._storage.value.aval:
             before._storage.value = token._storage.value
@@ -105,7 +105,7 @@ def add_step_closure(closure: Callable[..., object], args: tuple[Any, ...] = (),
 
 
 def _hold_arguments(recorder: Recorder) -> None:
-    """Just before a step: what queued tensors show now must be among its results."""
+    """Make the present values of queued tensors results of the step that is about to run."""
     context = _contexts.get(recorder.index)
     for queued in (*context.step_closures, *context.async_step_closures) if context else ():
         queued.hold()
@@ -113,9 +113,9 @@ def _hold_arguments(recorder: Recorder) -> None:
 
 @budget(compiles=None, reads=None)
 def run_step_closures(device: torch.device | str | None = None) -> DeviceContext:
-    """Run what is queued for a device: asynchronous closures are handed over, then the others run here, in queue order.
+    """Run the closures that are queued for a device: hand asynchronous ones over, then run the others here, in queue order.
 
-    Raises what a closure raises (the rest of them is lost); RuntimeError if an asynchronous one has failed before.
+    Raises what a closure raises (later closures are lost); RuntimeError if an asynchronous closure has failed before.
     """
     context = device_context(device)
     waiting, context.async_step_closures = context.async_step_closures, []
@@ -128,7 +128,7 @@ def run_step_closures(device: torch.device | str | None = None) -> DeviceContext
 
 @functools.cache
 def _install() -> None:
-    """From the first closure on, each step runs closures; behind the hooks that are there by then (the metrics file)."""
+    """Let each step run closures, from the first closure on; after hooks that were added before (the metrics file)."""
 
     def hook(recorder: Recorder) -> None:
         if recorder.index in _contexts:

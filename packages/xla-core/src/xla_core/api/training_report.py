@@ -21,7 +21,7 @@ def now(format: str = "%H:%M:%S") -> str:
 
 
 def mp_test(fn: Callable[..., object]) -> Callable[..., None]:
-    """Decorator of a function that runs as a replica: after an exception the process ends with code 21, so that no peer waits."""
+    """Decorator for a function that runs as a replica: after an exception the process exits with status 21, so that no peer waits."""
 
     def run(*args: Any, **kwargs: Any) -> None:
         try:
@@ -34,7 +34,7 @@ def mp_test(fn: Callable[..., object]) -> Callable[..., None]:
 
 
 def get_summary_writer(logdir: str | None) -> Any:
-    """A TensorBoard writer on the master, if there is a folder; else None."""
+    """A TensorBoard writer on the master ordinal; None on others, or without a folder."""
     if not logdir:
         return None
     if not xm(is_master_ordinal)():
@@ -48,7 +48,7 @@ def write_to_summary(
     dict_to_write: Mapping[str, float] | None = None,
     write_xla_metrics: bool = False,
 ) -> None:
-    """Scalars, and the counters and metric totals of the runtime, to a writer; None: nothing."""
+    """Write scalars, and the counters and metric totals of the runtime, to a writer; does nothing for None."""
     if summary_writer is None:
         return
     for name, value in (dict_to_write or {}).items():
@@ -59,13 +59,13 @@ def write_to_summary(
 
 
 def _runtime_numbers() -> dict[str, float]:
-    seen = snapshot()
-    counters = {f"counter/{name}": float(value) for name, value in seen.counters.items()}
-    return counters | {f"metric/{name}": float(metric.accumulator) for name, metric in seen.metrics.items()}
+    current = snapshot()
+    counters = {f"counter/{name}": float(value) for name, value in current.counters.items()}
+    return counters | {f"metric/{name}": float(metric.accumulator) for name, metric in current.metrics.items()}
 
 
 def close_summary_writer(summary_writer: Any) -> None:
-    """Flush and close a writer; None: nothing."""
+    """Flush and close a writer; does nothing for None."""
     if summary_writer is not None:
         summary_writer.flush()
         summary_writer.close()
@@ -74,7 +74,7 @@ def close_summary_writer(summary_writer: Any) -> None:
 def print_training_update(
     device: Any, step: int, loss: Any, rate: float, global_rate: float, epoch: int | None = None, summary_writer: Any = None
 ) -> None:
-    """One line for a training step, and its rates to a writer."""
+    """Print a line about a training step, and write its rates to a writer."""
     parts = [
         f"device={xla_real_device(device)}/{xr(global_ordinal)()}",
         f"epoch={epoch}" if epoch is not None else "",
@@ -89,7 +89,7 @@ def print_training_update(
 
 
 def print_test_update(device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None) -> None:
-    """One line for a test step."""
+    """Print a line about a test step."""
     parts = [
         f"device={xla_real_device(device)}/{xr(global_ordinal)()}",
         f"epoch={epoch}" if epoch is not None else "",

@@ -1,4 +1,4 @@
-"""The user's modules: what a user or a test replaces there is what our own code must call."""
+"""The user's modules: if a user or a test replaces a function there, our own code must call the replacement."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def xm(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def submodule(package: str, name: str, names: tuple[str, ...]) -> Any:
-    """The `__getattr__` of a package: imports a submodule when it is first asked for, so that the package itself is quick."""
+    """The `__getattr__` of a package: imports a submodule at its first use, so that importing the package is quick."""
     if name not in names:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     return importlib.import_module(f"{package}.{name}")

@@ -1,7 +1,7 @@
 """Every environment variable that the core reads: one typed row each, parsed whenever it is asked for.
 
-Nothing else may touch `os.environ` (`tests/test_structure.py` has the exceptions). A value that does not parse raises and says what is
-allowed; an empty text counts as unset. The documentation page of variables is generated from `SETTINGS`.
+Nothing else may touch `os.environ` (`tests/test_structure.py` has the exceptions). A value that does not parse raises an error that says
+what is allowed; an empty text counts as unset. The documentation page of variables is generated from `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FallbackPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """One variable. `parse` raises ValueError for a bad text; `allowed` completes the sentence "must be ..."."""
+    """One variable. parse: raises ValueError for a bad text; allowed: completes the sentence "must be …"."""
 
     name: str
     default: T
@@ -36,11 +36,11 @@ class Setting(Generic[T]):
     allowed: str
 
     def text(self) -> str:
-        """What the environment says now, as it says it; empty if it says nothing."""
+        """The text in the environment now; empty if the variable is not set."""
         return os.environ.get(self.name, "")
 
     def get(self) -> T:
-        """The value now. Raises: ValueError naming variable, text and what is allowed."""
+        """The value now. Raises ValueError, which names the variable, its text and what is allowed."""
         text = self.text()
         if not text:
             return self.default
@@ -50,7 +50,7 @@ class Setting(Generic[T]):
             raise ValueError(f"environment variable {self.name} is {text!r}, must be {self.allowed}") from None
 
     def is_set(self) -> bool:
-        """Whether the environment gives a value, so that the default does not apply."""
+        """Whether the environment has a value, so that the default does not apply."""
         return bool(self.text())
 
     def set(self, value: T | None) -> None:
@@ -86,13 +86,13 @@ def override(setting: Setting[T], value: T | None) -> Iterator[None]:
 
 
 def _parse_bool(text: str) -> bool:
-    known = {"true": True, "false": False}.get(text.strip().lower())
-    if known is None:
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
         number = int(text)
         if number < 0:
             raise ValueError(text)
-        known = number > 0
-    return known
+        value = number > 0
+    return value
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:
@@ -117,17 +117,17 @@ Number = TypeVar("Number", int, int | None)
 
 
 def flag(name: str, default: Truth, doc: str) -> Setting[Truth]:
-    """The row of a variable that is on or off; default None: or neither."""
+    """The row of a variable that is on or off; with default None it may also be neither."""
     return Setting(name, default, doc, _parse_bool, "0, 1, true or false")
 
 
 def integer(name: str, default: Number, doc: str, minimum: int = 0) -> Setting[Number]:
-    """The row of a whole number of at least `minimum`; default None: it may be absent."""
+    """The row of an integer of at least `minimum`; with default None it may be absent."""
     return Setting(name, default, doc, _at_least(minimum), f"an integer of at least {minimum}")
 
 
 def text(name: str, doc: str) -> Setting[str | None]:
-    """The row of a text, None where it is not set."""
+    """The row of a text; None if it is not set."""
     return Setting(name, None, doc, str, "a text")
 
 
@@ -216,5 +216,5 @@ SETTINGS: tuple[Setting[object], ...] = tuple(value for value in list(globals().
 
 
 def installed_settings() -> dict[str, tuple[Setting[object], ...]]:
-    """The variables that each installed distribution reads, by its name: what its entry point of group `xla_core.settings` names."""
+    """The variables that each installed distribution reads, by its name: from its entry point of group `xla_core.settings`."""
     return {name: tuple(rows) for name, rows in installation.load("xla_core.settings")}

@@ -1,4 +1,4 @@
-"""Old names that keep working and say so once.
+"""Old names that keep working, with one warning.
 
 Warnings go through `logging`, so that a program which turns warnings into errors does not fail on an old name.
 """
@@ -41,9 +41,9 @@ def warn_once(old: str, message: str) -> None:
 class Deprecation:
     """An old name, or an old form of a call, that works until a date.
 
-    old: it, in full; instead: what to use; since: the wheel and version that first said so, `xla-core 0.2.0`; removal: the month from
-    which a release may lack it, `2028-12`. docs/deprecations.md is made of these calls, so all four are written out. Raises ValueError
-    for another form of the last two.
+    old: the full name or form; instead: what to use; since: the wheel and version that deprecated it, `xla-core 0.2.0`; removal: the month
+    from which a release may lack it, `2028-12`. docs/deprecations.md is generated from these calls, so write all four as literals. Raises
+    ValueError for another form of the last two.
     """
 
     old: str
@@ -77,7 +77,7 @@ def _warn_old(old: str, new: Callable[..., object], extra_msg: str | None) -> No
 
 
 def deprecated(module: ModuleType, new: Callable[P, R], old_name: str | None = None, extra_msg: str | None = None) -> Callable[P, R]:
-    """A function to bind in `module` under the old name (`new`'s own name if not given): warns once, then calls `new`."""
+    """A function to bind in `module` under the old name (default: the name of `new`): warns once, then calls `new`."""
     name = str(getattr(new, "__name__", repr(new))) if old_name is None else old_name
     old = f"{module.__name__}.{name}"
 
@@ -92,7 +92,7 @@ def deprecated(module: ModuleType, new: Callable[P, R], old_name: str | None = N
 
 
 def mark_deprecated(new: Callable[..., object], extra_msg: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: the old function keeps its own body, and warns once that `new` should be called."""
+    """Decorator: the old function keeps its own body, and warns once to call `new` instead."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         old = _name(function)
@@ -108,7 +108,7 @@ def mark_deprecated(new: Callable[..., object], extra_msg: str | None = None) ->
 
 
 def register_deprecated(module: ModuleType, new: Callable[P, R]) -> Callable[[Callable[P2, R2]], Callable[P, R]]:
-    """Decorator: the decorated name, which lives in `module`, warns once and calls `new`; its own body is not run."""
+    """Decorator: the decorated function, of `module`, warns once and calls `new`; its own body does not run."""
 
     def decorate(function: Callable[P2, R2]) -> Callable[P, R]:
         return deprecated(module, new, old_name=getattr(function, "__name__", None))

@@ -38,20 +38,20 @@ _NATURAL: Mapping[torch.dtype, np.dtype] = {
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
-DTYPES = tuple(_NATURAL)  # those that tensors on xla devices may have
+DTYPES = tuple(_NATURAL)  # of tensors on xla devices
 _TORCH: Mapping[np.dtype, torch.dtype] = {physical: logical for logical, physical in _NATURAL.items()}
 
 
 def natural_dtype(dtype: torch.dtype) -> np.dtype:
     """The NumPy dtype with the same values as `dtype`, whatever the device computes in.
 
-    Raises UnsupportedDtypeError (a TypeError) for dtypes that XLA has no counterpart of.
+    Raises UnsupportedDtypeError (a TypeError) for dtypes without a counterpart in XLA.
     """
     try:
         return _NATURAL[dtype]
     except KeyError:
-        known = ", ".join(sorted(str(d).removeprefix("torch.") for d in _NATURAL))
-        raise UnsupportedDtypeError(f"{dtype} has no counterpart on XLA devices; use one of {known}") from None
+        names = ", ".join(sorted(str(d).removeprefix("torch.") for d in _NATURAL))
+        raise UnsupportedDtypeError(f"{dtype} has no counterpart on XLA devices; use one of {names}") from None
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
@@ -63,11 +63,11 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
 
 
 _REDUCIBLE = frozenset({torch.float32, torch.float64, torch.int64})
-"""Dtypes that variables may have the device compute in another one."""
+"""Dtypes that environment variables can make the device compute in another dtype."""
 
 
 def _asked_for() -> Mapping[torch.dtype, np.dtype]:
-    """The device's dtype for each dtype that the variables, as they are now, have it compute in another one."""
+    """The device's dtype for each dtype that the environment variables now make it compute in another dtype."""
     half, single = _NATURAL[torch.bfloat16], _NATURAL[torch.float32]
     long = {torch.int64: _NATURAL[torch.int32]} if config.USE_32BIT_LONG.get() else {}
     if config.USE_BF16.get():
@@ -88,22 +88,24 @@ def device_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def check_conversions() -> None:
-    """Warn if the variables ask for other dtypes than the device computes in: they came too late for this process."""
+    """Warn if the environment variables ask for other dtypes than the device uses: they were set too late for this process."""
     if _reduced.cache_info().currsize == 0:
         return
-    asked = _asked_for()
-    if asked != _reduced():
-        variables = ", ".join(f"{each.name}={int(each.get())}" for each in (config.USE_BF16, config.DOWNCAST_BF16, config.USE_32BIT_LONG))
+    requested = _asked_for()
+    if requested != _reduced():
+        variables = ", ".join(
+            f"{setting.name}={int(setting.get())}" for setting in (config.USE_BF16, config.DOWNCAST_BF16, config.USE_32BIT_LONG)
+        )
         warnings.warn(
             f"{variables} has no effect any more: the first tensor of this process fixed the dtypes in which the device computes "
-            f"({conversions() or 'those of the tensors'}), and now others are asked for ({_text(asked) or 'those of the tensors'}). "
+            f"({conversions() or 'those of the tensors'}), and now others are asked for ({_text(requested) or 'those of the tensors'}). "
             "Set the variables before the first tensor, or run this in a process of its own",
             stacklevel=2,
         )
 
 
 def conversions() -> str:
-    """The mapping of `device_dtype` as text, for program keys: programs compiled under one mapping are not those of another."""
+    """The mapping of `device_dtype` as text, for program keys: a program compiled under one mapping does not serve another."""
     return _text(_reduced())
 
 

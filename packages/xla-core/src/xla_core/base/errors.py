@@ -1,13 +1,13 @@
 """Every exception that xla_core raises on purpose. Each subclasses the builtin that users of torch already catch.
 
 XlaError (Exception)
-├── UnsupportedDtypeError (TypeError)      a dtype that XLA has no counterpart of
+├── UnsupportedDtypeError (TypeError)      a dtype without a counterpart in XLA
 ├── DeviceMismatchError (RuntimeError)     operands on different devices, or on the CPU
 ├── UnknownDeviceError (RuntimeError)      a device text or kind that does not exist
 ├── DeviceIndexError (IndexError)          an index past the devices of this process
 ├── LoweringError (RuntimeError)           a lowering or the compiler failed; names operation, shapes, user line
 ├── ExecutionError (RuntimeError)          a compiled program, or the client under it, failed
-├── DonatedError (RuntimeError)            the buffer was given away: a program has written its results there
+├── DonatedError (RuntimeError)            the buffer was donated: a program has written its results there
 ├── FallbackError (RuntimeError)           an operation without lowering where fallback is forbidden
 ├── UnsupportedOperationError (NotImplementedError)  cannot be done on XLA; says what to do instead
 ├── GraphBreakError (RuntimeError)         a value was read where only one graph is allowed
@@ -17,9 +17,9 @@ XlaError (Exception)
 ├── TooManyGraphsError (RuntimeError)      more distinct graphs than the user's limit
 ├── RegistrationError (ValueError)         an operation, pass or plugin registered wrongly or twice
 ├── GraphEditError (ValueError)            an edit of a graph that would not be a legal program
-├── PluginError (RuntimeError)             a graph pass of somebody else's raised, or gave what is no legal program
+├── PluginError (RuntimeError)             a plugin's graph pass raised, or made no legal program
 ├── AbiVersionError (ImportError)          a plugin's wheel and this core do not fit
-├── InstallationError (ImportError)        the files of `torch_xla` are not ours, or not all there; names the command that mends it
+├── InstallationError (ImportError)        files of `torch_xla` are another project's, or missing; names the command that mends it
 ├── MissingPackageError (ModuleNotFoundError)  a name whose package is not installed
 └── InternalError (RuntimeError)           an invariant of ours is broken; please report
 """
@@ -32,14 +32,14 @@ from collections.abc import Callable
 class XlaError(Exception):
     """Base of all errors raised by xla_core.
 
-    place: of a recorded operation that is at fault, the program (an `ir.graph.Graph`) and its slot there.
+    place: the recorded operation that failed: the `Graph` of its program, and its slot there.
     """
 
     place: tuple[object, int] | None = None
 
 
 class UnsupportedDtypeError(XlaError, TypeError):
-    """A dtype that XLA has no counterpart of."""
+    """A dtype without a counterpart in XLA."""
 
 
 class DeviceMismatchError(XlaError, RuntimeError):
@@ -79,15 +79,15 @@ class GraphBreakError(XlaError, RuntimeError):
 
 
 class CaptureError(XlaError, RuntimeError):
-    """A function that `torch_xla.compile(capture=True)` cannot capture, or that does something else than what was captured."""
+    """A function that `torch_xla.compile(capture=True)` cannot capture, or that no longer does what was captured."""
 
 
 class StepFileError(XlaError, ValueError):
-    """A file that is no exported step, a damaged one, or one of a newer version."""
+    """A file that is not an exported step, is damaged, or is of a newer version."""
 
 
 class ExportFolderError(XlaError, ValueError):
-    """A folder of an exported program is damaged, holds what no export holds, or is of a newer version; names file, value and remedy."""
+    """A folder of an exported program is damaged, is not an export, or is of a newer version; names file, value and remedy."""
 
 
 class TooManyGraphsError(XlaError, RuntimeError):
@@ -103,11 +103,11 @@ class GraphEditError(XlaError, ValueError):
 
 
 class PluginError(XlaError, RuntimeError):
-    """A graph pass that a plugin registered does not work."""
+    """A graph pass that a plugin registered raised, or made no legal program."""
 
 
 def described(function: Callable[..., object]) -> str:
-    """A function as messages name it: its module and name."""
+    """A function's module and name, for messages."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or '?'}.{name}"
 

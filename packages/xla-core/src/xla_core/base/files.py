@@ -1,8 +1,8 @@
 """Replace files atomically: a reader, also after a crash of the program, finds the old contents or the new, never a part.
 
-What is written goes first to a temporary file beside the target. Its writer holds a lock on it (flock), which the system takes away when
-the process dies, however it does. A temporary file that nobody has locked is the leftover of a killed writer, and whoever next writes into
-the folder removes it. Process ids would not tell: other containers count their own, and numbers are used again.
+Data goes first to a temporary file beside the target. Its writer holds a lock on it (flock), which the system releases when the process
+dies in any way. An unlocked temporary file is the leftover of a killed writer, and the next writer into the folder removes it. Process ids
+could not tell: other containers have their own, and they are used again.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from functools import cache
 from pathlib import Path
 
 _LONGEST_STEM = 100
-"""Bytes of the target's name in the name of its temporary file."""
+"""At most this many bytes of the target's name are part of its temporary file's name."""
 _TEMPORARY = re.compile(r"\..*\.(?P<mount>[0-9a-f]{16})-[0-9a-f]{16}\.xla-tmp", re.DOTALL)
 _LEFT_ELSEWHERE_S = 86_400
-"""A file of another mount, whose locks need not be visible here, is a leftover when nobody has written to it for this time."""
+"""A file of another mount, whose locks may be invisible here, is a leftover if nobody has written to it for this time."""
 _MANY_NAMES = 1000
-"""A folder with more is listed once by each process, others at each write."""
+"""A folder with more names is listed once by each process, others at each write."""
 _listed: set[tuple[int, int]] = set()
 """Such folders, by device and inode."""
 _NO_FOLDER_SYNC = frozenset({errno.EBADF, errno.EINVAL})
-"""Error numbers of file systems that synchronize no folders."""
+"""Error numbers of file systems that cannot synchronize folders."""
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
-"""Error numbers of file systems that lock no files."""
+"""Error numbers of file systems that cannot lock files."""
 
 
 @contextmanager
 def atomic_write(
     path: str | os.PathLike[str], temporary: Path | None = None, *, mode: int = 0o666, durable: bool = False
 ) -> Iterator[Path]:
-    """Give the path of a temporary file to write to, which is renamed to `path` at the end, or removed if something was raised.
+    """Yield the path of a temporary file to write to, which is renamed to `path` at the end, or removed if something was raised.
 
-    temporary: a path of the caller's in the same folder, which the caller creates, and removes if it was killed before. None for a new,
-    empty file with the bits of `mode` that the umask lets through; write into it, no other may take its place. Files of this kind that
-    killed writers have left in the folder are removed. durable: as `sync_file` and `sync_folder`, so that the new contents also survive a
-    crash of the machine. Raises OSError.
+    temporary: a path in the same folder for a file that the caller creates, and removes if a former caller was killed. None for a new,
+    empty file with the bits of `mode` that the umask lets through: write into it, do not replace it. Leftovers of killed writers in the
+    folder are removed. durable: call `sync_file` and `sync_folder`, so that the new contents also survive a crash of the machine. Raises
+    OSError.
     """
     target = Path(path)
     with _locked_file(target, mode) if temporary is None else nullcontext(temporary) as written:
@@ -105,8 +105,8 @@ def _remove_leftovers(folder: Path, identity: tuple[int, int], mount: str, now_s
 
 
 def _remove_if_left(path: Path, before_s: float | None) -> None:
-    """Remove a file that no process has locked and, where a time is given, none has written to since. Raises OSError."""
-    # To write, too: NFS locks no others. A pipe is not waited for, a link not followed.
+    """Remove a file that no process has locked and, unless `before_s` is None, none has written to since then. Raises OSError."""
+    # Opened for writing, too: NFS locks no other files. Without waiting for a pipe or following a link.
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
@@ -121,9 +121,9 @@ def _remove_if_left(path: Path, before_s: float | None) -> None:
 
 @cache
 def _mount(device: int) -> str:
-    """Names a file system as it is mounted in this running system: who finds the same name also sees the same locks.
+    """A name of a mounted file system of this running system: processes that get the same name see the same locks.
 
-    Of network file systems some keep locks to each mount of each machine.
+    Some network file systems keep locks separate for each mount of each machine.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
@@ -141,9 +141,9 @@ def _is_at(path: Path, fd: int) -> bool:
 
 
 def lock(fd: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder against all who open it anew (flock). Gives whether it is locked: not every file system can.
+    """Lock an open file or folder against all that open it anew (flock). Returns whether it is locked: not every file system can.
 
-    The system unlocks it when the process dies. wait: until no other has locked it. Raises BlockingIOError if another has; OSError.
+    The system unlocks it when the process dies. wait: until nobody else has locked it. Raises BlockingIOError if somebody has; OSError.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -155,20 +155,20 @@ def lock(fd: int, *, wait: bool = False) -> bool:
 
 
 def unlock(fd: int) -> None:
-    """Unlock what `lock` has locked, also where a process that was forked meanwhile has the descriptor too."""
+    """Undo `lock`, even if a process that was forked meanwhile has the descriptor, too."""
     with suppress(OSError):  # of file systems without locks
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o666, durable: bool = False) -> None:
-    """Replace a file by one with these bytes, as `atomic_write`. Raises OSError, with a file's name."""
+    """Replace a file by one with these bytes, as `atomic_write` does. Raises OSError, with a file's name."""
     with atomic_write(path, mode=mode, durable=durable) as temporary, name_errors(temporary):
         temporary.write_bytes(data)
 
 
 @contextmanager
 def name_errors(path: Path) -> Iterator[None]:
-    """Give errors of the system the name of a file, where they have none: writing to a full disk raises one without."""
+    """Add a file's name to an OSError that has none, such as the one of writing to a full disk."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Counters, metrics and typed events of the core. Nothing is named or rendered here.
+"""Counters, metrics and typed events of the core. Other modules name and render them.
 
-Counters and metrics are read as a `Snapshot`; events go to subscribers at once, in the thread where
-they happen. A subscriber that raises is named in a warning and hears no more; only an XlaError propagates to the operation that caused
-the event, so that a subscriber can stop a run on purpose.
+Counters and metrics are read as a `Snapshot`; events go to subscribers at once, in the thread where they happen. A subscriber that raises
+is named in a warning and unsubscribed; only an XlaError propagates to the operation that caused the event, so that a subscriber can stop a
+run on purpose.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Direction(enum.Enum):
 
 
 class SyncKind(enum.Enum):
-    """STEP ran all that was live, READ only what the requested values need."""
+    """STEP: a sync ran everything live. READ: a value read ran only the operations that the values need."""
 
     STEP = "step"
     READ = "read"
@@ -58,15 +58,15 @@ class Cause(enum.Enum):
     DYNAMO_EXECUTE = "dynamo_execute"
     VALUE_READ = "value_read"
     CAPTURED = "captured"  # a captured call (torch_xla.compile)
-    PENDING_LIMIT = "pending_limit"  # nobody: too much was pending
+    PENDING_LIMIT = "pending_limit"  # not the user: too much was pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that took time on a device.
 
-    device: text such as `xla:0`. start_s: seconds since the epoch. line: the user's `file:line` that asked for it; None if no
-    code of the user's did (a thread of ours).
+    device: text such as `xla:0`. start_s: seconds since the epoch. line: the user's `file:line` that asked for it; None if a thread of ours
+    did.
     """
 
     device: str
@@ -77,7 +77,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEvent(Event):
-    """Base class of CompileEvent and ExecuteEvent: which graph, how large, and on whose behalf. name: of the `torch_xla.compile` region."""
+    """Base class of CompileEvent and ExecuteEvent: the graph, its size, and who requested it. name: of the `torch_xla.compile` region."""
 
     graph_hash: str
     num_nodes: int
@@ -91,8 +91,8 @@ class GraphEvent(Event):
 class CompileEvent(GraphEvent):
     """A program was compiled.
 
-    graph: the `Graph`. constants: the Python numbers of this call that are no inputs from the start, as `Graph.numbers` lists them;
-    one that had another value before is an input from now on. donated: slots of the inputs whose memory its results take over.
+    graph: the `Graph`. constants: the Python numbers of this call that were not inputs from the start, as `Graph.numbers` lists them;
+    a number that had another value before is an input from now on. donated: slots of the inputs whose memory its results take over.
     """
 
     graph: Any = field(default=None, repr=False)
@@ -102,16 +102,16 @@ class CompileEvent(GraphEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteEvent(GraphEvent):
-    """A program was run. blocked_ns: how much of it kept the caller, on a device that ran it at once."""
+    """A program was run. blocked_ns: how long it blocked the caller, on a device that runs programs at once."""
 
     blocked_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEvent(Event):
-    """`nbytes` moved between host and device. waited_ns: how much of it went by until the device had computed them.
+    """`nbytes` moved between host and device. waited_ns: the part of the duration until the device had computed them.
 
-    buffer: what is on the device.
+    buffer: the buffer on the device.
     """
 
     direction: Direction
@@ -122,7 +122,7 @@ class TransferEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncEvent(Event):
-    """Pending work was handed over; the duration ends when the sync returns. waited_ns: as `wait=True` asked for."""
+    """Pending operations were launched; the duration ends when the sync returns. waited_ns: the part of it due to `wait=True`."""
 
     kind: SyncKind
     cause: Cause | None = None
@@ -131,7 +131,7 @@ class SyncEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackEvent(Event):
-    """`operator` (full name, with overload) ran on the CPU. nbytes: of its operands and results, which crossed over."""
+    """`operator` (full name, with overload) ran on the CPU. nbytes: of its operands and results, which were transferred."""
 
     operator: str
     nbytes: int = 0
@@ -218,9 +218,9 @@ class Registry:
                 metric.accumulator += value
 
     def register_collector(self, collect: Collector, names: frozenset[str] | None = None) -> Callable[[], None]:
-        """Ask `collect` for counters at each snapshot; its numbers may only grow. Returns a function that ends it.
+        """Call `collect` for counters at each snapshot; its numbers may only grow. Returns a function that removes it.
 
-        names: all that it may give, where that is known.
+        names: all names that it may return, if they are known.
         """
         entry = _Collecting(collect, names)
         with self._lock:
@@ -234,8 +234,8 @@ class Registry:
 
     def counter(self, name: str) -> int:
         """One counter now, 0 if nothing was counted: much cheaper than a snapshot."""
-        asked = [entry for entry in self._collecting if entry.names is None or name in entry.names]
-        collected = sum(entry.collect().get(name, 0) - entry.baseline.get(name, 0) for entry in asked)
+        matching = [entry for entry in self._collecting if entry.names is None or name in entry.names]
+        collected = sum(entry.collect().get(name, 0) - entry.baseline.get(name, 0) for entry in matching)
         with self._lock:
             return self._counters.get(name, 0) + collected
 
@@ -254,8 +254,8 @@ class Registry:
     def metric(self, name: str) -> MetricSnapshot | None:
         """One metric now, None if it has no samples: much cheaper than a snapshot."""
         with self._lock:
-            found = self._metrics.get(name)
-            return None if found is None else _frozen(name, found)
+            recorded = self._metrics.get(name)
+            return None if recorded is None else _frozen(name, recorded)
 
     def clear_counters(self) -> None:
         """Restart every counter at zero; collectors count from their present values on."""
@@ -266,23 +266,23 @@ class Registry:
                 entry.baseline = values
 
     def clear_metrics(self) -> None:
-        """Forget all metrics; a new one takes the ring size that XLA_METRICS_SAMPLES then says."""
+        """Drop all metrics; a new metric keeps as many samples as XLA_METRICS_SAMPLES says then."""
         with self._lock:
             self._metrics.clear()
 
     def clear(self, *, counters: bool = True, metrics: bool = True) -> None:
-        """Start all counters, all metrics, or both again at nothing."""
+        """Reset all counters, all metrics, or both."""
         if counters:
             self.clear_counters()
         if metrics:
             self.clear_metrics()
 
     def subscribe(self, fn: Subscriber, *event_types: type[Event]) -> Callable[[], None]:
-        """Call `fn(event)` for each event of these types (none given: all types). Returns a function that ends it."""
+        """Call `fn(event)` for each event of these types (without types: for all). Returns a function that ends it."""
         chosen = tuple(dict.fromkeys(event_types)) or EVENT_TYPES
         for event_type in chosen:
             if event_type not in EVENT_TYPES:
-                raise ValueError(f"no such event: {event_type!r}; choose from {', '.join(known.__name__ for known in EVENT_TYPES)}")
+                raise ValueError(f"no such event: {event_type!r}; choose from {', '.join(type_.__name__ for type_ in EVENT_TYPES)}")
 
         def call(event: Event) -> None:
             try:
@@ -309,11 +309,11 @@ class Registry:
         return unsubscribe
 
     def has_subscribers(self, event_type: type[Event]) -> bool:
-        """Whether building an event of this type is worth it."""
+        """Whether anybody subscribes to this type, so that building an event is worth it."""
         return bool(self._subscribers.get(event_type))
 
     def listened(self) -> bool:
-        """Whether anybody wants events of any type."""
+        """Whether there is a subscriber to any type of event."""
         return any(self._subscribers.values())
 
     def emit(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Walk whatever users nest tensors in: dicts (keys and values), lists, tuples, sets, DataWrappers and plain objects.
+"""Walk the nestings that users put tensors in: dicts (keys and values), lists, tuples, sets, DataWrappers and plain objects.
 
 A `Survey` visits everything below a value once, in a fixed order, and can rebuild the nesting around replaced leaves
 without touching the original. Sharing and cycles survive. Tensors, classes, functions and modules are never opened.
@@ -60,8 +60,8 @@ class Survey:
     def __init__(self, root: Any, select: Callable[[Any], bool]) -> None:
         self.root = root
         self.leaves: list[Any] = []
-        self._parts: dict[int, tuple[Any, list[Any]]] = {}  # keeps what get_tensors() made alive, so that ids stay unique
-        self._met: dict[int, tuple[Any, int]] = {}  # id -> (where it was met first, which child it is there)
+        self._parts: dict[int, tuple[Any, list[Any]]] = {}  # by id; keeps results of get_tensors() alive, so that ids stay unique
+        self._met: dict[int, tuple[Any, int]] = {}  # by id: the parent where it was met first, and its index there
         todo: list[tuple[Any, Any, int]] = [(root, None, 0)]
         while todo:
             value, parent, index = todo.pop()
@@ -89,24 +89,24 @@ class Survey:
         return self._rebuild(self.root, done, self._holders())
 
     def _holders(self) -> set[int]:
-        """Ids of everything from which a leaf can be reached."""
+        """The ids of all objects from which a leaf can be reached."""
         parents: dict[int, list[int]] = {}
         for key, (_, parts) in self._parts.items():
             for part in parts:
                 parents.setdefault(id(part), []).append(key)
-        found: set[int] = set()
+        holders: set[int] = set()
         todo = [id(leaf) for leaf in self.leaves]
         while todo:
-            fresh = [key for key in parents.get(todo.pop(), ()) if key not in found]
-            found.update(fresh)
+            fresh = [key for key in parents.get(todo.pop(), ()) if key not in holders]
+            holders.update(fresh)
             todo.extend(fresh)
-        return found
+        return holders
 
     def _rebuild(self, value: Any, done: dict[int, Any], holders: set[int]) -> Any:
         if id(value) in done:
             return done[id(value)]
         parts = self._parts[id(value)][1]
-        # What can change is entered into `done` before its children, so that cycles, which always pass through it, close.
+        # Mutable objects are entered into `done` before their children: every cycle passes through one, and so closes.
         if isinstance(value, (tuple, frozenset)):
             items = [self._rebuild(part, done, holders) for part in parts]
             same = all(new is old for new, old in zip(items, parts, strict=True))
@@ -126,8 +126,8 @@ class Survey:
 
 
 def _immutable_like(value: tuple[Any, ...] | frozenset[Any], items: list[Any]) -> Any:
-    kind: Any = type(value)
-    return kind._make(items) if hasattr(kind, "_make") else kind(items)
+    cls: Any = type(value)
+    return cls._make(items) if hasattr(cls, "_make") else cls(items)
 
 
 def _refill(result: Any, old: list[Any], new: list[Any]) -> None:

@@ -1,6 +1,6 @@
-"""The private names of jax that the core cannot do without, each behind a name that says what it is for.
+"""The private names of jax that the core needs, each behind a name that says what it is for.
 
-A test imports every one, so that an upgrade that takes one away fails there first.
+A test imports every one, so that an upgrade of jax that removes one fails there first.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ jaxlib_version = _jaxlib_version
 
 
 class _JaxGarbage:
-    """The objects that jax's C++ code has dropped; reading `stop` frees them, by C code alone."""
+    """Frees the objects that jax's C++ code has dropped when `stop` is read, in C code alone."""
 
     free = staticmethod(_jax_runtime.collect_garbage)
     stop = property(operator.methodcaller("free"))
 
 
 def free_jax_garbage_in_c() -> None:
-    """Put a callable that runs no Python code in the place of jax's callback of the garbage collector.
+    """Replace jax's callback of the garbage collector by a callable that runs no Python code.
 
-    What a signal raises in Python code there, KeyboardInterrupt for one, is printed and lost.
+    An exception that a signal raises in a Python callback, such as KeyboardInterrupt, is printed and lost.
     """
-    for number, callback in enumerate(gc.callbacks):
+    for index, callback in enumerate(gc.callbacks):
         if getattr(callback, "__name__", "") == "_xla_gc_callback":
             # The collector calls it with "start" or "stop" and a dict: the dict itself if there is no such attribute.
-            gc.callbacks[number] = functools.partial(getattr, _JaxGarbage())
+            gc.callbacks[index] = functools.partial(getattr, _JaxGarbage())
 
 
 _AT_FIRST_LOWERING = ("jaxlib.mlir.dialects.mhlo", "jaxlib.mlir.dialects.builtin")
 
 
 def import_dialects() -> None:
-    """Import what jax would import at its first lowering. These register themselves in C++, where an import that was cut off cannot be
-    repeated: so in a thread of its own, which neither Ctrl-C nor a deep recursion reaches.
+    """Import the modules that jax imports at its first lowering. They register themselves in C++, so that an interrupted import cannot be
+    repeated: import them in a thread, which neither Ctrl-C nor a deep recursion reaches.
     """
 
     def run() -> None:
@@ -69,7 +69,7 @@ def import_dialects() -> None:
 
 
 def _put_by(batched: Callable[..., jax.Array]) -> Callable[[np.ndarray[Any, Any], jax.sharding.Sharding, jax.Device], jax.Array]:
-    """`batched_device_put` for one array, which takes 7 µs where `jax.device_put` takes 50; the latter where the former is another one."""
+    """`batched_device_put` for one array (7 µs, `jax.device_put` takes 50); `jax.device_put` in a jax where its signature differs."""
     if list(inspect.signature(batched).parameters)[:4] != ["aval", "sharding", "xs", "devices"]:
         return lambda array, sharding, device: jax.device_put(array, device)
 
@@ -79,51 +79,51 @@ def _put_by(batched: Callable[..., jax.Array]) -> Callable[[np.ndarray[Any, Any]
     return put
 
 
-# A NumPy array as a buffer on a device, with the sharding that stands for that device.
+# Makes a buffer of a NumPy array on a device, given the device and its sharding.
 put_on_device = _put_by(batched_device_put)
 
 
 def compile_module(module: bytes | str, device: jax.Device, options: dict[str, str]) -> Callable[[list[jax.Array]], list[jax.Array]]:
-    """A StableHLO module as a function over buffers of one device, compiled with these options of XLA.
+    """Compile a StableHLO module, with options of XLA, to a function over buffers of one device.
 
-    jax itself only runs what it has traced.
+    jax itself only runs functions that it has traced.
     """
     compile_options = xla_client.CompileOptions()
     compile_options.env_option_overrides = list(options.items())
     executable = device.client.compile_and_load(module, xla_client.DeviceList((device,)), compile_options)
-    return lambda buffers: [each[0] for each in executable.execute_sharded(buffers).disassemble_into_single_device_arrays()]
+    return lambda buffers: [per_device[0] for per_device in executable.execute_sharded(buffers).disassemble_into_single_device_arrays()]
 
 
 def register_jax_plugin(name: str, library: str, options: dict[str, Any]) -> None:
-    """Make a PJRT plugin a platform of jax, ahead of its own. Raises RuntimeError for a library that cannot be loaded."""
+    """Make a PJRT plugin a platform of jax, ahead of jax's own. Raises RuntimeError for a library that cannot be loaded."""
     xla_bridge.register_plugin(name, library_path=library, options=options)
 
 
 def serialized_hlo(text: str) -> bytes:
-    """The HloModuleProto of a module's HLO text. Raises RuntimeError for what XLA cannot parse."""
+    """The HloModuleProto of a module's HLO text. Raises RuntimeError for a text that XLA cannot parse."""
     module: bytes = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     return module
 
 
 def varying_axes(array: Any) -> frozenset[str]:
-    """The axes of a mesh over which an array of a `shard_map` varies; none outside of one."""
+    """The axes of the mesh over which an array inside a `shard_map` varies; empty outside of one."""
     aval: Any = jax.typeof(array)
     return frozenset(aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma)
 
 
 def leave_runtime_to_parent() -> None:
-    """In a forked child: keep the exit of this process from shutting down JAX's clients, which wait for threads that are the parent's.
+    """In a forked child: keep the exit of this process from shutting down jax's clients, which would wait for the parent's threads.
 
-    Its connection to a job is shared with the parent, too: JAX's hook would leave the job in the parent's name.
+    The connection to a job is shared with the parent, too: jax's exit hook would leave the job in the parent's name.
     """
     state = _jax_distributed.global_state
-    # Not by functions of jax: these take a lock that a thread of the parent may have held.
+    # Not by functions of jax, which take a lock that a thread of the parent may have held.
     owned = [*xla_bridge._backends.values(), *filter(None, (state.client, state.service, state.preemption_sync_manager))]
     if not owned:
         return
     for hook in (_jax_api.clean_up, _jax_dispatch.wait_for_tokens):
         atexit.unregister(hook)
     state.client = state.service = state.preemption_sync_manager = None
-    for each in (*owned, _jax_mlir.global_thread_pool):
-        # Never destroyed: that would wait for threads which are not there.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    for item in (*owned, _jax_mlir.global_thread_pool):
+        # Never destroyed: that would wait for threads that do not exist here.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))

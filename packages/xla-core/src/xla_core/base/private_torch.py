@@ -1,6 +1,6 @@
-"""The private names of torch that the core cannot do without, each behind a name that says what it is for.
+"""The private names of torch that the core needs, each behind a name that says what it is for.
 
-A test imports every one, so that an upgrade that takes one away fails there first.
+A test imports every one, so that an upgrade of torch that removes one fails there first.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ except ImportError as error:
         f"xla-core needs torch 2.10 or newer (found {torch.__version__}): older ones cannot add a device from Python"
     ) from error
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# (major, minor) of this torch, for the few places that have to know.
+# (major, minor) of this torch, for code that depends on it.
 torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
 OpOverload: TypeAlias = torch._ops.OpOverload
 # An operator that takes functions or operators: `torch.ops.higher_order`.
 HigherOrderOperator: TypeAlias = torch._ops.HigherOrderOperator
-# Nested lists, tuples and dicts as leaves and a shape, with torch's idea of a leaf.
+# The structure of nested lists, tuples and dicts, with torch's definition of a leaf.
 TreeSpec: TypeAlias = _pytree.TreeSpec
 # Sees each operation below autograd; pushed while a body is recorded.
 DispatchMode: Any = _python_dispatch.TorchDispatchMode
@@ -45,19 +45,19 @@ treespec_dumps = _pytree.treespec_dumps
 
 
 def treespec_children(spec: TreeSpec) -> list[TreeSpec]:
-    """What a nesting holds, by position. Older torch has it as an attribute only."""
+    """The children of a nesting, by position. Older torch has them as an attribute only."""
     return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
 
 
 # A wrapper tensor without storage: (cls, size, strides, storage_offset, memory_format, dtype, layout, device).
 make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
-# A context in which torch functions are their own again, whatever modes and subclasses are about.
+# A context in which torch functions ignore function modes and the `__torch_function__` of subclasses.
 without_torch_function: Any = torch._C.DisableTorchFunction
 # Keeps torch functions from re-entering Python for our subclass.
 DISABLED_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
-# What torch itself pickles tensors of storage-less devices with; allowed under weights_only.
+# The function that torch itself pickles tensors of devices without storage with; allowed under weights_only.
 rebuild_device_tensor: Callable[..., Any] = torch._utils._rebuild_device_tensor_from_cpu_tensor
-# And with what it pickles subclasses that have attributes; pickles name these functions.
+# The function that it pickles subclasses with attributes with. Pickles name both functions.
 rebuild_subclass: Any = torch._tensor._rebuild_from_type_v2
 # The text of a CPU tensor as torch prints it.
 tensor_text: Callable[[torch.Tensor], str] = torch._tensor_str._str
@@ -76,16 +76,16 @@ _LAZY_BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.
 
 
 def as_called_by_user() -> Any:
-    """A context in which conjugate and negative bits count again.
+    """A context in which torch regards conjugate and negative bits again.
 
-    Inside `__torch_dispatch__` torch has resolved those of the arguments, and no longer looks at those of tensors that kernels make.
+    Inside `__torch_dispatch__` torch has resolved the bits of the arguments, and ignores the bits of tensors that kernels make.
     """
     excluded = torch._C._dispatch_tls_local_exclude_set() - _LAZY_BITS
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
 def call_kernel(func: OpOverload, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The kernel that `func` has for a dispatch key, whatever its arguments would dispatch to."""
+    """Call the kernel that `func` has for a dispatch key, whatever key its arguments would dispatch to."""
     with as_called_by_user():
         return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
@@ -102,14 +102,14 @@ def register_device(name: str, module: ModuleType) -> None:
 _KEEP_ALIVE: list[Any] = []
 
 
-def trace_as_plain(kind: type[torch.Tensor]) -> None:
-    """Let `make_fx`, and by it `torch.func.linearize`, take tensors of this type that are no inputs as constants, as it takes plain ones.
+def trace_as_plain(cls: type[torch.Tensor]) -> None:
+    """Let `make_fx`, and so `torch.func.linearize`, take tensors of this type that are not inputs as constants, like plain tensors.
 
-    Of another subclass it traces what that does inside instead, and loses the result.
+    It traces into the operations of any other subclass instead, and loses the result.
     """
     from torch.fx.experimental import proxy_tensor
 
-    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, kind)  # type: ignore[assignment]
+    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, cls)  # type: ignore[assignment]
 
 
 class _Hooks(_acc.PrivateUse1Hooks):
@@ -128,22 +128,22 @@ class _Hooks(_acc.PrivateUse1Hooks):
 
 
 class _Lost(threading.local):
-    """The exception that was under way when torch called the device guard of this thread."""
+    """The exception that was set when torch called the device guard of this thread."""
 
     error: BaseException | None = None
 
 
 _lost = _Lost()
-_ENDED = zip()  # an iterator that has nothing to give
+_ENDED = zip()  # an exhausted iterator
 
 
 class _Guard(_acc.DeviceGuard):
     def type_(self, kind: Any = torch._C._autograd.DeviceType.PrivateUse1, ended: Any = _ENDED, lost: Any = _lost) -> Any:
         """The device type. Only locals are read: while an exception leaves torch's engine, its destructors call this.
 
-        An exception that is still set when a Python guard returns would abort the process, so it is taken away here, and given
-        back by `guarded_engine`. Each operation with a gradient calls this up to three times: a loop over an iterator that has ended
-        raises what is set, but for StopIteration, in less time than any call.
+        An exception that is still set when a Python guard returns would abort the process, so it is cleared here, and raised again by
+        `guarded_engine`. Each operation with a gradient calls this up to three times: a loop over an exhausted iterator raises an exception
+        that is set (except StopIteration) in less time than any call.
         """
         try:
             for _ in ended:
@@ -154,9 +154,9 @@ class _Guard(_acc.DeviceGuard):
 
 
 def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> None:
-    """Mend what torch's engine lacks for a device made in Python, for backward passes from outputs that `is_ours` accepts.
+    """Make torch's autograd engine work for a device made in Python, in backward passes from outputs that `is_ours` accepts.
 
-    They run in the calling thread (the engine has threads for one device only), and an exception inside them reaches the caller.
+    They run in the calling thread (the engine has threads for one device only), and exceptions inside them reach the caller.
     enter: called before every backward pass.
     """
     from torch.autograd import graph
@@ -177,7 +177,7 @@ def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> N
             if error is None:
                 if "without setting an exception" not in str(none_set):
                     raise
-                error = StopIteration()  # what the guard's loop takes for its own end
+                error = StopIteration()  # which the guard's loop takes for its own end
             raise error from None
 
     never_trace(guarded_engine.__code__)  # type: ignore[attr-defined]
@@ -186,13 +186,13 @@ def guard_engine(is_ours: Callable[[Any], bool], enter: Callable[[], None]) -> N
 
 
 def redirect_moves(default: Callable[[], torch.device]) -> None:
-    """Let what copies data in C++ take our device without an index for `default()`: there, torch asks a Python guard for no index."""
-    kind = default().type
+    """Let functions that copy data in C++ take our device without an index for `default()`: torch asks no Python guard there."""
+    device_type = default().type
 
     def indexed(device: Any) -> Any:
         if isinstance(device, torch.device):
-            return default() if device.type == kind and device.index is None else device
-        return default() if type(device) is str and device == kind else device
+            return default() if device.type == device_type and device.index is None else device
+        return default() if type(device) is str and device == device_type else device
 
     def redirect(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -203,47 +203,47 @@ def redirect_moves(default: Callable[[], torch.device]) -> None:
 
         return redirected
 
-    _device._device_constructors()  # what a default device is given to, remembered as it is before the next line
-    for place, name in ((torch.Tensor, "to"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray")):
-        setattr(place, name, redirect(getattr(place, name)))
+    _device._device_constructors()  # torch caches these constructors, which take a default device: now, before they are redirected
+    for owner, name in ((torch.Tensor, "to"), (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray")):
+        setattr(owner, name, redirect(getattr(owner, name)))
 
 
 _HOST_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-# The C++ side of a tensor: set to that of another tensor, or read without autograd history.
+# The C++ tensor behind a Python tensor: set to the one of another tensor, or read without autograd history.
 set_cpp_data: Callable[[torch.Tensor, torch.Tensor], None] = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 cpp_data: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.data.__get__  # type: ignore[attr-defined]
-# The storage that C++ shares among tensors which share data.
+# The C++ storage, which tensors that share data share.
 cpp_storage: Callable[[torch.Tensor], torch.UntypedStorage] = torch.Tensor.untyped_storage
-# Whether modules swap their parameters with moved ones, instead of giving them the data.
+# Whether modules swap their parameters with moved ones, instead of setting their data.
 swaps_parameters: Callable[[], bool] = torch.__future__.get_swap_module_params_on_conversion
-# What classes have whose operations are those of C++.
+# The `__torch_dispatch__` of classes whose operations are those of C++.
 NO_TORCH_DISPATCH: Any = torch.Tensor.__torch_dispatch__
-# Whether a tensor may get the data of another: what modules ask when they move their parameters.
+# Whether a tensor may get the data of another: modules ask this when they move their parameters.
 may_get_data: Callable[[torch.Tensor, torch.Tensor], bool] = torch._has_compatible_shallow_copy_type
-# A tensor of a subclass over the data of another, without its history and with it.
-# How many hold a tensor in C++: its Python object, the tensor whose gradient it is, graphs of autograd that saved it.
+# The number of references to a tensor in C++: by its Python object, by the tensor whose gradient it is, by autograd graphs that saved it.
 count_holders: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
+# A tensor of a subclass over the data of another tensor: without its history, and with it.
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 as_subclass: Callable[..., Any] = torch.Tensor.as_subclass
 
 
-def make_bridge(kind: type, size: Any, strides: Any, offset: int, dtype: torch.dtype, device: torch.device) -> Any:
-    """A wrapper whose data C++ also gives to tensors on the CPU: it has the CPU's key beside our own, which outranks it."""
-    made = make_wrapper(
-        kind, size, strides, offset, None, dtype, torch.strided, device, False, False, None, False, False, _HOST_KEY
-    )  # not pinned, no gradient, nothing of it asked of Python
-    torch._C._set_throw_on_mutable_data_ptr(made)
-    return made
+def make_bridge(cls: type, size: Any, strides: Any, offset: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """A wrapper whose data C++ also gives to tensors on the CPU: it has the CPU's key besides our own, which outranks it."""
+    bridge = make_wrapper(
+        cls, size, strides, offset, None, dtype, torch.strided, device, False, False, None, False, False, _HOST_KEY
+    )  # not pinned, without gradient; C++ asks Python for no property of it
+    torch._C._set_throw_on_mutable_data_ptr(bridge)
+    return bridge
 
 
 def replace_in_torch(replacements: Mapping[tuple[Any, str], Callable[[Any], Any]]) -> None:
-    """Put what each function makes of torch's own (`(owner, name)`) in its place. `torch.compile` does not look into it."""
+    """Replace attributes of torch (`(owner, name)`), each by the result of its function. `torch.compile` does not trace replacements."""
     for (owner, name), make in replacements.items():
-        made = make(getattr(owner, name))
-        if isinstance(made, FunctionType):
-            made.__name__ = name  # by which dynamo knows methods of tensors
-        setattr(owner, name, made)
-        for function in (made, getattr(made, "fget", None), getattr(made, "fset", None)):
+        replacement = make(getattr(owner, name))
+        if isinstance(replacement, FunctionType):
+            replacement.__name__ = name  # dynamo finds methods of tensors by name
+        setattr(owner, name, replacement)
+        for function in (replacement, getattr(replacement, "fget", None), getattr(replacement, "fset", None)):
             if isinstance(function, FunctionType):
                 never_trace(function.__code__)
 
@@ -254,9 +254,9 @@ CppEvent: Any = torch.Event
 
 
 def class_by_device(own: type, ours: Callable[..., Any], by_default: bool = False) -> type:
-    """A class that stands for torch's `own`: calls for our device make one of `ours`, all others one of torch's.
+    """A class that stands for torch's `own`: calls for our device call `ours`, all others `own`.
 
-    by_default: whether a call that names no device is for ours, as it is where torch means its accelerator.
+    by_default: whether a call that names no device is for ours: if torch means its accelerator.
     """
 
     class ByDevice(type(own)):  # type: ignore[misc]
@@ -264,28 +264,28 @@ def class_by_device(own: type, ours: Callable[..., Any], by_default: bool = Fals
             if cls is not stand_in:
                 return super().__call__(*args, **kwargs)
             device = kwargs.get("device", args[0] if args else None)
-            kind = None if device is None or isinstance(device, int) else torch.device(device).type
-            for_us = by_default if kind is None else kind == torch._C._get_privateuse1_backend_name()
+            device_type = None if device is None or isinstance(device, int) else torch.device(device).type
+            for_us = by_default if device_type is None else device_type == torch._C._get_privateuse1_backend_name()
             return (ours if for_us else own)(*args, **kwargs)
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, own) if cls is stand_in else super().__instancecheck__(instance)
 
-        def __subclasscheck__(cls, kind: type) -> bool:
-            return issubclass(kind, own) if cls is stand_in else super().__subclasscheck__(kind)
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, own) if cls is stand_in else super().__subclasscheck__(subclass)
 
     stand_in = ByDevice(own.__name__, (own,), {"__module__": "torch", "__doc__": own.__doc__})
     return stand_in
 
 
 def pins_for_others(device: Any) -> torch.device | None:
-    """The device of torch's own for which memory of the host is pinned; None if that is ours or nobody's."""
-    kind = None if device is None else torch.device(device).type
-    return torch.device("cuda") if kind in (None, "cuda") and torch.cuda.is_available() else None
+    """The device of torch's own for which memory of the host is pinned; None if it is our device or there is none."""
+    device_type = None if device is None else torch.device(device).type
+    return torch.device("cuda") if device_type in (None, "cuda") and torch.cuda.is_available() else None
 
 
 def serve_accelerator(functions: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer what `torch.accelerator` asks C++, which has no way to ask a device that was added from Python."""
+    """Serve the functions of `torch.accelerator` that call C++, which cannot ask a device that was added from Python."""
     for name, function in functions.items():
         private = f"_accelerator_{name}"
         if hasattr(torch._C, private):
@@ -316,12 +316,12 @@ def watch_forward_mode(opened: Callable[[], None], closed: Callable[[], None]) -
 
 
 def excluding_key(key: str) -> Any:
-    """A context manager inside which the dispatcher of this thread passes over a dispatch key."""
+    """A context manager inside which the dispatcher of this thread skips a dispatch key."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
 
 
 def foreach_types() -> tuple[list[Any], ...]:
-    """The lists of exact tensor types for which torch chooses list operations by itself: its optimizers', and its utilities'."""
+    """The lists of exact tensor types for which torch itself chooses list operations: in its optimizers, and in its utilities."""
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
@@ -338,8 +338,8 @@ def complete_momenta_of_sgd(
 ) -> None:
     """Call `complete(parameters, gradients, momenta, dampened)` before each update of SGD with momentum.
 
-    It may fill in momenta that do not exist yet. It gives whether all of them are new: then nothing is dampened, as torch dampens no
-    first step.
+    It may fill in momenta that do not exist yet. It returns whether all of them are new: then nothing is dampened, since torch does not
+    dampen the first step.
     """
     from torch.optim import sgd
 
@@ -365,7 +365,7 @@ def complete_momenta_of_sgd(
 
 
 def radam_in_lists(applies: Callable[[torch.Tensor], bool]) -> None:
-    """Let RAdam's loop over parameters that all satisfy `applies` be its list form: the loop branches in Python at its sixth step."""
+    """Let RAdam use its list form if all parameters satisfy `applies`: its loop over parameters branches in Python at its sixth step."""
     from torch.optim import radam
 
     loop = radam._single_tensor_radam
@@ -380,9 +380,9 @@ def radam_in_lists(applies: Callable[[torch.Tensor], bool]) -> None:
 
 
 def adam_by(update: Callable[..., bool]) -> None:
-    """Let `update` take the updates of Adam and AdamW over, of lists and of one parameter after the other, which compute the same.
+    """Let `update` replace the updates of Adam and AdamW, for lists and for single parameters, which compute the same.
 
-    Where it gives False, or a mode watches, torch does it.
+    If it returns False, or a mode watches, torch's own update runs.
     """
     from torch.optim import adam
 
@@ -399,14 +399,14 @@ def adam_by(update: Callable[..., bool]) -> None:
 
 
 def _watched() -> bool:
-    """Whether this thread is in a mode that is told of each operation; that of the default device changes those only that make tensors."""
+    """Whether this thread is in a mode that sees operations; the mode of the default device does not count: it only changes factories."""
     if has_dispatch_modes():
         return True
     modes = torch.overrides._get_current_function_mode_stack() if torch._C._len_torch_function_stack() else ()
     return any(type(mode) is not _device.DeviceContext for mode in modes)
 
 
-# What stands in traced graphs for `with torch.autocast(...)`.
+# The functions that stand for `with torch.autocast(...)` in traced graphs.
 enter_autocast: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
 exit_autocast: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
 # The module of the functions that begin and end a transform of torch.func in traced graphs.
@@ -414,33 +414,33 @@ FUNCTION_TRANSFORMS_IN = "torch._C._functorch"
 
 
 def never_trace(code: CodeType) -> None:
-    """Keep `torch.compile` from tracing frames of `code`, and all that they call."""
+    """Keep `torch.compile` from tracing frames of `code`, and everything that they call."""
     skip = _eval_frame._FrameAction.SKIP
     _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
 
 
 def infer_before_dynamo() -> Callable[[], None]:
-    """Have torch's descriptions of operations run as long as dynamo is not imported; returns what ends this, to be called when it is.
+    """Let torch's decompositions run without importing dynamo. Returns a function that ends this, to be called once dynamo is imported.
 
-    Many import it at their first call, to ask that it does not trace them: more than half a second, in a process that traces nothing.
+    Many import dynamo at their first call, to ask it not to trace them: more than half a second, in a process that traces nothing.
     """
     asking: CodeType = _compile._disable_dynamo(lambda: None).__code__
-    asked: set[FunctionType] = set()
+    decorated: set[FunctionType] = set()  # functions that are not to be traced
     for table in torch._decomp.global_decomposition_table.values():
-        for described in table.values():
-            function: Any = described
-            while isinstance(function, FunctionType):  # each of those that it wraps
+        for decomposition in table.values():
+            function: Any = decomposition
+            while isinstance(function, FunctionType):  # the functions that it wraps, from outside in
                 cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
                 wrapped = cells["fn"].cell_contents if "fn" in cells else None
                 if function.__code__ is asking and wrapped is not None:
-                    asked.add(wrapped)
+                    decorated.add(wrapped)
                 function = wrapped
-    for each in asked:
-        vars(each)["__dynamo_disable"] = each  # where torch looks for what dynamo made of it
+    for function in decorated:
+        vars(function)["__dynamo_disable"] = function  # where torch looks for the function that dynamo made of it
 
     def end() -> None:
-        for each in asked:
-            vars(each).pop("__dynamo_disable", None)
+        for function in decorated:
+            vars(function).pop("__dynamo_disable", None)
 
     return end
 
@@ -452,14 +452,14 @@ def between_graphs(function: _Function) -> _Function:
     return function
 
 
-# What torch.compile is told of the dimensions of a tensor, on the tensor itself.
-_MARKS = tuple(f"_dynamo_{kind}_indices" for kind in ("dynamic", "static", "strict_unbacked", "unbacked", "weak_dynamic"))
+# Attributes of a tensor that tell torch.compile about its dimensions.
+_MARKS = tuple(f"_dynamo_{mark}_indices" for mark in ("dynamic", "static", "strict_unbacked", "unbacked", "weak_dynamic"))
 
 
-def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]) -> None:
-    """Let `torch.compile` treat instances of `kind` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
+def trace_as_plain_tensor(builder: Any, cls: type, fixed: Callable[[Any], bool]) -> None:
+    """Let `torch.compile` treat instances of `cls` as it treats torch.Tensor (`builder`: torch._dynamo.variables.builder).
 
-    fixed: whether the shape of an instance must not become a variable of the traced graph.
+    fixed: returns whether the shape of an instance must not become a variable of the traced graph.
     """
     make = builder.VariableBuilder
 
@@ -476,38 +476,38 @@ def trace_as_plain_tensor(builder: Any, kind: type, fixed: Callable[[Any], bool]
             attributes.update(marks)
 
     for trace_numpy in (False, True):
-        make._type_dispatch_impl(trace_numpy)[kind] = wrap_tensor
+        make._type_dispatch_impl(trace_numpy)[cls] = wrap_tensor
     subclass_of = builder.infer_subclass_type
 
     def infer_subclass_type(value: Any) -> Any:
-        return None if type(value) is kind else subclass_of(value)
+        return None if type(value) is cls else subclass_of(value)
 
     builder.infer_subclass_type = infer_subclass_type
 
 
-def trace_constants_on_the_host(kind: type) -> None:
+def trace_constants_on_the_host(cls: type) -> None:
     """While torch traces with fake tensors, `torch.tensor(data, device=ours)` first makes a CPU constant that the tracers know.
 
-    They ask whether our device is there only for this; saying no also keeps them from starting it. What they compute of such a constant
-    on the device, of class `kind`, is no constant: they would compute further with it below Python.
+    They ask whether our device is available only for this; the answer no also keeps them from starting it. A result that they compute from
+    such a constant on the device, of class `cls`, is no constant: they would compute further with it below Python.
     """
     from torch._subclasses import fake_tensor
 
     vars(fake_tensor)["_is_privateuse1_backend_available"] = lambda: False
     own = fake_tensor.FakeTensorMode.may_turn_const
-    fake_tensor.FakeTensorMode.may_turn_const = lambda mode, tensor: type(tensor) is not kind and own(mode, tensor)  # type: ignore[assignment,method-assign]
+    fake_tensor.FakeTensorMode.may_turn_const = lambda mode, tensor: type(tensor) is not cls and own(mode, tensor)  # type: ignore[assignment,method-assign]
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as torch's ahead-of-time autograd calls compiled graphs: with one list of all arguments."""
+    """`function` in the form in which torch's ahead-of-time autograd calls compiled graphs: with one list of all arguments."""
     from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 
-    made: Callable[..., Any] = make_boxed_func(function)
-    return made
+    with_list: Callable[..., Any] = make_boxed_func(function)
+    return with_list
 
 
 def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
-    """The backend of `torch.compile` that gives `compiler` graphs of aten operations, forward and backward ones."""
+    """The backend of `torch.compile` that calls `compiler` with graphs of aten operations, forward and backward graphs."""
     from torch._dynamo.backends.common import aot_autograd
 
     backend: Callable[..., Any] = aot_autograd(fw_compiler=compiler)
@@ -517,14 +517,14 @@ def ahead_of_time(compiler: Callable[..., Any]) -> Callable[..., Any]:
 INDUCTOR_STARTS_IN = "torch._inductor.compile_fx"
 
 
-def before_device_meshes(wanted: str, ready: Callable[[], object]) -> None:
-    """Call `ready` whenever somebody makes torch's DeviceMesh for this type of device, until another `__new__` takes this one's place."""
+def before_device_meshes(own_type: str, ready: Callable[[], object]) -> None:
+    """Call `ready` before each construction of torch's DeviceMesh for this type of device, until another `__new__` replaces this one."""
     if not torch.distributed.is_available():
         return
     from torch.distributed.device_mesh import DeviceMesh
 
     def new(cls: type, device_type: str = "", *_: Any, **__: Any) -> Any:  # torch passes it by this name, too
-        if device_type == wanted:
+        if device_type == own_type:
             ready()
         make: Any = DeviceMesh.__new__
         return object.__new__(cls) if make is new else make(cls, device_type)
@@ -533,7 +533,7 @@ def before_device_meshes(wanted: str, ready: Callable[[], object]) -> None:
 
 
 def check_before_inductor(module: Any, check: Callable[[Iterable[Any]], None]) -> None:
-    """Call `check` with the values of a graph, those with which torch traced it, before torch's own compiler takes it.
+    """Call `check` with the example values with which torch traced a graph, before torch's own compiler gets it.
 
     module: INDUCTOR_STARTS_IN.
     """
@@ -549,28 +549,28 @@ def check_before_inductor(module: Any, check: Callable[[Iterable[Any]], None]) -
 
 
 def constructor_mover(target: str) -> Any:
-    """Torch's pass that makes the tensors of a traced graph on devices of type `target` that were made on the CPU for operations there."""
+    """Torch's pass that moves constructors of a traced graph from the CPU to devices of type `target`, if only those use them."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch's own code there
+        warnings.simplefilter("ignore", DeprecationWarning)  # by torch's own code
         from torch._inductor.fx_passes.post_grad import ConstructorMoverPass
 
     return ConstructorMoverPass(target)
 
 
 def describing() -> bool:
-    """Whether torch.compile is asking for the properties of a tensor in order to trace with a copy of it."""
+    """Whether torch.compile is reading the properties of a tensor in order to trace with a fake copy of it."""
     if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
         return True  # dynamo
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None  # ahead-of-time autograd
 
 
 def show_layouts_to_aliases(module: Any, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Let ahead-of-time autograd see `layout(result)`, with torch's own strides, where it makes an alias like a result of a compiled graph.
+    """Let ahead-of-time autograd make aliases like `layout(result)`, with torch's own strides, instead of like a graph's result.
 
     module: one of those in `ALIASES_MADE_IN`, after its import.
     """
     own = module.gen_alias_from_base
-    if getattr(own, "__wrapped__", None) is not None:  # another of these modules has brought it along
+    if getattr(own, "__wrapped__", None) is not None:  # replaced already: these modules share the function
         return
 
     @functools.wraps(own)
@@ -589,13 +589,13 @@ has_function_transforms: Callable[[], bool] = torch._C._are_functorch_transforms
 
 
 def is_watched() -> bool:
-    """Whether somebody sees the calls that pass torch's dispatcher: a mode, a function transform, a profiler, `torch.compile`."""
+    """Whether something observes calls of torch's dispatcher: a mode, a function transform, a profiler, `torch.compile`."""
     return bool(torch.compiler.is_compiling() or has_dispatch_modes() or has_function_transforms() or _profiler._is_profiler_enabled)
 
 
 @contextmanager
 def hidden_from_modes(*, all_of_them: bool = False) -> Iterator[None]:
-    """Without those dispatch modes that want to see nothing of what torch.compile has compiled, one of torch's own among them; or any."""
+    """Leave the dispatch modes, innermost first, that ignore code compiled by torch.compile (torch has one itself); or all of them."""
     with ExitStack() as stack:
         while (mode := _python_dispatch._get_current_dispatch_mode()) is not None and (all_of_them or mode.ignore_compile_internals()):
             stack.enter_context(_python_dispatch._pop_mode_temporarily())
@@ -603,31 +603,31 @@ def hidden_from_modes(*, all_of_them: bool = False) -> Iterator[None]:
 
 
 def saved_tensors_are_hooked() -> bool:
-    """Whether something around, such as a checkpoint, takes what operations save for their gradients."""
+    """Whether hooks around this code, such as a checkpoint's, take the tensors that operations save for their gradients."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-# A context in which a module has other tensors in the place of its parameters and buffers.
+# A context in which a module has other tensors in place of its parameters and buffers.
 reparametrized: Any = stateless._reparametrize_module
 
 
 @contextmanager
 def without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Differentiate by `tensors` without running their hooks."""
-    hooks = [(found, dict(found)) for tensor in tensors if (found := tensor._backward_hooks)]
-    for found, _ in hooks:
-        found.clear()
+    hooks = [(hooks_of_tensor, dict(hooks_of_tensor)) for tensor in tensors if (hooks_of_tensor := tensor._backward_hooks)]
+    for hooks_of_tensor, _ in hooks:
+        hooks_of_tensor.clear()
     try:
         yield
     finally:
-        for found, before in hooks:
-            found.update(before)
+        for hooks_of_tensor, before in hooks:
+            hooks_of_tensor.update(before)
 
 
-def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:
-    """Let torch's higher-order operator `name` call `function` for tensors of the device, class `kind` or not, gradients included.
+def serve_higher_order(name: str, cls: type, function: Callable[..., Any], serves: Callable[..., bool]) -> None:
+    """Let torch's higher-order operator `name` call `function` for tensors of the device, of class `cls` or not, also under autograd.
 
-    serves: whether it does so for these arguments; the others, as when torch traces, go torch's own way.
+    serves: returns whether it does so for these arguments; else, such as when torch traces, torch's own function is called.
     """
     operator = getattr(torch.ops.higher_order, name)
     keys = torch._C.DispatchKey
@@ -636,46 +636,46 @@ def serve_higher_order(name: str, kind: type, function: Callable[..., Any], serv
     def run(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs) if serves(*args, *kwargs.values()) else own(*args, **kwargs)
 
-    operator.py_impl(kind)(function)
+    operator.py_impl(cls)(function)
     operator.py_impl(keys.PrivateUse1)(function)
     operator.py_impl(keys.AutogradPrivateUse1)(run)
 
 
 def higher_order_function(operator: Any) -> Callable[..., Any]:
-    """What runs a higher-order operator on the device: the rule that serves it there, else that of the CPU."""
+    """The function that runs a higher-order operator on the device: its rule for the device, else its rule for the CPU."""
     keys = torch._C.DispatchKey
     served = keys.PrivateUse1 in operator.py_kernels
     function: Callable[..., Any] = operator if served else operator.py_kernels.get(keys.CompositeExplicitAutograd, operator)
     return function
 
 
-def run_higher_order_on(operator: Any, kind: type) -> None:
-    """Let a higher-order operator run on tensors of class `kind` as on those of the CPU, unless it has a rule for them."""
+def run_higher_order_on(operator: Any, cls: type) -> None:
+    """Let a higher-order operator run on tensors of class `cls` as on CPU tensors, unless it has a rule for the class."""
     dense = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
-    if dense is not None and kind not in operator.python_key_table:
-        operator.py_impl(kind)(dense)
+    if dense is not None and cls not in operator.python_key_table:
+        operator.py_impl(cls)(dense)
 
 
 def pass_autocast_in_higher_order() -> None:
-    """Let torch's higher-order operators run under autocast on the device, as under that of the CPU: what is in them sees to it."""
+    """Let torch's higher-order operators pass autocast of the device through, like autocast of the CPU, to the operations inside."""
     key: Any = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # those that are defined later
-    for known in torch._ops._higher_order_ops.values():
-        known.fallthrough(key)
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)  # operators that are defined later
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(key)
 
 
 RANDOM_STATES_DEFINED_IN = "torch._prims.rng_prims"
 
 
-def serve_random_states(module: Any, kind: type, save: Callable[..., Any], repeat: Callable[..., Any]) -> None:
-    """Let the operators by which a compiled backward graph draws a forward graph's random numbers again run on the device.
+def serve_random_states(module: Any, cls: type, save: Callable[..., Any], repeat: Callable[..., Any]) -> None:
+    """Let the operators with which a compiled backward graph repeats a forward graph's random numbers run on the device.
 
-    module: RANDOM_STATES_DEFINED_IN. kind: the class of the device's tensors. save: `(op, *args, **kwargs) -> (state, result)`.
+    module: RANDOM_STATES_DEFINED_IN. cls: the class of the device's tensors. save: `(op, *args, **kwargs) -> (state, result)`.
     repeat: `(state, op, *args, **kwargs) -> result`.
     """
     keys = torch._C.DispatchKey
     for served, function in ((module.run_and_save_rng_state, save), (module.run_with_rng_state, repeat)):
-        served.py_impl(kind)(function)
+        served.py_impl(cls)(function)
         served.py_impl(keys.PrivateUse1)(function)
     of_others = module.run_and_save_rng_state.py_kernels[keys.BackendSelect]
 
@@ -692,7 +692,7 @@ def is_transformed(tensor: Any) -> bool:
 
 
 def reads_data(function: Any) -> bool:
-    """Whether what a function mode sees is the `.data` of a tensor. Looked up late: xla tensors bring their own property."""
+    """Whether a function that a function mode sees is the getter of `Tensor.data`. Looked up late: xla tensors replace the property."""
     return bool(function == torch.Tensor.data.__get__)  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Make the executable of a program that memory does not hold: load it from disk, or trace and compile it."""
+"""Make the executable of a program that memory does not have: load it from disk, or trace and compile it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xla_core.engine.placement.layout import Layout
 from xla_core.engine.placement.placement import Placement
 from xla_core.ops import precision
 
-# Makes of an executable what is called in its place at each execution of that program; the executable itself to stay out of the way.
+# Returns the function to call instead of an executable at each execution of its program; the executable itself to change nothing.
 ExecutableWrapper = Callable[[GraphView, Executable], Executable]
 _wrappers: list[ExecutableWrapper] = []
 
@@ -37,7 +37,7 @@ def register_wrapper(wrapper: ExecutableWrapper) -> Callable[[], None]:
     return lambda: _wrappers.remove(wrapper)
 
 
-# What is entered while the program of a graph is made.
+# The context to enter while the program of a graph is made.
 BuildScope = Callable[[GraphView], AbstractContextManager[object]]
 _build_scopes: list[BuildScope] = []
 
@@ -50,7 +50,7 @@ def register_build_scope(scope: BuildScope) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is built for. name: of our device, for texts; placement: where it runs."""
+    """The device that a program is built for. name: of our device, for messages; placement: where the program runs."""
 
     name: str
     placement: Placement
@@ -58,7 +58,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The asker of a program, as events name it. region: name of the part of the user's code; line: of the user's."""
+    """Who requested a program, for events. region: name of the region of the user's code; line: the user's `file:line`."""
 
     region: str | None
     cause: Cause | None
@@ -70,7 +70,7 @@ class Request:
 
 
 def build(target: Target, graph: Graph, inputs: Inputs, program: Program, arguments: list[Any], request: Request, name: str) -> Executable:
-    """Give a program its executable. name: of the program in profiles.
+    """Make the executable of a program, and store it there. name: of the program in profiles.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
@@ -91,7 +91,7 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     program.graph_hash = graph_hash(graph, constants, precision.get(), checked, *placement.texts(inputs.buffers))
     program.described = _described(target, graph, program)
     layout = placement.layout(graph, [buffer.sharding for buffer in inputs.buffers])
-    # As they enter; the program is run with those of the caller.
+    # In the form in which they enter the program; the caller passes `arguments` as they are.
     entered = arguments if layout.enter is None else layout.enter(arguments)
     if config.REFERENCE.get() and can_evaluate(placement):
         executable: Executable = reference(graph, constants, placement, layout, checked)
@@ -109,13 +109,13 @@ def _build(target: Target, graph: Graph, inputs: Inputs, program: Program, argum
     metrics.metric_add("InputOutputAliasCount", len(graph.parts.donated), Unit.NUMBER)
     for wrapper in _wrappers:
         executable = wrapper(graph, executable)
-    # Last: what was cut off before has no executable, and the next execution builds it.
+    # Last: a build that was interrupted before leaves no executable, and the next execution builds anew.
     program.executable = executable
     return executable
 
 
 def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, start: float, duration: int) -> None:
-    """Count a compilation, and tell who listens."""
+    """Count a compilation, and emit its event."""
     spent.compiles += 1
     metrics.counter_add("UncachedCompile")
     metrics.counter_add("CreateCompileHandles")
@@ -124,20 +124,20 @@ def _announce(graph: Graph, inputs: Inputs, program: Program, request: Request, 
         fields = request.fields(program)
         if request.cause is Cause.DYNAMO_EXECUTE:
             fields["cause"] = Cause.DYNAMO_COMPILE
-        known = (*inputs.fixed_floats, *inputs.fixed_ints)
-        donated = tuple(graph.parts.leaf_slots[number] for number in graph.parts.donated)
-        metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=known, donated=donated))
+        constants = (*inputs.fixed_floats, *inputs.fixed_ints)
+        donated = tuple(graph.parts.leaf_slots[index] for index in graph.parts.donated)
+        metrics.emit(CompileEvent(**fields, start_s=start, duration_ns=duration, graph=graph, constants=constants, donated=donated))
 
 
 def _compile(
     target: Target, graph: Graph, inputs: Inputs, layout: Layout, make: Callable[[Layout], Any], arguments: list[Any]
 ) -> tuple[Executable, Any]:
-    """Trace and compile what `make` makes of a layout: what is called, and what was compiled.
+    """Trace and compile the function that `make` makes for a layout; returns the function to call, and the compiled program.
 
     Raises LoweringError for a lowering that fails, or if the compiler does.
     """
     function = make(layout)
-    # Outside of the try: a lowering that fails says so itself, with its place in the graph.
+    # Outside of the try: a failing lowering raises LoweringError itself, with its place in the graph.
     lowered = function.lower(*arguments)
     try:
         try:
@@ -145,7 +145,7 @@ def _compile(
         except ValueError:
             if not target.placement.is_mesh:
                 raise
-            # XLA cut a result in a way that no mesh here describes: have it whole.
+            # XLA sharded a result in a way that the mesh cannot describe: replicate it.
             function = make(target.placement.layout(graph, [buffer.sharding for buffer in inputs.buffers], replicate=True))
             lowered = function.lower(*arguments)
             compiled = lowered.compile()
@@ -156,24 +156,24 @@ def _compile(
         raise LoweringError(
             f"a program of {count} operations could not be compiled for {target.name}: {error}{_kept_text(lowered)}"
         ) from error
-    # The jit function finds what was just compiled, and is called faster than `compiled`.
+    # The jit function finds the program just compiled, and is called faster than `compiled`.
     return function, compiled
 
 
 def _kept_text(lowered: Any) -> str:
-    """Keep the HLO of a program that did not compile where `XLA_SAVE_HLO_FILE` and `XLA_DUMP_HLO_GRAPH` ask for it."""
-    path, shown = config.SAVE_HLO_FILE.get(), config.DUMP_HLO_GRAPH.get()
-    if path is None and not shown:
+    """The HLO of a program that did not compile, for the message if `XLA_DUMP_HLO_GRAPH` is set; appended to `XLA_SAVE_HLO_FILE` if set."""
+    path, in_message = config.SAVE_HLO_FILE.get(), config.DUMP_HLO_GRAPH.get()
+    if path is None and not in_message:
         return ""
     text = str(lowered.as_text(dialect="hlo"))
     if path is not None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
-    return f"\n{text}" if shown else ""
+    return f"\n{text}" if in_message else ""
 
 
 def _described(target: Target, graph: Graph, program: Program) -> dict[str, Any]:
-    """The fields that all events of a program share."""
+    """The fields that all events about a program share."""
     return {
         "device": target.name,
         "graph_hash": program.graph_hash,

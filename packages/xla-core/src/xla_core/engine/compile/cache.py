@@ -16,16 +16,16 @@ from xla_core.engine.graph.graph import Graph, Inputs, NumberPlace
 
 
 def _bits(numbers: list[float]) -> bytes:
-    """Text of floats that is equal exactly for equal values, signs of zero and NaNs included."""
+    """The bytes of floats: equal exactly for the same values, signs of zero and NaNs included."""
     return array("d", numbers).tobytes()
 
 
-def _replaced(numbers: list[Any], places: tuple[int, ...], others: list[Any]) -> list[Any]:
-    """`numbers`, at `places` those of `others`."""
-    if places:
+def _replaced(numbers: list[Any], indices: tuple[int, ...], others: list[Any]) -> list[Any]:
+    """`numbers`, with those of `others` at `indices`."""
+    if indices:
         numbers = numbers.copy()
-        for place in places:
-            numbers[place] = others[place]
+        for index in indices:
+            numbers[index] = others[index]
     return numbers
 
 
@@ -33,9 +33,9 @@ def _replaced(numbers: list[Any], places: tuple[int, ...], others: list[Any]) ->
 class Program:
     """All that is compiled for one graph key on one device.
 
-    floats, ints: the fixed numbers it was compiled with; a number that is later seen with another value moves for good to
-    `varying_floats`/`varying_ints` (at most one more compile) and becomes an input. changed: what graph
-    passes made of it, if anything else. described: the same fields of all events about it.
+    floats, ints: the fixed numbers it was compiled with; the index of a number that later has another value moves for good to
+    `varying_floats`/`varying_ints` (at most one more compile), and the number becomes an input. changed: the graph that passes made of it,
+    if they changed it. described: the fields that all events about it share.
     """
 
     floats: list[float]
@@ -51,7 +51,7 @@ class Program:
     lock: threading.Lock = field(default_factory=threading.Lock)  # its own: other programs compile and run meanwhile
 
     def matches(self, inputs: Inputs) -> bool:
-        """Whether the compiled constants are those of `inputs`; if not, what differs becomes an input and a compile is due."""
+        """Whether the compiled constants equal the numbers of `inputs`; if not, those that differ become inputs and a compile is due."""
         if not self.floats and not self.ints:
             return True
         # Numbers that are inputs already may have any value.
@@ -59,36 +59,36 @@ class Program:
         ints = _replaced(inputs.fixed_ints, self.varying_ints, self.ints)
         if self.bits == _bits(floats) and self.ints == ints:
             return True
-        new = {number for number, (old, value) in enumerate(zip(self.floats, floats, strict=True)) if _bits([old]) != _bits([value])}
+        new = {index for index, (old, value) in enumerate(zip(self.floats, floats, strict=True)) if _bits([old]) != _bits([value])}
         count = len(floats)
-        new.update(count + number for number, (old, value) in enumerate(zip(self.ints, ints, strict=True)) if old != value)
+        new.update(count + index for index, (old, value) in enumerate(zip(self.ints, ints, strict=True)) if old != value)
         self.vary(self.varying | new)
         self.executable = None
         return False
 
     @property
     def varying(self) -> set[int]:
-        """Which of `Graph.numbers()` are inputs."""
-        return {*self.varying_floats, *[len(self.floats) + number for number in self.varying_ints]}
+        """Indices of the numbers of `Graph.numbers()` that are inputs."""
+        return {*self.varying_floats, *[len(self.floats) + index for index in self.varying_ints]}
 
-    def vary(self, numbers: set[int]) -> None:
-        """Make those of `Graph.numbers()`, and no others, inputs when it is compiled next."""
+    def vary(self, indices: set[int]) -> None:
+        """Make the numbers of `Graph.numbers()` at these indices, and no others, inputs at the next compile."""
         count = len(self.floats)
-        self.varying_floats = tuple(sorted(number for number in numbers if number < count))
-        self.varying_ints = tuple(sorted(number - count for number in numbers if number >= count))
+        self.varying_floats = tuple(sorted(index for index in indices if index < count))
+        self.varying_ints = tuple(sorted(index - count for index in indices if index >= count))
 
     @property
     def constants(self) -> Constants:
         """The numbers to compile in as constants."""
         return Constants(
-            tuple(None if number in self.varying_floats else value for number, value in enumerate(self.floats)),
-            tuple(None if number in self.varying_ints else value for number, value in enumerate(self.ints)),
+            tuple(None if index in self.varying_floats else value for index, value in enumerate(self.floats)),
+            tuple(None if index in self.varying_ints else value for index, value in enumerate(self.ints)),
         )
 
     def numbers(self, inputs: Inputs) -> tuple[list[float], list[int]]:
-        """The floats and ints to pass: those that always were inputs, then those that became inputs."""
-        floats = inputs.floats + [inputs.fixed_floats[number] for number in self.varying_floats]
-        ints = inputs.ints + [inputs.fixed_ints[number] for number in self.varying_ints]
+        """The floats and ints to pass: first those that always were inputs, then those that became inputs."""
+        floats = inputs.floats + [inputs.fixed_floats[index] for index in self.varying_floats]
+        ints = inputs.ints + [inputs.fixed_ints[index] for index in self.varying_ints]
         return floats, ints
 
 
@@ -112,34 +112,34 @@ class ProgramCache:
     def program(self, key: Any, inputs: Inputs) -> Program:
         """The program of `key`, made from `inputs`' numbers if it is new."""
         with self._lock:
-            found = self._programs.get(key)
-            if found is None:
+            program = self._programs.get(key)
+            if program is None:
                 if len(self._programs) >= self._size:
                     # A walk over all of them, but only where a compile follows; a hit writes one number.
-                    del self._programs[min(self._programs, key=lambda known: self._programs[known].last_use)]
-                found = self._programs[key] = Program(inputs.fixed_floats, inputs.fixed_ints, _bits(inputs.fixed_floats))
-            found.last_use = next(self._uses)
-            return found
+                    del self._programs[min(self._programs, key=lambda candidate: self._programs[candidate].last_use)]
+                program = self._programs[key] = Program(inputs.fixed_floats, inputs.fixed_ints, _bits(inputs.fixed_floats))
+            program.last_use = next(self._uses)
+            return program
 
     def used(self, program: Program) -> None:
         """Note the use of a program that was found without a look-up."""
         program.last_use = next(self._uses)
 
     def learn(self, program: Program, graph: Graph) -> None:
-        """Make inputs of those numbers of a program, which is about to be compiled, that are known to change.
+        """Make inputs of those numbers that are known to change, in a program that is about to be compiled.
 
-        What a number has done in one program, it does in all programs of the same lines, which may differ in shapes: a schedule
-        need not compile each of them twice. A float has changed, too, if two programs have different ones. Not so whole numbers,
-        which follow from shapes: where the second half of a tensor begins.
+        A number that changed in one program counts as changing in all programs of the same lines, which may differ in shapes: a schedule
+        then does not compile each of them twice. A float also counts as changing if two programs have different values for it. An integer
+        does not: integers follow from shapes, such as the start of the second half of a tensor.
         """
         places = graph.places()
         with self._lock:
-            self._varying.update(place for number in program.varying if (place := places[number]) is not None)
+            self._varying.update(place for index in program.varying if (place := places[index]) is not None)
             # Floats come first in `places`: the shorter list ends the loop.
             for place, value in zip(places, program.floats, strict=False):
                 if place is not None and self._floats.setdefault(place, value) != value:
                     self._varying.add(place)
-            program.vary(program.varying | graph.scheduled() | {number for number, place in enumerate(places) if place in self._varying})
+            program.vary(program.varying | graph.scheduled() | {index for index, place in enumerate(places) if place in self._varying})
 
     def clear(self) -> None:
         """Forget all programs, and what was learned from them."""

@@ -1,4 +1,4 @@
-"""From a graph to a function that `jax.jit` compiles for a placement."""
+"""Turn a graph into a function that `jax.jit` compiles for a placement."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Executable = Callable[..., Any]
 
 
 def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
-    """Names the operation and the user's line in the compiled program: `aten.mm[train.py:17]`, `encoder/aten.mm[block.py:3<train.py:17]`.
+    """Name the operation and the user's line in the compiled program: `aten.mm[train.py:17]`, `encoder/aten.mm[block.py:3<train.py:17]`.
 
-    Of the file the name alone, because / parts scopes; in brackets, because XLA drops what follows an @.
+    Without the file's folder, because / separates scopes; in brackets, because XLA drops what follows an @.
     """
     if isinstance(line, NamedLine):
-        where = "<".join(each.rpartition("/")[2] for each in (line, *line.callers))
+        where = "<".join(caller.rpartition("/")[2] for caller in (line, *line.callers))
         return jax.named_scope("/".join((*line.scopes, f"{line.prefix}{name}[{where}]")))
     where = "unknown" if line is None else line.rpartition("/")[2]
     return jax.named_scope(f"{name}[{where}]")
@@ -33,7 +33,7 @@ def source_scope(name: str, line: str | None) -> AbstractContextManager[Any]:
 def jitted(graph: Graph, constants: Constants, placement: Placement, layout: Layout, *, name: str, checked: bool) -> Any:
     """The graph as a `jax.jit` function over `(*buffers, *packed)`, which `layout` has entered; compiles at its first call.
 
-    name: of the module in profiles. checked: test data. Raises (at that call) LoweringError for a lowering that fails.
+    name: of the module in profiles. checked: make checks of data. Raises (at that call) LoweringError for a lowering that fails.
     """
     run = layout.over_buffers(_spread(graph, constants, placement, checked))
     run.__name__ = name
@@ -51,12 +51,12 @@ def readable(graph: Graph, constants: Constants, placement: Placement, layout: L
     """Like `jitted`, for printing only: no completion token, no checks of data."""
     run = layout.over_buffers(_spread(graph, constants, placement, checked=False))
 
-    def shown(*arguments: Any) -> tuple[Any, ...]:
+    def without_token(*arguments: Any) -> tuple[Any, ...]:
         return tuple(run(*arguments)[:-1])
 
-    shown.__name__ = name
+    without_token.__name__ = name
     inside = layout.out_shardings
-    return jax.jit(shown, keep_unused=True, out_shardings=inside[:-1] if isinstance(inside, tuple) else inside)
+    return jax.jit(without_token, keep_unused=True, out_shardings=inside[:-1] if isinstance(inside, tuple) else inside)
 
 
 def _spread(graph: Graph, constants: Constants, placement: Placement, checked: bool) -> Callable[..., Any]:

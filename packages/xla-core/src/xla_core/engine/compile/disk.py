@@ -5,7 +5,7 @@ pickle of native code, so an entry is only as trustworthy as its file: folder an
 by nobody else, and links are not followed. Whatever does not fit (foreign, truncated, of another program or version) is ignored
 with one warning, and the program is compiled.
 
-The key holds the source of every lowering: this package's, and that of whoever registered the operations of the program.
+The key covers the source of every lowering: of this package, and of the packages that registered the program's other operations.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class DiskCache:
     readonly: bool
     warned: bool = field(default=False, init=False)
 
-    def load(self, wanted: Identity) -> bytes | None:
-        """The payload stored for `wanted`, or None; warns once if an entry is there but not usable."""
-        path = self._entry(wanted)
+    def load(self, identity: Identity) -> bytes | None:
+        """The payload stored for `identity`, or None; warns once if an entry is there but not usable."""
+        path = self._entry(identity)
         try:
             self._check_folder()
-            return unpack(wanted, _content(path))
+            return unpack(identity, _content(path))
         except FileNotFoundError:
             return None
         except (OSError, UnusableError) as error:
@@ -78,11 +78,11 @@ class DiskCache:
         except (OSError, UnusableError) as error:
             self.complain(f"compiled programs are not kept in {self.path}: {error}")
 
-    def complain(self, what: str) -> None:
+    def complain(self, problem: str) -> None:
         """Warn, once for this cache."""
         if not self.warned:
             self.warned = True
-            warnings.warn(f"compilation cache: {what}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"compilation cache: {problem}", RuntimeWarning, stacklevel=2)
 
     def _entry(self, identity: Identity) -> Path:
         return self.path / f"{identity.key}.xla"
@@ -91,11 +91,11 @@ class DiskCache:
         _check_owner(self.path.stat(), "the folder")
 
 
-def _check_owner(status: os.stat_result, what: str) -> None:
+def _check_owner(status: os.stat_result, name: str) -> None:
     if status.st_uid != os.geteuid():
-        raise UnusableError(f"{what} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
+        raise UnusableError(f"{name} belongs to user {status.st_uid}, not to this one ({os.geteuid()})")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnusableError(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
+        raise UnusableError(f"{name} is writable by others (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w it")
 
 
 def _content(path: Path) -> bytes:
@@ -119,7 +119,7 @@ def configure(path: str | os.PathLike[str], readonly: bool = False) -> DiskCache
 
 
 def active() -> DiskCache | None:
-    """The cache in use: the configured one, else that of `XLA_PERSISTENT_CACHE_PATH`, else none."""
+    """The cache in use: the configured one, else the one at `XLA_PERSISTENT_CACHE_PATH`, else None."""
     path = config.PERSISTENT_CACHE_PATH.get()
     if _active is None and path is not None:
         configure(path, config.PERSISTENT_CACHE_READ_ONLY.get())
@@ -163,33 +163,33 @@ def store(key: str, graph: Graph, compiled: Any, arguments: list[Any], placement
 
 def _identity(key: str, graph: Graph, arguments: list[Any], placement: Placement) -> Identity:
     device = placement.device
-    places = [device.id, *(other.id for other in placement.devices), jax.process_count()]
+    ids = [device.id, *(other.id for other in placement.devices), jax.process_count()]
     environment = f"{_environment(device)}\n{sorted(compiler_options(device.platform).items())}"
-    name = hashlib.sha256(f"{key}\n{places}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
+    name = hashlib.sha256(f"{key}\n{ids}\n{environment}\n{_lowerings(graph)}".encode()).hexdigest()
     return Identity(name, _interface(graph, arguments), environment)
 
 
 def _interface(graph: Graph, arguments: list[Any]) -> str:
-    """A program's interface as its caller knows it: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
+    """A program's interface, as its caller sees it: `float32[4]@… donated, float64[1]@None -> f32[4]@None`."""
     donated = frozenset(graph.parts.donated)
     taken = [
-        f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (number in donated)}"
-        for number, argument in enumerate(arguments)
+        f"{argument.dtype}{list(argument.shape)}@{sharding_text(getattr(argument, 'sharding', None))}{' donated' * (index in donated)}"
+        for index, argument in enumerate(arguments)
     ]
-    given = [f"{aval}@{sharding_at(graph.entries, slot)}" for slot, aval in zip(graph.outs, graph.parts.results, strict=True)]
-    return f"{', '.join(taken)} -> {', '.join(given)}"
+    results = [f"{aval}@{sharding_at(graph.entries, slot)}" for slot, aval in zip(graph.outs, graph.parts.results, strict=True)]
+    return f"{', '.join(taken)} -> {', '.join(results)}"
 
 
 def _lowerings(graph: Graph) -> list[str]:
-    """Digests of the code outside this package that lowers operations of the graph."""
+    """Digests of lowerings outside this package that the graph uses."""
     functions = {id(signature.lower): signature.lower for signature in graph.parts.signatures}.values()
     return sorted({digest for function in functions if (digest := _code_digest(function))})
 
 
 def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
-    """Of the package whose function this is, or of the file where that is no package, and of the values that the function is bound to.
+    """Digest of the package of a function, or of its file if that is in no package, and of the values that the function is bound to.
 
-    Empty for this package, whose digest is its own. inside: the ids of what is being looked at.
+    Empty for functions of this package, whose digest `_environment` has. inside: ids of the values that are being digested.
     """
     bound: list[Any] = []
     while isinstance(function, partial):
@@ -206,9 +206,9 @@ def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
     if code.co_filename.startswith(f"{_HERE}{os.sep}"):
         return ""
     bound += [getattr(function, "__self__", None), getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
-    bound += [_held(cell) for cell in getattr(function, "__closure__", None) or ()]
+    bound += [_contents(cell) for cell in getattr(function, "__closure__", None) or ()]
     file = Path(code.co_filename)
-    if not file.is_file():  # typed in, or made by exec: what else was typed in and is used
+    if not file.is_file():  # typed in, or made by exec: digest the globals that it uses
         bound += [(name, function.__globals__[name]) for name in code.co_names if name in function.__globals__]
         return f"{hashlib.sha256(marshal.dumps(code)).hexdigest()}{_value_digest(bound, inside)}"
     while (file.parent / "__init__.py").is_file():
@@ -217,10 +217,10 @@ def _code_digest(function: Any, inside: frozenset[int] = frozenset()) -> str:
 
 
 class _Nothing:
-    """Stands for the value of a name that has none (yet)."""
+    """Stands for the contents of a closure cell that has none (yet)."""
 
 
-def _held(cell: CellType) -> Any:
+def _contents(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
@@ -231,7 +231,7 @@ _OF_THIS_PROCESS = secrets.token_hex()
 
 
 def _value_digest(value: Any, inside: frozenset[int]) -> str:
-    """Equal in two processes only for equal values; of one that cannot be written down it is no other process's."""
+    """Digest of a value: equal in two processes only for equal values; unique to this process for one that cannot be pickled."""
     if value is None or id(value) in inside:
         return ""
     inside = inside | {id(value)}
@@ -251,7 +251,7 @@ def _value_digest(value: Any, inside: frozenset[int]) -> str:
 
 @cache
 def _environment(device: jax.Device) -> str:
-    """All but the program that its machine code depends on."""
+    """All that machine code depends on besides the program."""
     parts = [
         __version__,
         _tree_digest(_HERE),
@@ -272,18 +272,18 @@ def _environment(device: jax.Device) -> str:
 
 @cache
 def _native_libraries() -> list[str]:
-    """Digests of the libraries that compile and run programs: builds of one version differ. Wheels record them; others are read."""
+    """Digests of the libraries that compile and run programs, since builds of one version differ; recorded in wheels, else read."""
     brought_by = {"jaxlib", "libtpu", *(entry.dist.name for entry in entry_points(group="jax_plugins") if entry.dist is not None)}
     digests = []
     for name in sorted(brought_by):
-        for file in next((found.files for found in Distribution.discover(name=name)), None) or ():
+        for file in next((distribution.files for distribution in Distribution.discover(name=name)), None) or ():
             if file.suffix == ".so":
                 digests.append(f"{name} {file} {file.hash.value if file.hash else _tree_digest(Path(str(file.locate())))}")
     return digests
 
 
 def _processor(described: Path = Path("/proc/cpuinfo")) -> str:
-    """Instruction sets of this processor: programs for the CPU are native code. described: where the kernel tells of it."""
+    """Instruction sets of this processor: programs for the CPU are native code. described: the kernel's file about it."""
     try:
         rows = described.read_text().splitlines()
     except OSError:
@@ -294,7 +294,7 @@ def _processor(described: Path = Path("/proc/cpuinfo")) -> str:
 
 @cache
 def _tree_digest(top: Path) -> str:
-    """A digest of a file, or of the source in a folder: a changed lowering must not find programs of the old one."""
+    """Digest of a file, or of the source in a folder: a changed lowering must not find programs of its old version."""
     digest = hashlib.sha256()
     for file in [top] if top.is_file() else sorted(top.rglob("*.py")):
         digest.update(file.read_bytes())

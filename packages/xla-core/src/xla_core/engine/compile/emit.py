@@ -1,4 +1,4 @@
-"""From a graph to one function over jax arrays."""
+"""Turn a graph into one function over jax arrays."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from xla_core.ops.table import Context
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Numbers compiled into a program: by order of the fixed scalar inputs of each kind; None where the number is an input."""
+    """Numbers compiled into a program, in the order of the fixed scalar inputs of each kind; None where the number is an input."""
 
     floats: tuple[float | None, ...]
     ints: tuple[int | None, ...]
 
 
 def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np.ndarray[Any, Any]]:
-    """The packed host arrays behind the buffers, in argument order; kinds that a program does not use are left out."""
+    """The packed host arrays that follow the buffers, in argument order; without the kinds that a program does not use."""
     packed: list[np.ndarray[Any, Any]] = []
     if floats:
         packed.append(np.array(floats, np.float64))
@@ -42,7 +42,7 @@ def arrays_of(floats: list[float], ints: list[int], seeds: list[int]) -> list[np
     return packed
 
 
-# The results of an operation over operands, as `Signature.emit`, which is called where no other is given.
+# Computes the results of an operation over operands; `Signature.emit` by default.
 Emitter = Callable[[Signature, list[Any], Context, list[Check] | None], list[Any]]
 
 # Makes a context manager from an operation's name and the user's line: source locations in the compiled text.
@@ -60,10 +60,10 @@ def program(
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function `(*buffers, *packed) -> (*results, token)` that computes `graph`; packed as `arrays_of` makes it.
 
-    Nobody donates the token: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
+    The token is never donated: waiting for it is waiting for the execution. It is the error word (ops/checks.py) if there are checks, else
     a scalar.
-    context: says what it is compiled for. scope: entered around each lowering. manual: the mesh of manual regions, in SPMD mode. checked:
-    test data. emitter: computes operations.
+    context: what lowerings are told. scope: entered around each lowering. manual: the mesh of manual regions, in SPMD mode. checked: make
+    checks of data. emitter: computes operations.
     """
 
     def run(*arguments: Any) -> tuple[jax.Array, ...]:
@@ -84,12 +84,12 @@ def evaluate(
     checks: list[tuple[int, Check]] | None = None,
     emitter: Emitter = Signature.emit,
 ) -> list[Any]:
-    """The value at each slot of `graph`; None where an operation with several results stands.
+    """The value at each slot of `graph`; None at the slot of an operation with several results.
 
-    leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: says what it is compiled for.
-    checks: takes those of data, with their operations' slots.
+    leaves: arrays, or numbers for scalar inputs, in the order of their slots. context: what lowerings are told.
+    checks: list to which the checks of data are added, with their operations' slots.
     """
-    rest = iter(leaves)
+    remaining = iter(leaves)
     env: list[Any] = []
     results: Iterator[Any] = iter(())
     lower = partial(_lower, emitter, context, scope) if manual is None else partial(_lower_in_regions, emitter, context, scope, manual)
@@ -97,23 +97,23 @@ def evaluate(
         if entry is None:
             env.append(next(results))
         elif type(entry) is tuple:
-            tests: list[Check] | None = None if checks is None else []
-            made = lower(graph, slot, entry[0], [env[operand] for operand in entry[1:]], tests)
+            own_checks: list[Check] | None = None if checks is None else []
+            values = lower(graph, slot, entry[0], [env[operand] for operand in entry[1:]], own_checks)
             if checks is not None:
-                checks.extend([(slot, test) for test in tests or ()])
-            if len(made) == 1:
-                env.append(made[0])
+                checks.extend([(slot, check) for check in own_checks or ()])
+            if len(values) == 1:
+                env.append(values[0])
             else:
                 env.append(None)
-                results = iter(made)
+                results = iter(values)
         else:
-            env.append(next(rest))
+            env.append(next(remaining))
             next(results, None)  # a result computed earlier than the operation's others stands here as a leaf
     return env
 
 
 def _separate(results: list[Any], arguments: tuple[Any, ...]) -> list[Any]:
-    """Results that share no buffer with an input or with each other, so that each can be donated alone."""
+    """The results, copied where they share a buffer with an input or with each other, so that each can be donated alone."""
     seen = {id(argument) for argument in arguments}
     separate = []
     for result in results:
@@ -190,7 +190,7 @@ def _lower(
     operands: list[Any],
     checks: list[Check] | None = None,
 ) -> list[Any]:
-    """The results of one operation. checks: takes those of its data."""
+    """The results of one operation. checks: list to which its checks of data are added."""
     try:
         if scope is None:
             # Over a copy: `emit` takes the seed off it, and an error shows all operands.
@@ -208,16 +208,16 @@ def _lower(
         raise _failed(graph, slot, signature, operands, f"{type(error).__name__}: {error}") from error
 
 
-def _failed(graph: Graph, slot: int, signature: Signature, operands: list[Any], what: str) -> LoweringError:
-    error = LoweringError(_describe(signature, graph.line(slot), operands, what))
+def _failed(graph: Graph, slot: int, signature: Signature, operands: list[Any], problem: str) -> LoweringError:
+    error = LoweringError(_describe(signature, graph.line(slot), operands, problem))
     error.place = graph, slot
     return error
 
 
-def _describe(signature: Signature, line: str | None, operands: list[Any], what: str) -> str:
+def _describe(signature: Signature, line: str | None, operands: list[Any], problem: str) -> str:
     shapes = ", ".join(f"{x.dtype}{list(x.shape)}" if isinstance(x, (jax.Array, np.ndarray)) else repr(x) for x in operands)
     where = f", recorded at {line}," if line else ""
     return (
-        f"{signature.name} over ({shapes}){where} could not be lowered: {what}. "
+        f"{signature.name} over ({shapes}){where} could not be lowered: {problem}. "
         "Until its lowering is mended, run that operation on CPU tensors."
     )

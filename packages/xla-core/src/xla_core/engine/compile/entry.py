@@ -1,4 +1,4 @@
-"""An entry of the cache on disk: a program, bound to what it is a program of, under one checksum.
+"""An entry of the cache on disk: a program and its identity, under one checksum.
 
 `MAGIC`, the SHA-256 of all that follows, the three digests of the `Identity`, and the payload. Entries without this `MAGIC`, of
 older versions too, are not used.
@@ -21,8 +21,8 @@ class UnusableError(Exception):
 class Identity:
     """The key, interface and environment that a stored program is bound to.
 
-    key: the hex digest that names it. interface: what it takes and gives (shapes, dtypes, shardings, donation). environment: what
-    its machine code depends on besides.
+    key: the hex digest that names it. interface: its arguments and results (shapes, dtypes, shardings, donation). environment: all else
+    that its machine code depends on.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Identity:
     environment: str
 
     def digests(self) -> tuple[bytes, bytes, bytes]:
-        """Of environment, program and interface, in this order in an entry."""
+        """Digests of environment, program and interface, in the order of an entry."""
         return _digest(self.environment.encode()), bytes.fromhex(self.key), _digest(self.interface.encode())
 
 
@@ -39,13 +39,13 @@ def _digest(content: bytes) -> bytes:
 
 
 def pack(identity: Identity, payload: bytes) -> bytes:
-    """The entry of a program."""
+    """The bytes of an entry."""
     bound = b"".join(identity.digests()) + payload
     return MAGIC + _digest(bound) + bound
 
 
-def unpack(wanted: Identity, content: bytes) -> bytes:
-    """The payload of an entry. Raises UnusableError if it is damaged, or of another program, interface or environment than `wanted`."""
+def unpack(identity: Identity, content: bytes) -> bytes:
+    """The payload of an entry. Raises UnusableError if it is damaged, or of another program, interface or environment than `identity`."""
     if not content.startswith(MAGIC):
         raise UnusableError("it was not written by this version's cache")
     checksum, bound = content[len(MAGIC) :][:_DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
@@ -54,10 +54,10 @@ def unpack(wanted: Identity, content: bytes) -> bytes:
     problems = (
         "it was made by other versions of the libraries, for another processor or with other flags",
         "it holds another program",
-        f"its program takes or gives other shapes, dtypes or shardings than {wanted.interface}",
+        f"its program takes or gives other shapes, dtypes or shardings than {identity.interface}",
     )
-    for expected, problem in zip(wanted.digests(), problems, strict=True):
-        found, bound = bound[:_DIGEST_BYTES], bound[_DIGEST_BYTES:]
-        if found != expected:
+    for expected, problem in zip(identity.digests(), problems, strict=True):
+        digest, bound = bound[:_DIGEST_BYTES], bound[_DIGEST_BYTES:]
+        if digest != expected:
             raise UnusableError(problem)
     return bound

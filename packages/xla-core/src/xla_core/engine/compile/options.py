@@ -1,4 +1,4 @@
-"""The XLA compiler options that programs are compiled with, where neither the user nor the jaxlib is against it."""
+"""The XLA compiler options of all programs, except those that `XLA_FLAGS` sets and those that the jaxlib does not have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from xla_core.base import config
 
-# For the CPU: without what miscomputes there (jaxlib 0.10.2 to 0.12.0, on processors with AVX-512; a test has the cases), or is slow.
+# For the CPU: they switch off what miscomputes there (jaxlib 0.10.2 to 0.12.0, with AVX-512; a test has the cases), or is slow.
 _CPU_OPTIONS: Mapping[str, str] = {
     # YNNPACK reads memory that is not its own where it fuses a broadcast, a product and a sum of many dimensions, and its convolution
     # runs on one thread. It keeps single matrix products.
@@ -20,21 +20,21 @@ _CPU_OPTIONS: Mapping[str, str] = {
     # Keeps the barriers in place that `ops/axes.py` writes blocks with; from jaxlib 0.12 on they are kept by default.
     "xla_disable_hlo_passes": "cse_barrier_expander",
 }
-# For programs with loops of the user's: what makes one kernel of a small loop ends the process where it finds a barrier.
+# For programs with the user's loops: the pass that makes one kernel of a small loop aborts the process if it meets a barrier.
 _CPU_OPTIONS_OF_LOOPS: Mapping[str, str] = {"xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
 
 
 def compiler_options(platform: str, has_loops: bool = False) -> dict[str, str]:
-    """The XLA compiler options for a platform (`cpu`, `cuda`, …): those that the jaxlib knows and `XLA_FLAGS` does not set."""
+    """The XLA compiler options for a platform (`cpu`, `cuda`, …): those that the jaxlib has and `XLA_FLAGS` does not set."""
     if platform != "cpu":
         return {}
-    given = _flags(config.XLA_FLAGS.get() or "")
-    wanted = {**_CPU_OPTIONS, **(_CPU_OPTIONS_OF_LOOPS if has_loops else {})}
-    return {name: value for name, value in wanted.items() if name not in given and _known(name, value)}
+    set_by_user = _flags(config.XLA_FLAGS.get() or "")
+    options = {**_CPU_OPTIONS, **(_CPU_OPTIONS_OF_LOOPS if has_loops else {})}
+    return {name: value for name, value in options.items() if name not in set_by_user and _known(name, value)}
 
 
 def _flags(text: str) -> set[str]:
-    """The names that `XLA_FLAGS` sets; what does not begin with a dash is a file of them, as XLA has it."""
+    """The names that `XLA_FLAGS` sets. A text that does not begin with a dash is the path of a file of flags, as for XLA."""
     if text.strip() and not text.lstrip().startswith("-"):
         file = Path(text.strip())
         text = file.read_text() if file.is_file() else ""
@@ -43,7 +43,7 @@ def _flags(text: str) -> set[str]:
 
 @cache
 def _known(name: str, value: str) -> bool:
-    """Whether this jaxlib takes an option: it compiles the smallest program with it. Raises what else goes wrong."""
+    """Whether this jaxlib takes an option: compile the smallest program with it. Raises any other error."""
     on_cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     program = jax.jit(lambda x: x, compiler_options={name: value})
     try:

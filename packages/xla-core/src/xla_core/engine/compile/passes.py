@@ -1,7 +1,7 @@
-"""Graph passes: functions that see each program before it is compiled, and may give another in its place.
+"""Graph passes: functions that see each program before it is compiled, and may replace it.
 
-They run when memory holds no executable for a program, never per step. The passes that are registered are part of its key in memory;
-the key on disk is that of the program which they made.
+They run when memory holds no executable for a program, never per step. The registered passes are part of a program's key in memory; its
+key on disk is the key of the program that they made.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ _passes: list[tuple[Hashable, GraphPass]] = []
 def register_pass(graph_pass: GraphPass) -> Callable[[], None]:
     """Run `graph_pass` on each program before it is compiled, after those registered earlier; returns a function that removes it.
 
-    It gives another graph, made by `replace`, `insert_before` and `remove`, or None to leave the program as it is. It must depend on
+    It returns another graph, made by `replace`, `insert_before` and `remove`, or None to leave the program as it is. It must depend on
     nothing but the graph: programs compiled with it are found again as long as the same passes are registered.
     """
-    # One that cannot be hashed is known by an object of its own: no other one's programs are found for it.
+    # A pass that cannot be hashed gets an object of its own as key, so that programs of other passes are never found for it.
     entry = (graph_pass if isinstance(graph_pass, Hashable) else object(), graph_pass)
     _passes.append(entry)
     return lambda: _passes.remove(entry)
 
 
 def pass_keys() -> tuple[Hashable, ...]:
-    """The registered passes, as the key of a program in memory needs them."""
+    """The registered passes, as part of a program's key in memory."""
     return tuple([key for key, _ in _passes])
 
 
 def passed(graph: Graph) -> Graph:
     """The program that all passes together make of `graph`.
 
-    Raises PluginError, which names the pass, if one fails or makes what is no legal program in its place; other errors of ours that a
-    pass raises are left as they are.
+    Raises PluginError, which names the pass, if one fails or does not make a legal program; an XlaError that a pass raises stays as it is.
     """
     for _, graph_pass in tuple(_passes):
         try:
-            made = graph_pass(graph)
-            if made is not None and made is not graph:
-                graph = _checked(graph, made)
+            changed = graph_pass(graph)
+            if changed is not None and changed is not graph:
+                graph = _checked(graph, changed)
         except (GraphEditError, InternalError, RegistrationError) as error:
             raise PluginError(f"the graph pass {described(graph_pass)} makes no legal program: {error}") from error
         except XlaError:
@@ -59,27 +58,27 @@ def passed(graph: Graph) -> Graph:
     return graph
 
 
-def _checked(before: Graph, made: GraphView) -> Graph:
-    """`made`. Raises GraphEditError or InternalError unless it can stand for `before`: same inputs, results and effects on others."""
-    if not isinstance(made, Graph):
-        raise GraphEditError(f"it gave {made!r}, a pass gives a graph or None")
-    verify_structure(made)
-    if _inputs(before) != _inputs(made) or before.dead != made.dead:
+def _checked(before: Graph, after: GraphView) -> Graph:
+    """Return `after`. Raises GraphEditError or InternalError unless it has the inputs, results and side effects of `before`."""
+    if not isinstance(after, Graph):
+        raise GraphEditError(f"it gave {after!r}, a pass gives a graph or None")
+    verify_structure(after)
+    if _inputs(before) != _inputs(after) or before.dead != after.dead:
         raise GraphEditError(
             "inputs and numbers that enter the program must stay, in their order: what needs them no more leaves them unused"
         )
-    if len(before.outs) != len(made.outs):
-        raise GraphEditError(f"the program has {len(before.outs)} results, not {len(made.outs)}")
-    for number, (old, new) in enumerate(zip(before.outs, made.outs, strict=True)):
-        wanted, found = before.parts.avals[old], made.parts.avals[new]
+    if len(before.outs) != len(after.outs):
+        raise GraphEditError(f"the program has {len(before.outs)} results, not {len(after.outs)}")
+    for index, (old, new) in enumerate(zip(before.outs, after.outs, strict=True)):
+        old_aval, new_aval = before.parts.avals[old], after.parts.avals[new]
         # Avals are interned.
-        if wanted is not found:
-            raise GraphEditError(f"result {number} of the program is {wanted}, not {found}")
-        if sharding_at(before.entries, old) != sharding_at(made.entries, new):
-            raise GraphEditError(f"result {number} of the program was given a sharding, which must stay")
-    if _effects(before) != _effects(made):
+        if old_aval is not new_aval:
+            raise GraphEditError(f"result {index} of the program is {old_aval}, not {new_aval}")
+        if sharding_at(before.entries, old) != sharding_at(after.entries, new):
+            raise GraphEditError(f"result {index} of the program was given a sharding, which must stay")
+    if _effects(before) != _effects(after):
         raise GraphEditError("operations with side effects, such as collectives, must stay as they are, in their order")
-    return made
+    return after
 
 
 def _inputs(graph: Graph) -> list[Entry]:

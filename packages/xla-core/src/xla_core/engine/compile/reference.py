@@ -1,6 +1,6 @@
-"""Evaluate programs operator by operator, each by an executable of its own: what XLA makes of whole programs is compared with that.
+"""Evaluate programs operator by operator, each compiled by itself: the reference for what XLA makes of whole programs.
 
-No fusion and no reordering happens between operators, and a program of operators that ran before compiles nothing.
+Nothing is fused or reordered across operators, and a program of operators that ran before compiles nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPERATORS = 4096
 
 @dataclass(slots=True)
 class _Operator:
-    """One operation over arrays, compiled at its first call: results, and the values of the checks of data, whose kinds are `faults`."""
+    """One operation over arrays, compiled at its first call. call: returns results and the values of its checks. faults: of the checks."""
 
     call: Callable[..., tuple[list[Any], list[Any]]]
     faults: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
@@ -44,13 +44,15 @@ class Operators:
         return len(self._operators)
 
     def emit(self, signature: Signature, operands: list[Any], context: Context, checks: list[Check] | None = None) -> list[Any]:
-        """The results of an operation, as `Signature.emit` computes them. Python numbers among the operands are constants of it."""
+        """The results of an operation, as `Signature.emit` computes them. Python numbers among the operands are constants in it."""
         numbers = tuple([None if isinstance(operand, jax.Array) else (type(operand), operand) for operand in operands])
         operator = self._operator((signature, numbers, context, checks is not None))
         arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
         results, values = operator.call(*arrays)
         if checks is not None:
-            checks.extend([Check(fault, value, known) for (fault, known), value in zip(operator.faults, values, strict=True)])
+            checks.extend(
+                [Check(fault, value, fault_numbers) for (fault, fault_numbers), value in zip(operator.faults, values, strict=True)]
+            )
         return results
 
     def _operator(self, key: Any) -> _Operator:
@@ -64,9 +66,9 @@ class Operators:
 
 def _compiled(signature: Signature, numbers: tuple[Any, ...], context: Context, checked: bool) -> _Operator:
     def call(*arrays: jax.Array) -> tuple[list[Any], list[Any]]:
-        rest = iter(arrays)
+        remaining = iter(arrays)
         checks: list[Check] | None = [] if checked else None
-        results = signature.emit([next(rest) if number is None else number[1] for number in numbers], context, checks)
+        results = signature.emit([next(remaining) if number is None else number[1] for number in numbers], context, checks)
         operator.faults = [(check.fault, check.numbers) for check in checks or ()]
         return results, [check.value for check in checks or ()]
 
@@ -83,13 +85,15 @@ def can_evaluate(placement: Placement) -> bool:
 
 
 def reference(graph: Graph, constants: Constants, placement: Placement, layout: Layout, checked: bool) -> Callable[..., list[Any]]:
-    """The graph as a function over `(*buffers, *packed)`, like what `jitted` makes of it. Buffers that results could take over stay."""
+    """The graph as a function over `(*buffers, *packed)`, like `jitted`, but evaluated operator by operator, without donation."""
     evaluate = layout.over_buffers(program(graph, constants, placement.context, None, placement.manual_mesh, checked, _operators.emit))
     shardings = layout.out_shardings
 
     def run(*arguments: Any) -> list[Any]:
         results = list(evaluate(*[jax.numpy.asarray(argument) for argument in arguments]))
-        wanted = shardings if isinstance(shardings, tuple) else (shardings,) * len(results)
-        return [result if sharding is None else jax.device_put(result, sharding) for result, sharding in zip(results, wanted, strict=True)]
+        per_result = shardings if isinstance(shardings, tuple) else (shardings,) * len(results)
+        return [
+            result if sharding is None else jax.device_put(result, sharding) for result, sharding in zip(results, per_result, strict=True)
+        ]
 
     return run

@@ -1,4 +1,4 @@
-"""Verify a graph. Done before a program is built when `XLA_CORE_VERIFY` is at least 1, and in the state machine's tests."""
+"""Verify graphs: before a program is built if `XLA_CORE_VERIFY` is at least 1, and in the tests of the state machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from xla_core.engine.placement.sharding import stored_shape
 
 
 def verify(graph: Graph, inputs: Inputs) -> None:
-    """Raise InternalError naming the slot and the rule that it breaks; nothing if `graph` and `inputs` are legal."""
+    """Raise InternalError, which names the slot and the broken rule, unless `graph` and `inputs` are legal."""
     verify_structure(graph)
     leaves = graph.parts.leaves
     internal(len(leaves) == len(inputs.buffers), lambda: f"{len(leaves)} leaves get {len(inputs.buffers)} buffers")
-    for number, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
+    for index, (aval, buffer) in enumerate(zip(leaves, inputs.buffers, strict=True)):
         fits = buffer is not None and _fits(aval, buffer)
-        internal(fits, lambda number=number, aval=aval, buffer=buffer: f"leaf {number} is {aval}, gets {_kind(buffer)}")  # type: ignore[misc]
+        internal(fits, lambda index=index, aval=aval, buffer=buffer: f"leaf {index} is {aval}, gets {_dtype_and_shape(buffer)}")  # type: ignore[misc]
     _verify_feeds(graph, inputs)
 
 
@@ -30,7 +30,7 @@ def _fits(aval: Aval, buffer: Any) -> bool:
 
 
 def verify_structure(graph: Graph) -> None:
-    """Raise InternalError naming the slot and the rule that it breaks; nothing if the entries and results of `graph` are legal."""
+    """Raise InternalError, which names the slot and the broken rule, unless the entries and results of `graph` are legal."""
     results = 0
     for slot, entry in enumerate(graph.entries):
         if type(entry) is tuple:
@@ -46,21 +46,21 @@ def verify_structure(graph: Graph) -> None:
     internal(set(graph.dead) <= set(range(leaves)), lambda: f"dead leaves {graph.dead} of {leaves}")
 
 
-def _kind(buffer: object) -> str:
+def _dtype_and_shape(buffer: object) -> str:
     return f"{getattr(buffer, 'dtype', type(buffer).__name__)}{list(getattr(buffer, 'shape', ()))}"
 
 
 def _verify_feeds(graph: Graph, inputs: Inputs) -> None:
-    given = {
+    counts = {
         (ScalarKind.FLOAT, False): len(inputs.floats),
         (ScalarKind.FLOAT, True): len(inputs.fixed_floats),
         (ScalarKind.INT, False): len(inputs.ints),
         (ScalarKind.INT, True): len(inputs.fixed_ints),
         (ScalarKind.SEED, False): len(inputs.seeds),
     }
-    for (kind, fixed), count in given.items():
-        wanted = len(graph.numbers_of(kind, fixed))
-        internal(wanted == count, lambda kind=kind, wanted=wanted, count=count: f"{wanted} numbers of {kind} get {count}")  # type: ignore[misc]
+    for (kind, fixed), count in counts.items():
+        expected = len(graph.numbers_of(kind, fixed))
+        internal(expected == count, lambda kind=kind, expected=expected, count=count: f"{expected} numbers of {kind} get {count}")  # type: ignore[misc]
 
 
 def _verify_operation(graph: Graph, slot: int) -> None:

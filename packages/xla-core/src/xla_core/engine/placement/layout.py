@@ -1,4 +1,4 @@
-"""How the buffers of one program enter and leave it, over a mesh: with padding, in another order of devices, and sharded as asked."""
+"""How the buffers of one program enter and leave it, over a mesh: padding, order of devices, requested shardings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Function = Callable[..., Any]
 class Layout:
     """How the buffers of one program enter and leave it.
 
-    over_buffers: makes of a function over values one over buffers. donated: the arguments whose buffers results take over. out_shardings:
-    as `jax.jit` takes them. enter: gives the arguments as the program takes them. outside: makes of the program one over the buffers as
-    they are. None: they are the same.
+    over_buffers: turns a function over values into one over buffers. donated: indices of the arguments whose buffers results take over.
+    out_shardings: as `jax.jit` takes them. enter: turns the arguments into those of the program; None: they are the same. outside: turns
+    the program into a function over the arguments as they are; None: it is one.
     """
 
     over_buffers: Callable[[Function], Function]
@@ -35,19 +35,19 @@ class Layout:
 
 
 def mesh_layout(
-    graph: Graph, given: Sequence[jax.sharding.Sharding], default: NamedSharding, manual: NamedSharding, replicate: bool = False
+    graph: Graph, buffer_shardings: Sequence[jax.sharding.Sharding], default: NamedSharding, manual: NamedSharding, replicate: bool = False
 ) -> Layout:
     """The layout of a program over a mesh.
 
-    given: the shardings of its buffers. default: of those without one of their own; manual: of manual values. replicate: results without a
-    sharding are replicated, not sharded as the compiler likes.
+    buffer_shardings: of its arguments that are buffers. default: the sharding of buffers without one of their own; manual: of manual
+    values. replicate: replicate results without a sharding, instead of letting the compiler choose.
     """
     # Where no argument says on which devices the program runs, its results do.
     otherwise = default if replicate or not graph.parts.leaves else None
-    asked = [_asked(graph, slot, aval, manual) for slot, aval in zip(graph.outs, graph.parts.results, strict=True)]
-    kept = _kept(graph, asked, default, given)
-    # One for each result, and one for the token.
-    shardings = (*[one or another or otherwise for one, another in zip(asked, kept, strict=True)], otherwise)
+    requested = [_requested(graph, slot, aval, manual) for slot, aval in zip(graph.outs, graph.parts.results, strict=True)]
+    inherited = _inherited(graph, requested, default, buffer_shardings)
+    # For each result, and for the token.
+    shardings = (*[own or leaf or otherwise for own, leaf in zip(requested, inherited, strict=True)], otherwise)
     leaves = graph.parts.leaves
 
     def value(buffer: Any, aval: Aval, sharding: Any) -> Any:
@@ -56,40 +56,41 @@ def mesh_layout(
     def over_buffers(function: Function) -> Function:
         def run(*arguments: Any) -> tuple[Any, ...]:
             buffers, packed = arguments[: len(leaves)], arguments[len(leaves) :]
-            results = function(*map(value, buffers, leaves, given or [default] * len(leaves)), *packed)
-            return tuple(left(padded(result, each), each, default) for result, each in zip(results, shardings, strict=True))
+            results = function(*map(value, buffers, leaves, buffer_shardings or [default] * len(leaves)), *packed)
+            return tuple(left(padded(result, sharding), sharding, default) for result, sharding in zip(results, shardings, strict=True))
 
         return run
 
     def enter(arguments: list[Any]) -> list[Any]:
-        buffers = [_in_order(argument, sharding, default) for argument, sharding in zip(arguments, given, strict=False)]
-        return [*buffers, *arguments[len(given) :]]
+        buffers = [_in_order(argument, sharding, default) for argument, sharding in zip(arguments, buffer_shardings, strict=False)]
+        return [*buffers, *arguments[len(buffer_shardings) :]]
 
     return Layout(
         over_buffers,
-        _donated(graph, given, shardings),
-        tuple(in_order_of(each, default) for each in shardings),
+        _donated(graph, buffer_shardings, shardings),
+        tuple(in_order_of(sharding, default) for sharding in shardings),
         enter,
-        lambda function: relabelling(function, given, shardings, default),
+        lambda function: relabelling(function, buffer_shardings, shardings, default),
     )
 
 
 def _in_order(argument: Any, sharding: Any, default: Any) -> Any:
-    """A buffer as it enters a program (device_order.py)."""
+    """A buffer in the program's order of devices (device_order.py)."""
     inside = in_order_of(sharding, default)
     return argument if inside is sharding else relabelled(argument, inside)
 
 
-def _donated(graph: Graph, given: Sequence[jax.sharding.Sharding], shardings: Sequence[Any]) -> tuple[int, ...]:
-    """Those of the donated leaves whose buffers a result can take over, padding included."""
+def _donated(graph: Graph, buffer_shardings: Sequence[jax.sharding.Sharding], shardings: Sequence[Any]) -> tuple[int, ...]:
+    """The donated leaves whose buffers a result can take over, padding included."""
     parts = graph.parts
-    wanted = Counter(_stored(aval, sharding) for aval, sharding in zip(parts.results, shardings, strict=False))
+    # How many results of each stored shape and dtype have no buffer yet.
+    free = Counter(_stored(aval, sharding) for aval, sharding in zip(parts.results, shardings, strict=False))
     usable = []
-    for number in parts.donated:
-        kind = _stored(parts.leaves[number], given[number] if given else None)
-        if wanted[kind]:
-            wanted[kind] -= 1
-            usable.append(number)
+    for index in parts.donated:
+        stored = _stored(parts.leaves[index], buffer_shardings[index] if buffer_shardings else None)
+        if free[stored]:
+            free[stored] -= 1
+            usable.append(index)
     return tuple(usable)
 
 
@@ -100,32 +101,35 @@ def _stored(aval: Aval | None, sharding: Any) -> tuple[Any, ...] | None:
     return aval.shape if aval.manual else stored_shape(aval.shape, sharding), aval.physical
 
 
-def _kept(
-    graph: Graph, asked: Sequence[NamedSharding | None], default: jax.sharding.Sharding, given: Sequence[jax.sharding.Sharding]
+def _inherited(
+    graph: Graph,
+    requested: Sequence[NamedSharding | None],
+    default: jax.sharding.Sharding,
+    buffer_shardings: Sequence[jax.sharding.Sharding],
 ) -> list[jax.sharding.Sharding | None]:
-    """For results that may have any sharding, that of the leaves that they can take over; None where it is not clear.
+    """For each result that may have any sharding, the sharding of the leaves that it can take over; None where it is ambiguous.
 
-    So state that a step updates stays as it is sharded, and the next step is the same program. Of several leaves, a replicated one decides.
+    So the state that a step updates keeps its sharding, and the next step is the same program. Of several leaves, a replicated one decides.
     """
     shardings: dict[Any, list[jax.sharding.Sharding]] = {}
     leaves = graph.parts.leaves
-    for number, sharding in enumerate(given):
-        if (number in graph.dead or leaves[number].small) and not leaves[number].manual:
-            kind = (leaves[number].shape, leaves[number].physical)
-            shardings.setdefault(kind, []).append(default if sharding.is_fully_replicated else sharding)
-    kinds = [None if aval is None else (aval.shape, aval.physical) for aval in graph.parts.results]
-    for kind_of_result, wanted in zip(kinds, asked, strict=True):
-        if wanted is not None and wanted in shardings.get(kind_of_result, ()):
-            shardings[kind_of_result].remove(wanted)
-    kept: list[jax.sharding.Sharding | None] = []
-    for kind_of_result in kinds:
-        candidates = set(shardings.get(kind_of_result, ()))
-        kept.append(default if default in candidates else candidates.pop() if len(candidates) == 1 else None)
-    return kept
+    for index, sharding in enumerate(buffer_shardings):
+        if (index in graph.dead or leaves[index].small) and not leaves[index].manual:
+            shape = (leaves[index].shape, leaves[index].physical)
+            shardings.setdefault(shape, []).append(default if sharding.is_fully_replicated else sharding)
+    shapes = [None if aval is None else (aval.shape, aval.physical) for aval in graph.parts.results]
+    for shape_of_result, sharding_of_result in zip(shapes, requested, strict=True):
+        if sharding_of_result is not None and sharding_of_result in shardings.get(shape_of_result, ()):
+            shardings[shape_of_result].remove(sharding_of_result)
+    inherited: list[jax.sharding.Sharding | None] = []
+    for shape_of_result in shapes:
+        candidates = set(shardings.get(shape_of_result, ()))
+        inherited.append(default if default in candidates else candidates.pop() if len(candidates) == 1 else None)
+    return inherited
 
 
-def _asked(graph: Graph, slot: int, aval: Aval | None, manual: NamedSharding) -> NamedSharding | None:
-    """The sharding that was asked for a result."""
+def _requested(graph: Graph, slot: int, aval: Aval | None, manual: NamedSharding) -> NamedSharding | None:
+    """The sharding that was requested for a result."""
     if aval is not None and aval.manual:
         return manual
     sharding = sharding_at(graph.entries, slot)

@@ -1,7 +1,7 @@
-"""Manual regions, which are not partitioned (SPMD): between two operations the user's code sees one device's shard of the data.
+"""Manual regions, which are not partitioned (SPMD): from `enter` to `leave` the user's code sees one device's shard of the data.
 
-Such a value is an array of all shards, one behind the other along a new first dimension, each on its device; its Aval describes one
-shard. So it can become real in the middle of a region, and an operation over it runs on each device by itself.
+A manual value is an array of all shards, stacked along a new first dimension, each on its device; its Aval describes one shard. So it can
+be computed in the middle of a region, and an operation over it runs on each device separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REPLICATED, _SHARDED = PartitionSpec(), PartitionSpec(REPLICA_AXIS)
 
 
 def shard_shape(shape: Sequence[int], sharding: Sharding) -> tuple[int, ...]:
-    """The shape of one device's shard; the last ones are padded."""
+    """The shape of one device's shard; the last shards are padded."""
     return tuple(math.ceil(size / shards) for size, shards in zip(shape, _shard_counts(shape, sharding), strict=True))
 
 
@@ -33,65 +33,65 @@ def _shard_counts(shape: Sequence[int], sharding: Sharding) -> list[int]:
 
 
 def enter(aval: Aval, sharding: Sharding) -> Signature:
-    """The operation that gives each device its shard of a global array: zeros pad what is not evenly divisible."""
+    """The operation that gives each device its shard of a global array; zeros pad dimensions that are not evenly divisible."""
     shard = aval_of(shard_shape(aval.shape, sharding), aval.dtype, manual=True)
 
-    def lower(context: Any, whole: jax.Array, sharding: Sharding) -> jax.Array:
+    def lower(context: Any, array: jax.Array, sharding: Sharding) -> jax.Array:
         sizes = zip(shard.shape, _shard_counts(aval.shape, sharding), aval.shape, strict=True)
         padding = [(0, size * shards - full, 0) for size, shards, full in sizes]
         if any(end for _, end, _ in padding):
-            whole = jax.lax.pad(whole, jax.numpy.zeros((), whole.dtype), padding)
+            array = jax.lax.pad(array, jax.numpy.zeros((), array.dtype), padding)
         named = sharding.named
-        made: jax.Array = jax.shard_map(
+        stacked: jax.Array = jax.shard_map(
             lambda x: x[None], mesh=named.mesh, in_specs=named.spec, out_specs=PartitionSpec(named.mesh.axis_names), check_vma=False
-        )(whole)
-        return made
+        )(array)
+        return stacked
 
     return Signature(_ENTER, lower, (PLACEHOLDER,), {"sharding": sharding}, (shard,))
 
 
 def leave(shard: Aval, sharding: Sharding, shape: tuple[int, ...]) -> Signature:
-    """The operation that makes a global array of `shape` of the devices' shards; of equal copies it takes one."""
+    """The operation that joins the devices' shards to a global array of `shape`; it takes one of equal copies."""
 
     def lower(context: Any, shards: jax.Array, sharding: Sharding, shape: tuple[int, ...]) -> jax.Array:
         named = sharding.named
-        whole: jax.Array = jax.shard_map(
+        array: jax.Array = jax.shard_map(
             lambda x: x[0], mesh=named.mesh, in_specs=PartitionSpec(named.mesh.axis_names), out_specs=named.spec, check_vma=False
         )(shards)
-        return jax.lax.slice(whole, [0] * len(shape), shape)
+        return jax.lax.slice(array, [0] * len(shape), shape)
 
     return Signature(_LEAVE, lower, (PLACEHOLDER,), {"sharding": sharding, "shape": shape}, (aval_of(shape, shard.dtype),))
 
 
 def is_boundary(signature: Signature) -> bool:
-    """Whether an operation goes into or out of a region."""
+    """Whether an operation enters or leaves a region."""
     return signature.name in (_ENTER, _LEAVE)
 
 
 def is_manual(aval: Aval | None) -> bool:
-    """Whether a value is a manual one."""
+    """Whether a value is manual."""
     return aval is not None and aval.manual
 
 
 def on_each_device(function: Callable[[list[Any]], list[Any]], operands: list[Any], manual: list[bool], mesh: Mesh) -> list[Any]:
-    """`function` on each device of a mesh, over its shard of the operands that are manual values and over the whole of the others.
+    """Call `function` on each device of a mesh, with the device's shard of manual operands and with all of the others.
 
-    mesh: with the axis REPLICA_AXIS.
+    manual: for each operand, whether it is manual. mesh: with the axis REPLICA_AXIS.
     """
-    traced = [number for number, operand in enumerate(operands) if isinstance(operand, jax.Array)]
+    traced = [index for index, operand in enumerate(operands) if isinstance(operand, jax.Array)]
     missing: list[int] = []
 
-    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def on_one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         local = list(operands)
-        for number, array in zip(traced, arrays, strict=True):
-            local[number] = array[0] if manual[number] else array
+        for index, array in zip(traced, arrays, strict=True):
+            local[index] = array[0] if manual[index] else array
         results = function(local)
-        missing.extend(place for place, result in enumerate(results) if result is None)
+        missing.extend(position for position, result in enumerate(results) if result is None)
         return tuple(result[None] for result in results if result is not None)
 
-    specs = tuple(_SHARDED if manual[number] else _REPLICATED for number in traced)
-    mapped = jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=_SHARDED, check_vma=False)
-    made: list[Any] = list(mapped(*[operands[number] for number in traced]))
-    for place in missing:
-        made.insert(place, None)
-    return made
+    specs = tuple(_SHARDED if manual[index] else _REPLICATED for index in traced)
+    mapped = jax.shard_map(on_one, mesh=mesh, in_specs=specs, out_specs=_SHARDED, check_vma=False)
+    stacked: list[Any] = list(mapped(*[operands[index] for index in traced]))
+    for position in missing:
+        stacked.insert(position, None)
+    return stacked

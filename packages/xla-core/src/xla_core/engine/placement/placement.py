@@ -1,6 +1,6 @@
-"""Where data is and programs run: on one device, on it as one replica of several, or over a mesh of all devices (SPMD).
+"""Where data is and programs run: on one device, on one device as one replica of several, or over a mesh of all devices (SPMD).
 
-A placement is a value: nothing here asks the process which devices are attached.
+A placement is a value: nothing here asks the process for its devices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OneDevice:
 
     @cached_property
     def sharding(self) -> SingleDeviceSharding:
-        """The sharding of its buffers."""
+        """The sharding of all buffers."""
         return SingleDeviceSharding(self.device)
 
     @property
@@ -43,34 +43,34 @@ class OneDevice:
 
     @cached_property
     def context(self) -> Context:
-        """What lowerings are told of a program here."""
+        """What lowerings are told about a program."""
         return Context((), platform=self.device.platform)
 
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
-        """What a program's key has of its buffers beside shapes and dtypes."""
+        """The part of a program's key that comes from its buffers, besides shapes and dtypes."""
         return ()
 
     def texts(self, buffers: Sequence[jax.Array]) -> list[str]:
-        """The same in words, which other processes write alike."""
+        """The same as texts, which are equal in all processes."""
         return []
 
     def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
-        """A buffer of `array`, which the caller gives away."""
+        """A buffer of `array`, whose memory the caller gives away."""
         if isinstance(array, np.ndarray):
             return put_on_device(array, self.sharding, self.device)
         buffer: jax.Array = jax.device_put(array, self.device)
         return buffer
 
     def taken_in(self, buffer: jax.Array) -> jax.Array:
-        """A buffer on a device as programs take and give it."""
+        """A buffer on one device in the form that programs take and return."""
         return buffer
 
     def local(self, buffer: jax.Array) -> jax.Array:
-        """A buffer as others see it."""
+        """A buffer in the form that other libraries take."""
         return buffer
 
-    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
-        """How the buffers of a program, of the shardings `given`, enter and leave it."""
+    def layout(self, graph: Graph, shardings: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, which have these shardings, enter and leave it."""
         return Layout(self.spread, graph.parts.donated, None if graph.parts.leaves else self.sharding)
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class Replicas:
 
     @cached_property
     def sharding(self) -> NamedSharding:
-        """The sharding of its buffers."""
+        """The sharding of all buffers."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -102,38 +102,38 @@ class Replicas:
 
     @cached_property
     def context(self) -> Context:
-        """What lowerings are told of a program here."""
+        """What lowerings are told about a program."""
         return Context((), platform=self.device.platform, mesh=self.mesh)
 
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
-        """What a program's key has of its buffers beside shapes and dtypes."""
+        """The part of a program's key that comes from its buffers, besides shapes and dtypes."""
         return ()
 
     def texts(self, buffers: Sequence[jax.Array]) -> list[str]:
-        """The same in words, which other processes write alike."""
+        """The same as texts, which are equal in all processes."""
         return []
 
     def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
-        """A buffer of `array`, which the caller gives away."""
+        """A buffer of `array`, whose memory the caller gives away."""
         return self.taken_in(jax.device_put(array, self.device))
 
     def taken_in(self, buffer: jax.Array) -> jax.Array:
-        """A buffer on a device as programs take and give it."""
+        """A buffer on one device in the form that programs take and return."""
         if buffer.sharding == self.sharding:
             return buffer
         with jax.enable_x64(True):
             return jax.make_array_from_single_device_arrays(buffer.shape, self.sharding, [buffer])
 
     def local(self, buffer: jax.Array) -> jax.Array:
-        """A buffer as others see it: this process's shard, an array on one device."""
+        """A buffer in the form that other libraries take: this process's shard, an array on one device."""
         return buffer.addressable_data(0)
 
-    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
-        """How the buffers of a program, of the shardings `given`, enter and leave it."""
+    def layout(self, graph: Graph, shardings: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, which have these shardings, enter and leave it."""
         return Layout(self.spread, graph.parts.donated, None if graph.parts.leaves else self.sharding)
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` as each replica runs it over its own shard of buffers: collectives inside reach the others."""
+        """`function` as each replica runs it over its own shard of the buffers; collectives inside reach the other replicas."""
         replicated = PartitionSpec()
         mapped: Callable[..., Any] = jax.shard_map(function, mesh=self.mesh, in_specs=replicated, out_specs=replicated, check_vma=False)
         return mapped
@@ -143,7 +143,7 @@ class Replicas:
 class Mesh:
     """All devices of the job behind one: buffers are arrays of one program over all of them (SPMD).
 
-    sharding: of buffers without one of their own, which is replicated. local: the devices of this process.
+    sharding: replicated, of buffers without a sharding of their own. local_devices: the devices of this process.
     """
 
     sharding: NamedSharding
@@ -162,7 +162,7 @@ class Mesh:
 
     @cached_property
     def context(self) -> Context:
-        """What lowerings are told of a program here."""
+        """What lowerings are told about a program."""
         mesh: Any = self.sharding.mesh  # of devices: an abstract one has none
         return Context((), platform=self.device.platform, mesh=mesh)
 
@@ -172,20 +172,20 @@ class Mesh:
         return JaxMesh(np.array(self.devices), (REPLICA_AXIS,))
 
     def key(self, buffers: Sequence[jax.Array]) -> tuple[Any, ...]:
-        """What a program's key has of its buffers beside shapes and dtypes."""
+        """The part of a program's key that comes from its buffers, besides shapes and dtypes."""
         return tuple([buffer.sharding for buffer in buffers])
 
     def texts(self, buffers: Sequence[jax.Array]) -> list[str]:
-        """The same in words, which other processes write alike."""
+        """The same as texts, which are equal in all processes."""
         return [sharding_text(buffer.sharding) for buffer in buffers]
 
     def put(self, array: np.ndarray[Any, Any] | jax.Array, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
         """A buffer of `array`. Dimensions that the sharding does not divide evenly are padded with zeros."""
-        wanted = sharding if sharding is not None and array.size else self.sharding  # programs divide nothing that is empty
-        return jax.make_array_from_callback(stored_shape(array.shape, wanted), wanted, lambda index: _shard_of(array, index))
+        stored = sharding if sharding is not None and array.size else self.sharding  # programs do not shard empty arrays
+        return jax.make_array_from_callback(stored_shape(array.shape, stored), stored, lambda index: _shard_of(array, index))
 
     def taken_in(self, buffer: jax.Array) -> jax.Array:
-        """A buffer on a device as programs take and give it: on each of them."""
+        """A buffer on one device in the form that programs take and return: copied to each device."""
         if buffer.sharding == self.sharding:
             return buffer
         with jax.enable_x64(True):
@@ -193,15 +193,15 @@ class Mesh:
             return jax.make_array_from_single_device_arrays(buffer.shape, self.sharding, shards)
 
     def local(self, buffer: jax.Array) -> jax.Array:
-        """A buffer as others see it."""
+        """A buffer in the form that other libraries take."""
         return buffer
 
-    def layout(self, graph: Graph, given: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
-        """How the buffers of a program, of the shardings `given`, enter and leave it. replicate: see `mesh_layout`."""
-        return mesh_layout(graph, given, self.sharding, NamedSharding(self.manual_mesh, PartitionSpec(REPLICA_AXIS)), replicate)
+    def layout(self, graph: Graph, shardings: Sequence[jax.sharding.Sharding], replicate: bool = False) -> Layout:
+        """How the buffers of a program, which have these shardings, enter and leave it. replicate: see `mesh_layout`."""
+        return mesh_layout(graph, shardings, self.sharding, NamedSharding(self.manual_mesh, PartitionSpec(REPLICA_AXIS)), replicate)
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, which the compiler's partitioner spreads over the devices."""
+        """`function` as it is: the compiler's partitioner spreads it over the devices."""
         return function
 
 
@@ -214,7 +214,10 @@ def over_mesh(devices: np.ndarray[Any, Any], local_devices: Sequence[jax.Device]
 
 
 def _shard_of(array: np.ndarray[Any, Any] | jax.Array, index: Any) -> np.ndarray[Any, Any]:
-    """The elements of an array at a place in its buffer, with zeros for what is beyond its end."""
+    """The elements of an array at `index` in its buffer, with zeros for those beyond its end."""
     elements = np.asarray(array[index])
-    missing = [(0, (one.stop or 0) - (one.start or 0) - size if one.stop else 0) for one, size in zip(index, elements.shape, strict=True)]
+    missing = [
+        (0, (bounds.stop or 0) - (bounds.start or 0) - size if bounds.stop else 0)
+        for bounds, size in zip(index, elements.shape, strict=True)
+    ]
     return np.pad(elements, missing) if any(end for _, end in missing) else elements

@@ -1,4 +1,4 @@
-"""The sharding of tensors over several devices (SPMD), and the operation that gives one to a pending result."""
+"""The sharding of tensors over several devices (SPMD), and the operation that constrains a pending result to a sharding."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _AXIS = "xla_device"  # and a number: axes of the mesh over which tensors withou
 
 
 def replicated_over(devices: np.ndarray[Any, Any]) -> NamedSharding:
-    """Replicated over devices, on a mesh with an axis for each prime factor: jax describes what XLA chose in terms of its axes."""
-    sizes, rest, factor = [], devices.size, 2
-    while rest > 1:
-        if rest % factor == 0:
+    """A replicated sharding over devices. Its mesh has an axis for each prime factor, so that jax can describe any sharding XLA chooses."""
+    sizes, remaining, factor = [], devices.size, 2
+    while remaining > 1:
+        if remaining % factor == 0:
             sizes.append(factor)
-            rest //= factor
+            remaining //= factor
         else:
             factor += 1
-    names = tuple(f"{_AXIS}{number}" for number in range(max(1, len(sizes))))
+    names = tuple(f"{_AXIS}{index}" for index in range(max(1, len(sizes))))
     return NamedSharding(Mesh(devices.reshape(sizes or [1]), names), PartitionSpec())
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The sharding that was asked for one tensor; its text is the same in every process. note: the caller's own, kept with it.
+    """The sharding that was requested for one tensor; its text is the same in every process. note: an object of the caller's, kept with it.
 
-    in_program: the same over the devices in the order in which programs run, if that is another one (engine/placement/device_order.py).
+    in_program: the same sharding over the devices in the order of programs, if that differs (engine/placement/device_order.py).
     """
 
     named: NamedSharding
@@ -49,7 +49,7 @@ class Sharding:
         return self if kept == [*spec] else Sharding(NamedSharding(mesh, PartitionSpec(*kept)))
 
     def indices(self, shape: Sequence[int]) -> dict[jax.Device, tuple[slice, ...]]:
-        """The elements of a tensor of `shape` that each device holds, a slice per dimension; perhaps none."""
+        """The elements of a tensor of `shape` that each device holds, a slice for each dimension, perhaps empty."""
         stored = self.named.devices_indices_map(stored_shape(shape, self.named))
         return {device: inside(index, shape) for device, index in stored.items()}
 
@@ -58,7 +58,7 @@ class Sharding:
 
 
 def stored_shape(shape: Sequence[int], sharding: Any) -> tuple[int, ...]:
-    """The shape of a buffer of values of `shape`: at the end of dimensions that a sharding does not divide evenly there is padding."""
+    """The shape of a buffer with values of `shape`: dimensions that the sharding does not divide evenly are padded at the end."""
     if not isinstance(sharding, NamedSharding):
         return tuple(shape)
     counts = [shard_count(sharding.mesh.shape, entry) for entry in sharding.spec]
@@ -67,24 +67,27 @@ def stored_shape(shape: Sequence[int], sharding: Any) -> tuple[int, ...]:
 
 
 def inside(index: Sequence[slice], shape: Sequence[int]) -> tuple[slice, ...]:
-    """A shard's place in a buffer without the padding there."""
-    bounds = [(one.start or 0, size if one.stop is None else one.stop, size) for one, size in zip(index, shape, strict=True)]
+    """The indices of a shard in its buffer, without the padding."""
+    bounds = [
+        (dimension.start or 0, size if dimension.stop is None else dimension.stop, size)
+        for dimension, size in zip(index, shape, strict=True)
+    ]
     return tuple(slice(min(start, size), min(stop, size)) for start, stop, size in bounds)
 
 
 def unpadded(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The values of `shape` that a buffer of theirs holds, in a program."""
+    """In a program, the values of `shape` in a buffer: without its padding."""
     return array if array.shape == shape else jax.lax.slice(array, [0] * len(shape), shape)
 
 
 def padded(array: jax.Array, sharding: Any) -> jax.Array:
-    """What a buffer of values holds, in a program."""
+    """In a program, the contents of a buffer with these values: with padding."""
     ends = [stored - size for stored, size in zip(stored_shape(array.shape, sharding), array.shape, strict=True)]
     return jax.lax.pad(array, np.zeros((), array.dtype), [(0, end, 0) for end in ends]) if any(ends) else array
 
 
 def shard_count(sizes: Any, entry: Any) -> int:
-    """The number of shards that an entry of a partition spec makes of its dimension. sizes: of the mesh axes, by name."""
+    """The number of shards into which an entry of a partition spec divides its dimension. sizes: of the mesh axes, by name."""
     names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
     return int(np.prod([sizes[name] for name in names], dtype=np.int64))
 
@@ -101,13 +104,13 @@ _signatures: dict[Any, Signature] = {}
 
 
 def sharding_constraint(avals: Sequence[Aval], shardings: Sequence[Sharding]) -> Signature:
-    """The operation that gives back each of its operands with the given sharding."""
+    """The operation that returns each of its operands with its sharding of `shardings`."""
     key = (tuple(avals), tuple(shardings))
-    found = _signatures.get(key)
-    if found is None:
+    signature = _signatures.get(key)
+    if signature is None:
         placeholders = [PLACEHOLDER] * len(avals)
-        found = _signatures[key] = Signature(_NAME, _lower, (placeholders,), {"shardings": tuple(shardings)}, tuple(avals))
-    return found
+        signature = _signatures[key] = Signature(_NAME, _lower, (placeholders,), {"shardings": tuple(shardings)}, tuple(avals))
+    return signature
 
 
 def _lower(context: Any, operands: list[jax.Array], shardings: tuple[Sharding, ...]) -> list[jax.Array]:
@@ -117,7 +120,7 @@ def _lower(context: Any, operands: list[jax.Array], shardings: tuple[Sharding, .
 
 
 def sharding_at(entries: Sequence[Entry], slot: int) -> Sharding | None:
-    """The sharding that the result at `slot` was given, if any."""
+    """The sharding to which the result at `slot` is constrained, if any."""
     start = operation_at(entries, slot)
     entry = entries[start]
     if type(entry) is not tuple or entry[0].name != _NAME:

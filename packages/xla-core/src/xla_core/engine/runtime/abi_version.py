@@ -1,4 +1,4 @@
-"""The number of the ABI and the check that other packages make when they are imported."""
+"""The version of the core's ABI, and the check that other packages make when they are imported."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from xla_core.engine.runtime.topology import topology
 _logger = logging.getLogger(__name__)
 
 
-# The hardware that jax starts without a plugin of ours, as PJRT_DEVICE names it, and the family of processors that it belongs to.
+# Kinds of hardware that jax starts without a plugin of ours, as in PJRT_DEVICE, and the processor family of each.
 FAMILIES = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "gpu", "TPU": "tpu"}
 
 
@@ -37,9 +37,9 @@ class Client:
     """The devices that this process addresses, and one recorder for each.
 
     kind: hardware kind in upper case (`CPU`, `CUDA`, `TPU`, …).
-    placements: for each recorder where data is: on one device; among replicas in several processes, as this process's shard of a
-        "replicated" global array of the local shape, whose contents differ (so that programs may hold collectives); in SPMD mode,
-        where `xla:0` stands for all devices of the job, replicated over them unless a sharding was set for the data.
+    placements: for each recorder, where its data is: on one device; among replicas in several processes, this process's shard of a
+        "replicated" global array of the local shape, whose shards differ (so that programs may have collectives); in SPMD mode, where
+        `xla:0` stands for all devices of the job, replicated over them unless a sharding was set for the data.
     """
 
     kind: str
@@ -49,14 +49,14 @@ class Client:
 
     @property
     def default_shardings(self) -> tuple[jax.sharding.Sharding, ...]:
-        """The sharding of buffers without one of their own, for each recorder."""
+        """For each recorder, the sharding of buffers without a sharding of their own."""
         return tuple(placement.sharding for placement in self.placements)
 
 
 _lock = threading.Lock()
 _client: Client | None = None
-_forked = False  # from a process whose client runs
-_admit: Callable[[], Client] | None = None  # once only one thread may use the client
+_forked = False  # from a process whose client ran
+_admit: Callable[[], Client] | None = None  # set once only one thread may use the client
 _eager: bool | None = None
 
 
@@ -71,9 +71,9 @@ def client() -> Client:
     Raises UnknownDeviceError if `PJRT_DEVICE` names no hardware of jaxlib, ExecutionError in a child of `os.fork` whose parent has one.
     """
     global _client
-    # Read once: at the end of the process another thread sets it to None, between a test and a return.
-    found = _client
-    if found is None:
+    # Read once: at the end of the process another thread sets it to None, perhaps between a test and a return.
+    running = _client
+    if running is None:
         if _forked:
             raise forked_error()
         if _admit is not None:
@@ -81,21 +81,21 @@ def client() -> Client:
         with _lock:
             if _client is None:
                 _client = _start()
-            found = _client
-    return found
+            running = _client
+    return running
 
 
 def _leave_to_parent() -> None:
-    """In a child of `os.fork`: the threads that would run programs are the parent's, and a lock may be held for ever."""
+    """Drop the client in a child of `os.fork`: the threads that run programs are the parent's, and a lock may stay locked for ever."""
     global _client, _lock, _forked
     _lock = threading.Lock()
     if _client is not None:
         for recorder in _client.recorders:
             recorder.lock = threading.RLock()
-            # Tensors from before the fork get here without asking for the client.
+            # Tensors from before the fork reach it without calling `client()`.
             recorder.pending_graph = ForkedPendingGraph()
         _client, _forked = None, True
-    # The user's own JAX code, and a job that was joined just now, have threads without a client of ours.
+    # The user's own JAX code, and a job that was just joined, have threads without a client of ours.
     leave_runtime_to_parent()
 
 
@@ -103,7 +103,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class _GuardedLock:
-    """The lock of a recorder, behind a guard that is called first."""
+    """The lock of a recorder that calls a guard before it is taken."""
 
     def __init__(self, lock: Lock, guard: Callable[[], Any]) -> None:
         self._lock = lock
@@ -111,7 +111,7 @@ class _GuardedLock:
         self.release = lock.release
 
     def acquire(self, blocking: bool = True) -> bool:
-        # Before the lock is taken: a thread that ends or waits here must hold nothing that others need.
+        # First: a thread that ends or waits in the guard must not hold the lock.
         self._guard()
         return self._lock.acquire(blocking)
 
@@ -123,7 +123,7 @@ class _GuardedLock:
 
 
 def keep_to_this_thread() -> None:
-    """Let no other thread use devices any more: SystemExit ends each at its next use; one that goes on all the same waits for ever."""
+    """Let no other thread use devices any more: its next use raises SystemExit, each use after that waits for ever."""
     global _client, _admit
     with _lock:
         running, only, refused = _client, threading.get_ident(), set[int]()
@@ -143,12 +143,12 @@ def keep_to_this_thread() -> None:
 
         for recorder in running.recorders:
             recorder.lock = _GuardedLock(recorder.lock, admit)
-        # Without a client, the short way through `client()` leads to the guard.
+        # Without a client, `client()` calls the guard.
         _client, _admit = None, admit
 
 
 def check_thread() -> None:
-    """Ends the calling thread if it may not use devices any more."""
+    """End the calling thread if it may not use devices any more."""
     if _admit is not None:
         _admit()
 
@@ -162,7 +162,7 @@ def set_eager(on: bool) -> None:
     """Run operations as they are recorded, or record them only; on all devices, started or not."""
     global _eager
     with _lock:
-        # Under the lock, as a start is: a client that starts meanwhile reads the setting after this, or is there to be told.
+        # Under the lock, as a start is: a client that starts meanwhile either reads the new setting or is changed below.
         _eager = on
         for recorder in () if _client is None else _client.recorders:
             _set_mode(recorder, on)
@@ -175,7 +175,7 @@ def _set_mode(recorder: Recorder, eager: bool) -> None:
 
 
 def set_seed_everywhere(seed: int) -> None:
-    """Set the random state of all devices, also of those that are not started yet. Negative seeds wrap as in torch."""
+    """Set the random state of all devices, also for a client that starts later. Negative seeds wrap as in torch."""
     rng.set_initial_seed(seed)
     for recorder in client().recorders if started() else ():
         recorder.seed = rng.initial_seed()
@@ -185,7 +185,7 @@ _before_start: list[Callable[[], None]] = []
 
 
 def before_start(hook: Callable[[], None]) -> Callable[[], None]:
-    """Call `hook` before this process's client starts, to connect it to others; returns a function that ends it.
+    """Call `hook` before this process's client starts, to connect it to others; returns a function that removes it.
 
     The hook must not use devices. Its errors reach whoever used the device first; the next use tries again.
     """
@@ -194,7 +194,7 @@ def before_start(hook: Callable[[], None]) -> Callable[[], None]:
 
 
 def device_kind() -> str | None:
-    """The hardware kind that is or would be used, without starting the client; None where choosing is switched off."""
+    """The hardware kind that is or would be used; None if PJRT_DEVICE is not set and no default is allowed. Starts no client."""
     if _client is not None:
         return _client.kind
     chosen = config.PJRT_DEVICE.get()
@@ -209,7 +209,7 @@ def device_kind() -> str | None:
 
 
 def _default_kind(devices: Path = Path("/dev")) -> tuple[str, str | None]:
-    """The kind to use where the user names none, and which accelerator that leaves unused. devices: where the kernel lists them."""
+    """The kind to use if the user names none, and a text about an accelerator that it leaves unused. devices: the kernel's folder."""
     chips = any(devices.glob("accel[0-9]*"))
     if (chips or any(devices.glob("vfio/[0-9]*"))) and importlib.util.find_spec("libtpu") is not None:
         return "TPU", None
@@ -225,7 +225,7 @@ def _start() -> Client:
     if kind is None:
         raise UnknownDeviceError("PJRT_DEVICE is not set and PJRT_SELECT_DEFAULT_DEVICE is 0: set PJRT_DEVICE to CPU, CUDA or TPU")
     platform = kind.lower()
-    # Before jax has backends: after that, no job can be joined, and the number of CPU devices is fixed.
+    # Before jax has backends: afterwards, no job can be joined, and the number of CPU devices is fixed.
     for hook in _before_start:  # a hook may bring further ones
         hook()
     if kind == "CPU":
@@ -249,31 +249,31 @@ def _start() -> Client:
 
 
 def _placements(devices: tuple[jax.Device, ...], platform: str) -> tuple[Placement, ...]:
-    place = topology()
+    here = topology()
     if config.USE_SPMD.get():
         metrics.counter_add("VirtualDeviceUsage")
         return (over_mesh(_devices_of_job(devices), devices),)
-    if not place.replicas or place.process_count == 1:
+    if not here.replicas or here.process_count == 1:
         return tuple(OneDevice(device) for device in devices)
-    known = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
-    if len(known) != place.process_count * len(devices):
+    connected = sorted(jax.devices(platform), key=lambda device: (device.process_index, device.id))
+    if len(connected) != here.process_count * len(devices):
         raise ExecutionError(
-            f"{place.process_count} replicas see {len(known)} devices together, this one {len(devices)}: give each process equally many"
+            f"{here.process_count} replicas see {len(connected)} devices together, this one {len(devices)}: give each process equally many"
         )
     # Device k of this process shares its mesh with device k of each other process, not with its neighbours here.
-    columns = np.array(known).reshape(place.process_count, len(devices)).T
+    columns = np.array(connected).reshape(here.process_count, len(devices)).T
     return tuple(Replicas(device, JaxMesh(column, (REPLICA_AXIS,))) for device, column in zip(devices, columns, strict=True))
 
 
 def _devices_of_job(local: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
-    """All devices of the job, those of each process together."""
+    """All devices of the job, grouped by process."""
     if topology().process_count == 1:
         return np.array(local)
     return np.array(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
 
 
 def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
-    """Enter SPMD mode while the client runs; gives the placement from now on. order: of the devices (None: as they are)."""
+    """Enter SPMD mode while the client runs; returns the placement from now on. order: indices of the devices (None: as they are)."""
     global _client
     with _lock:
         running = _client
@@ -283,7 +283,7 @@ def enter_spmd(order: Sequence[int] | None = None) -> Mesh:
             metrics.counter_add("VirtualDeviceUsage")
         devices = _devices_of_job(running.devices)
         mesh = over_mesh(devices if order is None else devices[list(order)], running.devices)
-        # The recorder stays the same object, with what is pending: values refer to theirs.
+        # The recorder stays the same object, with its pending graph: values refer to it.
         _client = replace(running, recorders=running.recorders[:1], placements=(mesh,))
     return mesh
 
@@ -303,7 +303,7 @@ def _request_cpu_devices(count: int) -> None:
 
 
 def physical_device_count() -> int:
-    """The number of devices of this process, also in SPMD mode. Where the client does not run, it is started to know, but on the CPU."""
+    """The number of devices of this process, also in SPMD mode. Starts the client, except on the CPU."""
     if _client is None and device_kind() == "CPU":
         return config.CPU_NUM_DEVICES.get()
     return len(client().devices)
@@ -315,7 +315,7 @@ def device_count() -> int:
 
 
 def mend() -> None:
-    """Drop from the pending graphs what a recording that was interrupted left half done. Starts no client."""
+    """Drop what interrupted recordings left unfinished in the pending graphs. Starts no client."""
     for recorder in () if _client is None else _client.recorders:
         with recorder.lock:
             recorder.pending_graph.mend()
@@ -349,7 +349,7 @@ _when_default_moves: list[Callable[[], None]] = []
 
 
 def when_default_moves(action: Callable[[], None]) -> None:
-    """Call `action` once, when a thread first takes another default device than `xla:0`."""
+    """Call `action` once, when a thread first makes another device than `xla:0` its default."""
     _when_default_moves.append(action)
 
 

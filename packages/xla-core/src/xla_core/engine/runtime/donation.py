@@ -1,7 +1,7 @@
-"""Buffers that the user gives away: a step's program may write its results where they are, though tensors still show them.
+"""Buffers that the user donates: a step's program may write its results into their memory, though tensors still show them.
 
-What a step overwrites is donated anyway (`dead_leaves` in engine/graph/graph.py). A marked buffer belongs to a tensor that somebody
-holds: once it has been taken over, reading that tensor is an error.
+Buffers that a step overwrites are donated anyway (`dead_leaves` in engine/graph/graph.py). A marked buffer belongs to a tensor that is
+still referenced: once a program has taken it over, reading that tensor is an error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from xla_core.engine.graph.aval import Aval
 from xla_core.engine.graph.entries import result_slots
 from xla_core.engine.graph.pending_graph import KEPT, PendingGraph, Value, lose
 
-# By the ids of buffers: one stays marked when the tensor that showed it is written to, and a program still reads it.
+# By id: a buffer stays marked when its tensor is written to and a program still reads the buffer.
 _buffers: weakref.WeakValueDictionary[int, jax.Array] = weakref.WeakValueDictionary()
 _values: weakref.WeakSet[Value] = weakref.WeakSet()
 _enabled: set[int] = set()
 
 
 def enable(index: int, on: bool) -> None:
-    """Let programs of device `index` that are no steps take over marked buffers, too, or not."""
+    """Set whether programs of device `index` other than steps may take over marked buffers."""
     if on:
         _enabled.add(index)
     else:
@@ -30,12 +30,12 @@ def enable(index: int, on: bool) -> None:
 
 
 def enabled(index: int) -> bool:
-    """Whether programs of device `index` that are no steps take over marked buffers."""
+    """Whether programs of device `index` other than steps take over marked buffers."""
     return index in _enabled
 
 
 def mark(value: Value, donated: bool) -> bool:
-    """Let the buffer of a value be given away, or not; False if it has none, or one that somebody outside holds as well."""
+    """Mark the buffer of a value for donation, or take the mark off. Returns False if it has none, or others outside hold it."""
     if value.buffer is None or value.shared:
         return False
     if donated:
@@ -48,39 +48,39 @@ def mark(value: Value, donated: bool) -> bool:
 
 
 def is_marked(value: Value) -> bool:
-    """Whether the buffer of a value is to be given away."""
+    """Whether the buffer of a value is marked for donation."""
     return value in _values
 
 
 def any_marked() -> bool:
-    """Whether there is any such buffer."""
+    """Whether any buffer is marked."""
     return bool(_buffers)
 
 
 def marked_leaves(pending_graph: PendingGraph, slots: list[int]) -> tuple[int, ...]:
-    """Which of the leaves among `slots`, counted in their order, are marked and held by nobody outside."""
+    """Indices, among the leaves in `slots`, of those that are marked and not shared with the outside."""
     leaves = [slot for slot in slots if type(pending_graph.entries[slot]) is Aval]
-    marked = [id(pending_graph.input_data[slot]) in _buffers and pending_graph.refs[slot] is not KEPT for slot in leaves]
-    return tuple(number for number, found in enumerate(marked) if found)
+    flags = [id(pending_graph.input_data[slot]) in _buffers and pending_graph.refs[slot] is not KEPT for slot in leaves]
+    return tuple(index for index, marked in enumerate(flags) if marked)
 
 
 def spare_leaves(pending_graph: PendingGraph, slots: list[int], computed: list[int]) -> tuple[int, ...]:
-    """Which of the leaves among `slots`, counted in their order, are marked and read by nothing alive once `computed` are there."""
+    """Indices, among the leaves in `slots`, of those that are marked and that nothing alive reads once the slots `computed` have values."""
     entries = pending_graph.entries
     done = {*computed, *pending_graph.input_data}
     needed: set[int] = set()
     for slot in reversed(range(len(entries))):
         entry = entries[slot]
         if type(entry) is tuple:
-            rest = [at for at in result_slots(entries, slot) if at not in done]
-            if any(at in needed or pending_graph.refs[at]() is not None for at in rest):
+            remaining = [result for result in result_slots(entries, slot) if result not in done]
+            if any(result in needed or pending_graph.refs[result]() is not None for result in remaining):
                 needed.update(entry[1:])
     leaves = [slot for slot in slots if type(entries[slot]) is Aval]
-    return tuple(number for number in marked_leaves(pending_graph, leaves) if leaves[number] not in needed)
+    return tuple(index for index in marked_leaves(pending_graph, leaves) if leaves[index] not in needed)
 
 
 def settle() -> None:
-    """Take note of the marked buffers that a program has taken over: using their values raises DonatedError."""
+    """Find the marked buffers that a program has taken over: using their values raises DonatedError from now on."""
     for value in list(_values) if _values else ():
         if value.buffer is not None and value.buffer.is_deleted():
             mark(value, False)

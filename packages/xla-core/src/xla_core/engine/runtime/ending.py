@@ -1,7 +1,7 @@
-"""The end of the process, with daemon threads that still compute: they stop first, so that it ends with its own exit status.
+"""Stop daemon threads that still compute before the process ends, so that it ends with its own exit status.
 
-A thread that wants the GIL while the interpreter goes away is ended by Python before 3.14 with `pthread_exit`, which must not pass
-through C++ frames: those of torch and jaxlib abort the process. Such a thread is under an operation of ours, or on its way there.
+Python before 3.14 ends a thread that wants the GIL during shutdown with `pthread_exit`, which must not unwind C++ frames: those of torch
+and jaxlib abort the process. Such a thread is in an operation of ours, or on its way to one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from types import FrameType
 from xla_core.engine.runtime.client import keep_to_this_thread, started
 
 _PATIENCE_S = 10.0
-"""Who does not come out of native code by then, as one that waits for another process, is left there."""
+"""A thread that does not return from native code within this time, such as one that waits for another process, is left there."""
 _TURNS = 4
-"""How often each running thread could have had the GIL before none of them is believed to be on its way to a device."""
+"""How often each running thread must have had a chance to take the GIL before none counts as on its way to a device."""
 
 
 def register() -> None:
-    """Stop threads when the process ends: after all that is registered later, before jax lets its clients go."""
+    """Stop threads when the process ends: after all hooks that are registered later, before jax destroys its clients."""
     atexit.register(_stop_threads)
 
 

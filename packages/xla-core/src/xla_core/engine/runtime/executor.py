@@ -1,4 +1,4 @@
-"""Run graphs: find their programs or have them built, call them without waiting, wait for them."""
+"""Run graphs: find or build their programs, launch them without waiting, and wait for them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from xla_core.engine.runtime.source_location import asking_name, region_name
 from xla_core.engine.runtime.timing import Launched, measure
 from xla_core.ops import precision
 
-# What is called with each program that is about to run.
+# Called with each graph that is about to run.
 GraphWatcher = Callable[[Graph], None]
 _watchers: list[GraphWatcher] = []
 
 
 def watch_graphs(watcher: GraphWatcher) -> Callable[[], None]:
-    """Call `watcher(graph)` before each execution, in the thread that asks for it; returns a function that ends it."""
+    """Call `watcher(graph)` before each execution, in the thread that asks for it; returns a function that removes it."""
     _watchers.append(watcher)
     return lambda: _watchers.remove(watcher)
 
 
 _last_token: dict[int, jax.Array] = {}
 
-# The programs of one graph, by all else that their keys have, as long as the cache in memory has them.
+# The programs of one graph by the rest of their keys, as long as the cache in memory has them.
 ProgramsOfGraph = WeakValueDictionary[Any, Program]
 
 
@@ -51,10 +51,10 @@ def execute(
     keep: Callable[[list[jax.Array]], None],
     cause: Cause | None = None,
     line: str | None = None,
-    known: ProgramsOfGraph | None = None,
+    siblings: ProgramsOfGraph | None = None,
 ) -> None:
-    """Run `graph`, and give `keep` its results, perhaps still being computed, before Ctrl-C may end anything. line: of the user's,
-    that asked for them. known: kept by who runs the same graph again.
+    """Run `graph`, and call `keep` with its results, perhaps still being computed, before Ctrl-C can interrupt. line: the user's line that
+    asked for them. siblings: programs of this graph, for a caller that runs it again.
 
     Raises LoweringError if it cannot be compiled, ExecutionError if it fails at once (a later failure shows when a result is read).
     """
@@ -63,21 +63,21 @@ def execute(
     if recorder.tape is not None:
         inputs = recorder.tape.running(graph, inputs)
     placement = placement_of(recorder)
-    program = program_of(recorder, placement, graph, inputs, known)
+    program = program_of(recorder, placement, graph, inputs, siblings)
     results = launch(recorder, placement, program, graph, inputs, keep, cause, line)
     if recorder.tape is not None:
         recorder.tape.ran(graph, inputs, program, results)
 
 
-def program_of(recorder: Recorder, placement: Placement, graph: Graph, inputs: Inputs, known: ProgramsOfGraph | None = None) -> Program:
-    """The program of a graph on a device, which need not be compiled yet. known: those of this graph, found without its long key."""
-    # Beside the graph, what lowerings and passes read: an executable is for one device and one precision.
+def program_of(recorder: Recorder, placement: Placement, graph: Graph, inputs: Inputs, siblings: ProgramsOfGraph | None = None) -> Program:
+    """The program of a graph on a device, perhaps not compiled yet. siblings: programs of this graph, to look up without its long key."""
+    # Besides the graph, what lowerings and passes read: an executable is for one device and one precision.
     settings = (recorder.index, precision.get(), *pass_keys(), *placement.key(inputs.buffers))
-    if known is None:
+    if siblings is None:
         return programs().program((graph.key, *settings), inputs)
-    program = known.get(settings)
+    program = siblings.get(settings)
     if program is None:
-        program = known[settings] = programs().program((graph.key, *settings), inputs)
+        program = siblings[settings] = programs().program((graph.key, *settings), inputs)
     else:
         programs().used(program)
     return program
@@ -93,9 +93,9 @@ def launch(
     cause: Cause | None = None,
     line: str | None = None,
 ) -> list[jax.Array]:
-    """Run the program of `graph`, compiled first if need be; its results, which `keep` has been given. Raises as `execute`."""
-    # Locked up to the end of the call: the numbers of another thread may turn constants of this program into inputs.
-    # 64 bits for the call, too: jax.jit tells apart what it compiled with and without.
+    """Run the program of `graph`, compiled first if necessary. Calls `keep` with its results, and returns them. Raises as `execute`."""
+    # Locked to the end of the call: the numbers of another thread may turn constants of this program into inputs.
+    # 64 bits for the call, too: jax.jit compiles separately with and without them.
     with program.lock, jax.enable_x64(True):
         executable = program.executable if program.matches(inputs) else None
         if executable is None:
@@ -112,7 +112,7 @@ def launch(
         else:
             metrics.counter_add("CachedCompile")
         begin = time.perf_counter_ns()
-        # Donated inputs are gone with the call: what takes their place must be stored before Ctrl-C may end anything.
+        # The call consumes donated inputs: the buffers that replace them must be stored before Ctrl-C can interrupt.
         with uninterrupted():
             results: list[jax.Array]
             *results, token = _call(recorder, graph, executable, arguments)
@@ -127,7 +127,7 @@ def launch(
 def _call(recorder: Recorder, graph: Graph, executable: Callable[..., Any], arguments: list[Any]) -> Any:
     try:
         return executable(*arguments)
-    except (XlaError, RecursionError):  # the latter is a RuntimeError, but not the program's fault
+    except (XlaError, RecursionError):  # a RecursionError is a RuntimeError, but not the program's fault
         raise
     except (RuntimeError, ValueError, TypeError) as error:
         count = len(graph.parts.operations)
@@ -146,12 +146,12 @@ def _measure(
 
 
 def last_launched(recorder: Recorder) -> jax.Array | None:
-    """A result of the last program that was launched on the device: ready when that program and all before it have run."""
+    """The token of the last program that was launched on the device: ready when that program and all before it have run."""
     return _last_token.get(recorder.index)
 
 
 def wait(recorder: Recorder) -> None:
-    """Block until all that was launched on the device has finished; raises ExecutionError if the last of it failed."""
+    """Block until all programs launched on the device have finished; raises ExecutionError if the last one failed."""
     token = _last_token.get(recorder.index)
     if token is None:
         return

@@ -1,4 +1,4 @@
-"""Look at the error words that programs return, and raise what they tell."""
+"""Read the error words that programs return, and raise the errors that they describe."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from xla_core.ops.checks import error_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Launched:
-    """The error word of a program that was launched."""
+class _UnreadWord:
+    """The error word of a launched program."""
 
     word: jax.Array
     graph: Graph
 
 
-_unread: dict[int, deque[_Launched]] = {}  # by device
+_unread: dict[int, deque[_UnreadWord]] = {}  # by device
 
 
 def expect(recorder: Recorder, word: jax.Array, graph: Graph) -> None:
-    """Look at `word` later."""
-    _unread.setdefault(recorder.index, deque()).append(_Launched(word, graph))
+    """Keep `word`, to be read by `look`."""
+    _unread.setdefault(recorder.index, deque()).append(_UnreadWord(word, graph))
 
 
 def look(recorder: Recorder, wait: bool) -> None:
-    """Raise what a program that has run found wrong with its data, as torch does on the CPU, with the user's line.
+    """Raise the error that a finished program found in its data, as torch does on the CPU, with the user's line.
 
-    wait: for all programs that were launched; else those are passed over that still run.
+    wait: for all launched programs; else stop at the first that still runs.
     """
     unread = _unread.get(recorder.index)
     while unread:

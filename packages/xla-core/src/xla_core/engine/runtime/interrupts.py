@@ -1,4 +1,4 @@
-"""Ctrl-C waits for the end of what must not be left half done."""
+"""Delay Ctrl-C to the end of a block that must not be left half done."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import FrameType
 from typing import Any
 
 _SIGINT = int(signal.SIGINT)
-# As in module `signal`, which also makes enums of numbers and handlers: microseconds of each read.
+# The functions of module `signal` without its conversion of numbers and handlers to enums, which takes microseconds at each call.
 get_signal_handler: Callable[[int], Any] = _signal.getsignal
 set_signal_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class uninterrupted:  # read as a word, as contextlib.suppress
-    """A block that signal SIGINT does not cut off: its handler runs right after the block. Only the main thread gets signals."""
+    """A block that SIGINT does not interrupt: the signal's handler runs right after the block. Only the main thread gets signals."""
 
     __slots__ = ("_came", "_handler")
 
@@ -25,16 +25,16 @@ class uninterrupted:  # read as a word, as contextlib.suppress
         self._handler: Any = None
         if threading.get_ident() == threading.main_thread().ident:
             handler = get_signal_handler(_SIGINT)
-            if callable(handler):  # SIG_DFL and SIG_IGN are not: nothing in Python is cut off
+            if callable(handler):  # SIG_DFL and SIG_IGN are not, and interrupt no Python code
                 self._handler = handler
                 set_signal_handler(_SIGINT, self._note)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._came = number, frame
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self._came = signum, frame
 
     def __exit__(self, *_: object) -> None:
         if self._handler is not None:
-            # Put back first: the handler raises.
+            # Restored first: the handler raises.
             set_signal_handler(_SIGINT, self._handler)
             if self._came is not None:
                 self._handler(*self._came)

@@ -14,7 +14,7 @@ from xla_core.engine.runtime import client
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes on one device: in use now, the most since the last reset (or start), and what there is."""
+    """Bytes on one device: in use now, the most in use since the last reset (or start), and in total."""
 
     used: int
     peak: int
@@ -23,7 +23,7 @@ class MemoryUse:
 
 @dataclass(slots=True)
 class _Peak:
-    """seen: the most that a call has seen since the reset. counted: what the hardware's own count was at the reset, which it keeps."""
+    """seen: the most that a call has seen since the reset. counted: the hardware's own peak at the reset, which cannot be reset."""
 
     seen: int = 0
     counted: int = 0
@@ -35,7 +35,7 @@ _peaks: dict[int, _Peak] = {}
 def memory_use(recorder: Recorder) -> MemoryUse:
     """Used and total memory of a device. On the CPU: live buffers, and the physical memory as limit.
 
-    On hardware that does not count, the peak is the most that a call has seen.
+    On hardware that reports no peak, the peak is the most that a call has seen.
     """
     used, counted, limit = _measured(recorder)
     peak = _peaks.setdefault(recorder.index, _Peak())
@@ -58,7 +58,7 @@ def _measured(recorder: Recorder) -> tuple[int, int, int]:
 
 
 def _live_bytes(device: jax.Device) -> int:
-    """Bytes of the buffers on a device that are not freed; those that share memory count each."""
+    """Bytes of the buffers on a device that are not freed; buffers that share memory are all counted."""
     live: Callable[[str], list[jax.Array]] = jax.live_arrays
     total = 0
     for array in live(device.platform):

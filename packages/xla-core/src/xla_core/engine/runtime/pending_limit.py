@@ -1,4 +1,4 @@
-"""Bound what is pending: a program that nobody syncs is run in parts, those of a loop where its turns end."""
+"""Limit the pending operations: run a program that nobody syncs in parts, a loop at the ends of its turns."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from xla_core.engine.runtime import faults, turns
 from xla_core.engine.runtime.source_location import asking_line
 from xla_core.engine.runtime.sync import compute, reads_forbidden, run_live
 
-_FOR_A_LOOP = 4  # times the limit is how far to look for the end of a second turn
+_FOR_A_LOOP = 4  # times the limit: how far to look for the end of a second turn
 
 
 def relieve(recorder: Recorder, values: Sequence[Value]) -> None:
-    """Run pending work after a recording that made `values` and left more entries than its pending graph may have: in eager mode, compute
-    them; else run what is live, as a step would, and drop what is not.
+    """Run pending operations after a recording made `values` and left more entries than its pending graph may have. In eager mode, compute
+    the values; else run everything live, as a step would, and drop what is dead.
     """
     if recorder.eager:
         compute(values, None)
         faults.look(recorder, wait=True)
         return
-    faults.look(recorder, wait=False)  # as a sync does: here there is none
+    faults.look(recorder, wait=False)  # as a sync would
     with recorder.lock:
         pending_graph = recorder.pending_graph
         if len(pending_graph.entries) <= pending_graph.limit:
@@ -37,7 +37,7 @@ def relieve(recorder: Recorder, values: Sequence[Value]) -> None:
 
 
 def _reduce(recorder: Recorder, pending_graph: PendingGraph) -> None:
-    """Drop what is dead; if that was little, run the turns of a loop, or everything if there is none."""
+    """Drop dead operations; if that frees little, run the turns of a loop, or everything if no loop is found in a long program."""
     entries, allowed = len(pending_graph.entries), turns.limit()
     far = entries >= _FOR_A_LOOP * allowed
     pending_graph.partly_run = True
@@ -48,7 +48,7 @@ def _reduce(recorder: Recorder, pending_graph: PendingGraph) -> None:
     try:
         if turns.run_turns(recorder, pending_graph, layers=far):
             return
-    except XlaError:  # runs all that can run, and says what cannot
+    except XlaError:  # run_live runs all that can run, and raises the error
         run_live(recorder, pending_graph, Cause.PENDING_LIMIT, asking_line())
         return
     if far:
@@ -58,7 +58,7 @@ def _reduce(recorder: Recorder, pending_graph: PendingGraph) -> None:
 
 
 def _follow(recorder: Recorder, pending_graph: PendingGraph, loop: Loop) -> None:
-    """Run what is live at the end of a turn; look on for that end otherwise, until it has been missed."""
+    """Run everything live at the end of a turn; before it, look again at the next operation, until the end must have been missed."""
     entries = len(pending_graph.entries)
     if turns.ended(pending_graph, loop):
         # A turn may have become shorter: the next ones are looked at as early as this one ended.

@@ -1,4 +1,4 @@
-"""Data keeps the sharding that was set for it: whatever is written to it, it is resharded when the step runs (SPMD)."""
+"""Keep the sharding that was set for data: when it is written to, it is resharded as the step runs (SPMD)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Holder(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
-    """sharding: as asked for. resharded: the value that is known to have it."""
+class _RequestedSharding:
+    """sharding: as requested. resharded: a weak reference to the value that is known to have it."""
 
     sharding: Sharding
     resharded: Callable[[], Value | None]
@@ -44,30 +44,30 @@ def any_sharded() -> bool:
 
 
 def requested_sharding(holder: Holder, view: Any = None) -> Sharding | None:
-    """The sharding that was asked for data or for a view of it, if any."""
+    """The sharding that was requested for data or for a view of it, if any."""
     if holder.annotations is None:
         return None
     if view is not None:
         of_view: Sharding | None = holder.annotations.get(_key_of(view))
         return of_view
-    request: _Request | None = holder.annotations.get(_KEY)
+    request: _RequestedSharding | None = holder.annotations.get(_KEY)
     return None if request is None else request.sharding
 
 
 def _key_of(view: Any) -> Any:
-    # Equal layouts share a spec: other views of the same elements find it, too.
+    # Views of the same elements share a spec, and so the sharding.
     return (_KEY, view)
 
 
 def copy_sharding(source: Holder, holder: Holder) -> None:
-    """Set the sharding of other data of the same shape for data that was made like it."""
+    """Set the sharding of `source` for data of the same shape that was made like it."""
     sharding = requested_sharding(source)
     if sharding is not None and source.value.aval.shape == holder.value.aval.shape:
         _request(holder, sharding)
 
 
 def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
-    """Set the sharding of data (None: as it comes). What is on the device is resharded now, a pending value when it is computed."""
+    """Set the sharding of data (None: no particular one). A buffer is resharded now, a pending value when it is computed."""
     if sharding is None:
         if holder.annotations is not None:
             holder.annotations.pop(_KEY, None)
@@ -78,7 +78,7 @@ def set_sharding(holder: Holder, sharding: Sharding | None) -> None:
 
 
 def set_sharding_of_view(holder: Holder, view: Any, sharding: Sharding | None) -> None:
-    """Set the sharding of a view of data (None: as it comes), and constrain what it shows now."""
+    """Set the sharding of a view of data (None: no particular one), and constrain its present value."""
     if sharding is None:
         if holder.annotations is not None:
             holder.annotations.pop(_key_of(view), None)
@@ -91,12 +91,12 @@ def set_sharding_of_view(holder: Holder, view: Any, sharding: Sharding | None) -
         pending_graph = base.recorder.pending_graph
         slot = pending_graph.adopt(base)
         constraint = sharding_constraint([view.aval], [sharding])
-        # In the place of the plain read: whoever reads this view from now on gets what is constrained.
+        # Replaces the plain read: later reads of this view get the constrained value.
         pending_graph.reads[slot, view] = pending_graph.append(constraint, [pending_graph.read(slot, view)])
 
 
 def keep_sharding(before: Holder, before_view: Any, holder: Holder, view: Any) -> None:
-    """Set the sharding that a tensor had for the data that it shows now, if that is of the same shape and has none of its own."""
+    """Give the sharding that a tensor had to the data that it shows now, if that has the same shape and no sharding of its own."""
     sharding = requested_sharding(before, before_view)
     shape = (before.value if before_view is None else before_view).aval.shape
     if sharding is None or shape != (holder.value if view is None else view).aval.shape or requested_sharding(holder, view) is not None:
@@ -116,7 +116,7 @@ def reshard_one(holder: Holder) -> None:
 
 
 def _request(holder: Holder, sharding: Sharding) -> None:
-    _annotations(holder)[_KEY] = _Request(sharding, _not_yet)
+    _annotations(holder)[_KEY] = _RequestedSharding(sharding, _not_yet)
     _holders[holder] = None
 
 
@@ -131,7 +131,7 @@ def _not_yet() -> None:
 
 
 def reshard_all(recorder: Recorder) -> None:
-    """Reshard all data of a device with a requested sharding: record it for pending values, move others. Call under its lock."""
+    """Reshard all data of a device with a requested sharding: record it for pending values, move buffers. Call under the device's lock."""
     _reshard(recorder, [holder for holder in _holders if holder.value.recorder is recorder])
 
 
@@ -139,9 +139,9 @@ def _reshard(recorder: Recorder, holders: list[Holder]) -> None:
     pending_graph = recorder.pending_graph
     pending: list[tuple[Holder, Sharding]] = []
     for holder in holders:
-        request: _Request = (holder.annotations or {})[_KEY]
+        request: _RequestedSharding = (holder.annotations or {})[_KEY]
         value = holder.value
-        # Data that nothing has written to since costs a step no more than this look. A blank, and what is empty, has nothing to move.
+        # For data that was not written to since, a step costs no more than this test. Blank and empty values have nothing to move.
         if request.resharded() is value or value.slot == BLANK or not value.aval.nbytes:
             continue
         sharding = request.sharding
@@ -161,14 +161,14 @@ def _reshard(recorder: Recorder, holders: list[Holder]) -> None:
 
 
 def _resharded(value: Value, sharding: Sharding) -> Value:
-    """A computed value with this sharding; the same one if it has it already."""
+    """A computed value with this sharding; `value` itself if it has the sharding already."""
     if value.buffer is None or value.buffer.sharding == sharding.named:
         return value
     return buffer_value(value.recorder, value.aval, reshard(value.buffer, sharding.named, value.aval))
 
 
 def reshard(buffer: jax.Array, sharding: Any, aval: Aval) -> jax.Array:
-    """The buffer of the same values with another sharding. Among several processes all must call this alike."""
+    """A buffer of the same values with another sharding. In a job, all processes must make the same call."""
     shape = buffer.shape if aval.manual else aval.shape
     with jax.enable_x64(True):  # or 64-bit elements are cut to 32
         # Where other processes have some of the shards, only a program can move them, and only a program pads.
@@ -182,18 +182,18 @@ def reshard(buffer: jax.Array, sharding: Any, aval: Aval) -> jax.Array:
         return cast(jax.Array, _resharder(sharding, shape)(buffer))
 
 
-# Kept: jax.jit knows what it compiled by the function object.
+# Cached: jax.jit finds compiled code by the function object.
 @cache
 def _resharder(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> Any:
     return jax.jit(lambda array: padded(unpadded(array, shape), sharding), out_shardings=sharding)
 
 
 def whole(buffer: jax.Array, aval: Aval, default: jax.sharding.Sharding) -> jax.Array:
-    """A buffer of values, or a replicated one where that has padding."""
+    """The buffer of a value without padding: replicated, if `buffer` has padding."""
     return buffer if aval.manual or buffer.shape == aval.shape else reshard(buffer, default, aval)
 
 
 def buffer_sharding(holder: Holder) -> NamedSharding | None:
-    """The sharding of a buffer with the holder's data; None where none was asked for."""
+    """The jax sharding that was requested for the holder's data; None if none was."""
     sharding = requested_sharding(holder)
     return None if sharding is None else sharding.named

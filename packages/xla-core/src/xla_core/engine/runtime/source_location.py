@@ -1,4 +1,4 @@
-"""On whose behalf work is done: the user's own line of code, outside torch, jax and these packages, and the region it is in."""
+"""Find on whose behalf work is done: the user's line of code, outside torch, jax and these packages, and the region that it is in."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NO_NAME = re.compile(r"\W")
 
 
 def exclude_frames(folder: Path) -> None:
-    """Count the code below `folder` as none of the user's."""
+    """Let the code below `folder` not count as the user's."""
     global _inside
     _inside += (f"{folder}/",)
     is_users.cache_clear()
 
 
 def user_line() -> str | None:
-    """`file:line` of the innermost frame of the user's code; None if there is none (a thread of ours)."""
+    """`file:line` of the innermost frame of the user's code; None if there is none (in a thread of ours)."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -41,17 +41,17 @@ def user_line() -> str | None:
 
 def user_lines(most: int) -> list[str]:
     """`file:line` of the innermost frames of the user's code, `most` of them."""
-    found: list[str] = []
+    lines: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < most:
+    while frame is not None and len(lines) < most:
         if is_users(frame.f_code.co_filename):
-            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
-    return found
+    return lines
 
 
 def asking_line() -> str | None:
-    """`user_line()` for events, None if nobody wants any: walking the stack costs more after a program has run."""
+    """`user_line()` for events; None without subscribers. Ask before the program runs: walking the stack costs more afterwards."""
     return user_line() if metrics.listened() else None
 
 
@@ -59,7 +59,7 @@ _OPTIMIZERS = f"{_inside[0]}optim/optimizer.py"
 
 
 def in_optimizer() -> bool:
-    """Whether this thread is in the step of an optimizer, torch's or one made like them, and not in the closure that it calls."""
+    """Whether this thread is in the step of an optimizer based on torch's, and not in the closure that the step calls."""
     if torch.is_grad_enabled():
         return False
     frame: FrameType | None = sys._getframe(1)
@@ -69,7 +69,7 @@ def in_optimizer() -> bool:
 
 
 def asking_name() -> str:
-    """Name the program that is asked for: after the innermost region that has a name, else after the user's function or file."""
+    """A name for the requested program: of the innermost named region, else of the user's function or file."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -81,13 +81,13 @@ def asking_name() -> str:
 
 def user_frames() -> tuple[str, ...]:
     """`function (file:line)` of all frames of the user's code in this thread, the innermost first."""
-    found = []
+    frames = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            found.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
+            frames.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames)
 
 
 @cache
@@ -101,19 +101,19 @@ class _Regions(threading.local):
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
-        self.default: str | None = None  # outside of them
+        self.default: str | None = None  # outside of regions
 
 
 _regions = _Regions()
 
 
 def enter_region(name: str | None) -> None:
-    """Name what this thread records from now on."""
+    """Give programs that this thread records from now on a name."""
     _regions.names.append(name)
 
 
 def name_graphs(name: str | None) -> None:
-    """Name what this thread records outside of named regions."""
+    """Give programs that this thread records outside of named regions a name."""
     _regions.default = name
 
 
@@ -123,7 +123,7 @@ def leave_region() -> None:
 
 
 class _Scopes(threading.local):
-    """The names of the profiler's scopes that this thread is in."""
+    """The names of the profiler's scopes that this thread is in, outermost first."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -134,7 +134,7 @@ _scopes = _Scopes()
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Name what this thread does in a block: no step ends there while operations keep their lines (`XLA_IR_DEBUG`)."""
+    """Name the operations that this thread records in a block. No step may end there while operations keep their lines (`XLA_IR_DEBUG`)."""
     _scopes.names.append(name)
     try:
         yield
@@ -155,9 +155,9 @@ def region_name() -> str | None:
 
 def line_of_error(error: BaseException) -> str | None:
     """`file:line` of the innermost frame of the user's code that an error came through; None if there is none."""
-    found, traceback = None, error.__traceback__
+    line, traceback = None, error.__traceback__
     while traceback is not None:
         if is_users(traceback.tb_frame.f_code.co_filename):
-            found = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+            line = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found
+    return line

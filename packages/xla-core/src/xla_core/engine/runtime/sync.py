@@ -1,4 +1,4 @@
-"""Decide what must run, and when: step syncs run all that is live, value reads only what is asked for."""
+"""Decide what must run, and when: step syncs run all that is live, value reads only what the value needs."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ from xla_core.engine.runtime.transfer import download, download_number
 _COMPACT_FROM = 256
 
 
-class _Region(threading.local):
-    """A part of this thread's program in which no value may be read (`torch_xla.compile(full_graph=True)`)."""
+class _ReadBan(threading.local):
+    """Why this thread may read no value now (`torch_xla.compile(full_graph=True)`); None if it may."""
 
-    forbidden: str | None = None
+    reason: str | None = None
 
 
-_region = _Region()
+_read_ban = _ReadBan()
 
 
 def forbid_reads(reason: str | None) -> str | None:
-    """Make value reads raise GraphBreakError with `reason` (None: allow them again); gives the previous reason."""
-    previous, _region.forbidden = _region.forbidden, reason
+    """Make value reads raise GraphBreakError with `reason` (None: allow them again). Returns the previous reason."""
+    previous, _read_ban.reason = _read_ban.reason, reason
     return previous
 
 
 def reads_forbidden() -> bool:
-    """Whether this thread is where no value may be read."""
-    return _region.forbidden is not None
+    """Whether this thread may read no value now."""
+    return _read_ban.reason is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """The work of a step sync: the graph and the values that take its results."""
+    """The work of a step sync: the graph, and the values that get its results."""
 
     graph: Graph
     values: list[Value] = field(compare=False)
 
 
 def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgram | None:
-    """The program of everything live on `pending_graph`, which takes over marked buffers if told to; None if nothing is."""
-    # Held from here until they have their buffers.
+    """The program of everything live on `pending_graph`; None if nothing is. donate: let it take over buffers marked for donation."""
+    # Referenced from here until they have their buffers.
     values = live_values(pending_graph)
     if not values:
         return None
@@ -87,8 +87,8 @@ def step_program(pending_graph: PendingGraph, donate: bool = True) -> StepProgra
 def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USER_SYNC) -> None:
     """Run everything live on one device as one graph and start a new step. Does not wait unless told to.
 
-    What does not run stays pending, whatever is raised (Ctrl-C, no memory, a graph pass) and can run again. If one operation is at fault,
-    all that does not depend on it runs, what does is lost, and its error is raised.
+    Operations that did not run stay pending and can run again, whatever is raised (Ctrl-C, out of memory, a graph pass). If one operation
+    fails, everything that does not depend on it runs, the values that do are lost, and its error is raised.
     """
     line = asking_line()
     if recorder.tape is not None:
@@ -97,7 +97,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     with recorder.lock:
         metrics.metric_add("DeviceLockWait", time.perf_counter_ns() - begin, Unit.DURATION_NS)
         pending_graph = recorder.pending_graph
-        # Ctrl-C may have cut off a recording's own mending.
+        # Ctrl-C may have interrupted the cleanup of a recording.
         pending_graph.mend()
         turns.leave(recorder)
         # Raises before anything of this step runs: all of it stays pending.
@@ -109,7 +109,7 @@ def step(recorder: Recorder, wait: bool = False, cause: Cause | None = Cause.USE
     if wait:
         # Without the lock: other threads go on recording.
         executor.wait(recorder)
-    # On entering a region, a sync that finds nothing is no step of the user's.
+    # On entering a region, a sync with nothing to run does not count as a step.
     if (ran or cause is not Cause.CLEAR_PENDING) and metrics.has_subscribers(SyncEvent):
         now = time.perf_counter_ns()
         _announce(recorder, line, start, now - begin, SyncKind.STEP, cause, now - launched)
@@ -120,14 +120,14 @@ _CONTENDED_NS = 200_000
 
 
 def _measure_lock(begin: int) -> None:
-    """Note how long a read took to get the lock of a device, asked for at `begin`, if that was a wait for another thread."""
+    """Record how long a read waited for the lock of a device since `begin`, if another thread held it."""
     waited = time.perf_counter_ns() - begin
     if waited > _CONTENDED_NS:
         metrics.metric_add("DeviceLockWait", waited, Unit.DURATION_NS)
 
 
 def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | None, line: str | None) -> bool:
-    """Run everything live, and let go of the pending graph; whether there was anything. Raises what the first operation at fault raised."""
+    """Run everything live, and empty the pending graph. Returns whether anything was live. Raises the first failure."""
     failed: XlaError | None = None
     while True:
         # Renumbers slots: entries, references and values must not disagree.
@@ -141,9 +141,9 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
             _run(recorder, pending_graph, program, cause, line)
             break
         except XlaError as error:
-            pending_graph.partly_run = True  # what is dead by then need not be run again
+            pending_graph.partly_run = True  # what is dead by then must not run again
             failed = failed or error
-            # Of a graph that a pass made, the slots are others: no operation here is known to be at fault.
+            # A graph that a pass made has other slots: they do not tell which operation here failed.
             if error.place is None or error.place[0] is not program.graph:
                 if isinstance(error, (LoweringError, ExecutionError)):
                     _run_apart(recorder, program.values, cause, error)
@@ -155,9 +155,9 @@ def run_live(recorder: Recorder, pending_graph: PendingGraph, cause: Cause | Non
 
 
 def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, error: XlaError) -> None:
-    """Compute those of `values` that can be computed without the others, where the program of all failed with `error`.
+    """Compute those of `values` that can be computed without the others, after the program for all of them failed with `error`.
 
-    What fails alone is lost, unless there was too little memory, of which there may be more later.
+    A value that fails alone is lost, unless memory ran out: there may be more of it later.
     """
     pending_graph = recorder.pending_graph
     pending = [value for value in values if value.buffer is None and value.pending_graph is pending_graph]
@@ -166,7 +166,7 @@ def _run_apart(recorder: Recorder, values: list[Value], cause: Cause | None, err
             _give_up(pending_graph, [operation_at(pending_graph.entries, pending[0].slot)], error)
         return
     half = len(pending) // 2
-    # What the first half runs may compute or lose values of the second.
+    # Running the first half may compute or lose values of the second.
     for part in (pending[:half], pending[half:]):
         try:
             _compute_on(recorder, [value for value in part if value.buffer is None and value.pending_graph is pending_graph], cause)
@@ -178,11 +178,11 @@ _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
 
 
 def _give_up(pending_graph: PendingGraph, slots: Iterable[int], reason: XlaError) -> list[Value]:
-    """Lose what depends on `slots`: using it raises `reason`. Gives the values that were held."""
+    """Lose the values that depend on `slots`: using them raises `reason`. Returns those that are still referenced."""
     bad = dependants(pending_graph, slots)
     values = [value for slot in sorted(bad) if (value := pending_graph.refs[slot]()) is not None and slot not in pending_graph.input_data]
     for value in values:
-        # No longer live: what runs next does without it.
+        # No longer live: later programs do not compute it.
         pending_graph.refs[value.slot] = NOBODY
         lose(value, reason)
     return values
@@ -210,7 +210,7 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
             value.pending_graph = None
             next(buffers_made)
         donation.settle()
-        # Here, where Ctrl-C waits: what has run must not be found pending.
+        # Here, while Ctrl-C waits: operations that have run must not stay pending.
         retire(recorder)
         wrapped = time.perf_counter_ns() - begin
         metrics.metrics_add(("UnwrapXlaData", unwrapped, Unit.DURATION_NS), ("WrapXlaData", wrapped, Unit.DURATION_NS))
@@ -218,7 +218,7 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
     try:
         executor.execute(recorder, program.graph, inputs, keep, cause, line)
     except ExecutionError as error:
-        # A call that failed may have taken over donated inputs all the same.
+        # A call that failed may have taken over donated inputs nevertheless.
         taken = [
             slot for slot, buffer in pending_graph.input_data.items() if type(pending_graph.entries[slot]) is Aval and buffer.is_deleted()
         ]
@@ -228,15 +228,15 @@ def _run(recorder: Recorder, pending_graph: PendingGraph, program: StepProgram, 
 
 
 def _lost(pending_graph: PendingGraph, taken: list[int], error: ExecutionError) -> ExecutionError:
-    """The error of an execution that failed after it took over the buffers of leaves `taken`: names what cannot be computed any more."""
-    held = {
+    """The error of an execution that failed after it took over the buffers of leaves `taken`: names the values that are lost."""
+    values = {
         id(value): value for reference in pending_graph.refs if (value := reference()) is not None and value.pending_graph is pending_graph
     }
-    # Before they are given up, which takes their slots.
-    made = {key: operation_at(pending_graph.entries, value.slot) for key, value in held.items()}
+    # Before `_give_up` takes their slots.
+    operations = {key: operation_at(pending_graph.entries, value.slot) for key, value in values.items()}
     entries = pending_graph.entries
-    gone = Counter(f"{value.aval}{_made_at(entries[made[id(value)]])}" for value in _give_up(pending_graph, taken, error))
-    named = ", ".join(f"{count} of {text}" if count > 1 else text for text, count in gone.most_common(_NAMED))
+    counts = Counter(f"{value.aval}{_made_at(entries[operations[id(value)]])}" for value in _give_up(pending_graph, taken, error))
+    named = ", ".join(f"{count} of {text}" if count > 1 else text for text, count in counts.most_common(_NAMED))
     return ExecutionError(f"{error}. It had taken over its inputs, so that these are lost: {named or 'none that is still held'}")
 
 
@@ -249,16 +249,16 @@ def _made_at(entry: Any) -> str:
 
 
 def retire(recorder: Recorder) -> None:
-    """Empty the pending graph, so that it lets go of the buffers of leaves, which may outlive it, and start another one."""
+    """Empty the pending graph, so that it keeps no buffers of leaves alive, and start another one."""
     old = recorder.pending_graph
     recorder.pending_graph = PendingGraph(recorder.limit)
-    # Values that were leaves still refer to the old one: emptied, it keeps no buffer alive.
+    # Values that were leaves still refer to the old one.
     for entries in (old.entries, old.refs, old.input_data, old.reads, old.lines, old.filled):
         entries.clear()
 
 
 def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> None:
-    """Make buffers for `values`, running only what they need; all else stays pending, and so do they if something is raised."""
+    """Make buffers for `values`, running only the operations that they need. All else stays pending, as do the values if this raises."""
     by_recorder: dict[int, list[Value]] = {}
     for value in values:
         if value.buffer is None:
@@ -275,8 +275,8 @@ def compute(values: Sequence[Value], cause: Cause | None = Cause.VALUE_READ) -> 
 def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) -> None:
     if not values:
         return
-    if _region.forbidden is not None and cause is Cause.VALUE_READ:
-        raise GraphBreakError(_region.forbidden)
+    if _read_ban.reason is not None and cause is Cause.VALUE_READ:
+        raise GraphBreakError(_read_ban.reason)
     pending_graph = recorder.pending_graph
     pending_graph.mend()
     for value in values:
@@ -287,17 +287,17 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
         raise no_value_error(lost)
     needed = ancestors(pending_graph, [value.slot for value in values])
     entries, renamed, input_data = extract(pending_graph, needed)
-    # All of it that is held is a result, so that it runs once.
+    # All of it that is referenced becomes a result, so that it runs once.
     slots = [slot for slot in renamed if slot not in pending_graph.input_data and pending_graph.refs[slot]() is not None]
-    # Only where reads come again: it costs a walk over all that is pending.
+    # Only after an earlier read: it costs a walk over all that is pending.
     also = wanted_outside(pending_graph, needed) if pending_graph.partly_run else ()
     slots = sorted({*slots, *results_of_side_effects(pending_graph, needed), *also})
-    # No leaves are dead here: what stays pending may read them, so nothing is donated that the user has not marked.
-    gives = donation.any_marked() and donation.enabled(recorder.index) and not recorder.eager and recorder.tape is None
-    dead = donation.spare_leaves(pending_graph, list(renamed), slots) if gives else ()
+    # No leaves are dead here, since pending operations may read them: only buffers that the user has marked are donated.
+    may_donate = donation.any_marked() and donation.enabled(recorder.index) and not recorder.eager and recorder.tape is None
+    dead = donation.spare_leaves(pending_graph, list(renamed), slots) if may_donate else ()
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), dead, renamed_lines(pending_graph, renamed))
     if len(entries) > turns.LONG and cause is Cause.VALUE_READ and turns.run_before(recorder, pending_graph, graph):
-        # If there are turns, they have run most of it, and what is left is a short program.
+        # If there are turns, they have run most of it, and a short program is left.
         _compute_on(recorder, [value for value in values if value.buffer is None], cause)
         return
     executor.execute(recorder, graph, inputs_of(entries, input_data), partial(store_results, pending_graph, slots), cause, asking_line())
@@ -307,11 +307,11 @@ def _compute_on(recorder: Recorder, values: list[Value], cause: Cause | None) ->
         pending_graph.partly_run = True
         compact(pending_graph)
     else:
-        retire(recorder)  # what is left would only make the next step another program
+        retire(recorder)  # dead operations would only make the next step another program
 
 
 def compact(pending_graph: PendingGraph) -> None:
-    """Drop what nothing alive needs, if the pending graph has grown enough since the last time to be worth the walk."""
+    """Drop operations that nothing alive needs, if the pending graph has grown enough since the last time to be worth the walk."""
     if len(pending_graph.entries) >= max(_COMPACT_FROM, 2 * pending_graph.kept):
         turns.drop_dead(pending_graph)
         pending_graph.kept = len(pending_graph.entries)
@@ -323,7 +323,7 @@ def read_number(value: Value) -> Any:
 
 
 def read_many(values: Sequence[Value], beside: Sequence[Value] = ()) -> list[torch.Tensor]:
-    """CPU copies of `values`; what is pending of them and of those `beside` is computed in one execution for each device."""
+    """CPU copies of `values`. Pending values among them and `beside` are computed in one execution for each device."""
     return _read(values, beside, download)
 
 
@@ -334,7 +334,7 @@ def _read(values: Sequence[Value], beside: Sequence[Value], take: Callable[[Valu
     if pending:
         compute(pending)
     taken = [take(value) for value in values]
-    # After the copies, which have waited for these programs: their error words are there.
+    # After the copies, which waited for these programs: their error words are ready.
     for recorder in {value.recorder.index: value.recorder for value in values}.values():
         faults.look(recorder, wait=True)
     if pending and metrics.has_subscribers(SyncEvent):
@@ -344,9 +344,9 @@ def _read(values: Sequence[Value], beside: Sequence[Value], take: Callable[[Valu
 
 def block(values: Iterable[Value]) -> None:
     """Compute `values` and wait for them."""
-    wanted = list(values)
-    compute(wanted)
-    for value in wanted:
+    listed = list(values)
+    compute(listed)
+    for value in listed:
         if value.buffer is not None:
             value.buffer.block_until_ready()
 
@@ -357,19 +357,19 @@ _after_step: list[StepHook] = []
 
 
 def before_step(hook: StepHook) -> Callable[[], None]:
-    """Call `hook(recorder)` before each user-visible step; returns a function that ends it."""
+    """Call `hook(recorder)` before each user-visible step; returns a function that removes it."""
     _before_step.append(hook)
     return lambda: _before_step.remove(hook)
 
 
 def after_step(hook: StepHook) -> Callable[[], None]:
-    """Call `hook(recorder)` after each user-visible step; returns a function that ends it."""
+    """Call `hook(recorder)` after each user-visible step; returns a function that removes it."""
     _after_step.append(hook)
     return lambda: _after_step.remove(hook)
 
 
 def user_step(recorder: Recorder, wait: bool, log: str, cause: Cause = Cause.USER_SYNC) -> None:
-    """A step sync as the user's API promises it: log line, run, then hooks (metrics file, step closures)."""
+    """A step sync of the user's API: log line, hooks, run, hooks (metrics file, step closures)."""
     if config.EMIT_STEPLOG.get():
         print(log, file=sys.stderr, flush=True)
     for hook in tuple(_before_step):
@@ -381,7 +381,7 @@ def user_step(recorder: Recorder, wait: bool, log: str, cause: Cause = Cause.USE
 
 
 def finish_step(recorder: Recorder, line: str | None, start_s: float, begin_ns: int) -> None:
-    """What follows the launch of a captured step, begun at `begin_ns`: the wait that `XLA_SYNC_WAIT` asks for, and hooks."""
+    """Finish a captured step after its launch: wait if `XLA_SYNC_WAIT` says so, emit its event, call the hooks. begin_ns: when it began."""
     metrics.counter_add("MarkStep")
     launched = time.perf_counter_ns()
     if config.SYNC_WAIT.get():

@@ -1,4 +1,4 @@
-"""Measure executions: a thread waits for each, so that its time is the device's."""
+"""Measure executions: a thread waits for each, so that the time is the device's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xla_core.engine.runtime.source_location import user_line
 class Launched:
     """An execution that was handed to a device, `device` being its index.
 
-    event: fields of its event, none if nobody listens. context: of the thread that launched it, for listeners; None: this one's.
+    event: fields of its event; empty without subscribers. context: of the thread that launched it, for subscribers; None: the current one.
     """
 
     device: int
@@ -36,7 +36,7 @@ class Launched:
 
 
 def measure(launched: Launched, blocked_ns: int) -> None:
-    """Count the time of an execution when it is done; blocked_ns: how long its launch took, all of it if it is done already."""
+    """Record the time of an execution when it is done. blocked_ns: how long its launch took: all of its time if it is done already."""
     if launched.token.is_ready():  # type: ignore[attr-defined]
         if launched.event:
             launched.event["blocked_ns"] = blocked_ns
@@ -48,19 +48,19 @@ def measure(launched: Launched, blocked_ns: int) -> None:
 
 
 def note_replica_wait(device: torch.device, begin_ns: int) -> None:
-    """Tell listeners that this thread has waited for other replicas since `begin_ns`, a time of `time.perf_counter_ns`."""
+    """Tell subscribers that this thread has waited for other replicas since `begin_ns`, a time of `time.perf_counter_ns`."""
     if metrics.has_subscribers(ReplicaWaitEvent):
         waited_ns = time.perf_counter_ns() - begin_ns
         start_s = time.time() - waited_ns * 1e-9
         metrics.emit(ReplicaWaitEvent(device=str(device), start_s=start_s, duration_ns=waited_ns, line=user_line()))
 
 
-_done_ns: dict[int, int] = {}  # when each device was done with what it last ran
+_done_ns: dict[int, int] = {}  # when each device finished its last program
 
 
 def _finished(launched: Launched) -> None:
     now, begin = time.perf_counter_ns(), launched.begin_ns
-    # A program waits for those before it: that is none of its own time.
+    # The time in which a program waits for those before it is not its own.
     metrics.metric_add(launched.metric, now - max(begin, _done_ns.get(launched.device, begin)), Unit.DURATION_NS)
     _done_ns[launched.device] = now
     if launched.event:
@@ -73,7 +73,7 @@ def _finished(launched: Launched) -> None:
 
 @cache
 def _waiter() -> queue.SimpleQueue[Launched | None]:
-    """A thread that waits for executions in order, so that their time is the device's and not the queue's."""
+    """The queue of a thread that waits for executions in order, so that each time is the device's and not the queue's."""
     launched: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
 
     def run() -> None:

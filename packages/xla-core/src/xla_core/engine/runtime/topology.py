@@ -1,4 +1,4 @@
-"""The place of this process in its job, as a launcher told it; one process on its own unless it did. `api/job.py` takes and gives it."""
+"""The place of this process in its job, as a launcher set it; by default one process on its own. `api/job.py` sets and reads it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Topology:
     replicas: bool = False
 
     def __post_init__(self) -> None:
-        for index, count, what in (
+        for index, count, name in (
             (self.process_index, self.process_count, "process"),
             (self.local_rank, self.local_count, "local process"),
         ):
             if not 0 <= index < count:
-                raise ValueError(f"{what} {index} is not one of {count}")
+                raise ValueError(f"{name} {index} is not one of {count}")
 
 
 _ALONE = Topology()
@@ -34,12 +34,12 @@ _current = _ALONE
 
 
 def topology() -> Topology:
-    """This process's place, as told; the environment is not asked."""
+    """This process's place in its job, as it was set; reads no environment variables."""
     return _current
 
 
-def set_topology(place: Topology | None) -> Topology:
-    """Tell the core where this process stands (None: alone); gives the previous place."""
+def set_topology(current: Topology | None) -> Topology:
+    """Set this process's place in its job (None: alone). Returns the previous one."""
     global _current
-    previous, _current = _current, place or _ALONE
+    previous, _current = _current, current or _ALONE
     return previous

@@ -1,4 +1,4 @@
-"""Values between torch on the CPU and PJRT buffers. Both directions copy: neither side ever sees the other's later writes."""
+"""Move values between torch on the CPU and PJRT buffers. Both directions copy: neither side ever sees the other's later writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xla_core.engine.runtime.failures import reason
 from xla_core.engine.runtime.resharding import Holder, buffer_sharding, reshard
 from xla_core.engine.runtime.source_location import user_line
 
-# torch and NumPy share no name for these: they cross as integers of the same width.
+# NumPy arrays of these dtypes cannot become tensors, nor tensors arrays: they cross as integers of the same width.
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 _CARRIED = {
     torch.bfloat16,
@@ -35,9 +35,9 @@ _CARRIED = {
 
 _MOST_DIMS = 64
 _KEPT_BYTES = 1 << 16
-"""What is smaller may stay on the host when it has been read."""
+"""jax may keep smaller arrays on the host once they have been read."""
 _WORTH_ALIGNING = 1 << 18
-"""PJRT's CPU devices use memory in place that is aligned to 64 bytes, as torch's is, and copy other."""
+"""Bytes. PJRT's CPU devices use memory in place if it is aligned to 64 bytes, as torch's is, and copy it otherwise."""
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -52,7 +52,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True) -> torch.Tensor:
-    """A CPU tensor of `dtype` with `array`'s values. copy: of its own; else the array is given away."""
+    """A CPU tensor of `dtype` with `array`'s values. copy: into memory of its own; else the array is given away."""
     natural = natural_dtype(dtype)
     if array.dtype != natural:
         array, copy = array.astype(natural), False
@@ -63,7 +63,7 @@ def to_torch(array: np.ndarray[Any, Any], dtype: torch.dtype, copy: bool = True)
 
 
 def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Sharding | None = None, given: bool = False) -> Value:
-    """A copy of a CPU tensor on a device. sharding: as in `put`. given: the caller gives the tensor away, it may be used in place.
+    """A copy of a CPU tensor on a device. sharding: as in `put`. given: the caller gives the tensor away; its memory may be used in place.
 
     Raises UnsupportedDtypeError, RuntimeError for more dimensions than NumPy has, ExecutionError if the device is out of memory.
     """
@@ -77,21 +77,21 @@ def upload(tensor: torch.Tensor, recorder: Recorder, sharding: jax.sharding.Shar
 
 
 def copied(tensor: torch.Tensor, physical: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A CPU tensor's values in the dtype of a device, in memory that it may use in place."""
+    """A CPU tensor's values in the dtype of a device, in memory that the device may use in place."""
     array = to_numpy(tensor)
     nbytes = array.size * physical.itemsize
     if nbytes < _WORTH_ALIGNING:
         return array.astype(physical, copy=True)
-    found: np.ndarray[Any, Any] = torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy().view(physical).reshape(array.shape)
-    np.copyto(found, array, casting="unsafe")
-    return found
+    aligned: np.ndarray[Any, Any] = torch.empty(nbytes, dtype=torch.uint8, device="cpu").numpy().view(physical).reshape(array.shape)
+    np.copyto(aligned, array, casting="unsafe")
+    return aligned
 
 
 def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
-    """A buffer of `array` on a device, dtype kept. The caller gives `array` away: it may be used in place.
+    """A buffer of `array` on a device, of the same dtype. The caller gives `array` away: its memory may be used in place.
 
-    sharding: in SPMD mode, over the devices that `recorder`'s stands for; None for replicated. Dimensions that it does not divide evenly
-    are padded with zeros.
+    sharding: in SPMD mode, over the devices behind `recorder`'s device; None for replicated. Dimensions that it does not divide evenly are
+    padded with zeros.
     """
     try:
         with jax.enable_x64(True):
@@ -101,25 +101,25 @@ def put(array: np.ndarray[Any, Any] | jax.Array, recorder: Recorder, sharding: j
 
 
 def filled(recorder: Recorder, holder: Holder, aval: Aval, number: Any) -> jax.Array:
-    """A buffer with `number` everywhere and the sharding of the holder's data, without compiling anything."""
+    """A buffer filled with `number`, with the sharding of the holder's data. Compiles nothing."""
     return put(np.full(aval.shape, number, aval.physical), recorder, buffer_sharding(holder))
 
 
 def download(value: Value) -> torch.Tensor:
-    """A CPU copy of a value that has a buffer. Raises ExecutionError if what computed it failed."""
+    """A CPU copy of a value that has a buffer. Raises ExecutionError if the program that computed it failed."""
     with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
         array, ours = _on_host(value, transfer)
         return to_torch(array, value.aval.dtype, copy=not ours)
 
 
 def download_number(value: Value) -> Any:
-    """The Python number that `.item()` of a value with one element and a buffer is. Raises as `download`."""
+    """The Python number (as of `.item()`) of a value with one element and a buffer. Raises as `download`."""
     with transferring(value.recorder, Direction.FROM_DEVICE, value.aval.nbytes) as transfer:
         return _on_host(value, transfer)[0].item()
 
 
 def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any], bool]:
-    """The elements of a value on the host, and whether they are the caller's own."""
+    """The elements of a value on the host, and whether the caller owns them."""
     spent.reads += 1
     buffer = value.buffer
     if buffer is None:
@@ -130,43 +130,43 @@ def _on_host(value: Value, transfer: transferring) -> tuple[np.ndarray[Any, Any]
         if isinstance(placement, OneDevice):
             return (np.asarray(buffer), False) if value.aval.nbytes < _KEPT_BYTES else fetched(buffer)
         if value.aval.manual:
-            buffer = buffer.addressable_data(0)[0]  # of the first device here
-        whole = buffer.is_fully_addressable or buffer.is_fully_replicated
-        found, ours = fetched(buffer if whole else reshard(buffer, placement.sharding, value.aval))
-        if found.shape == value.aval.shape:
-            return found, ours
-        return found[tuple(slice(size) for size in value.aval.shape)].copy(), True
+            buffer = buffer.addressable_data(0)[0]  # of this process's first device
+        readable = buffer.is_fully_addressable or buffer.is_fully_replicated
+        array, ours = fetched(buffer if readable else reshard(buffer, placement.sharding, value.aval))
+        if array.shape == value.aval.shape:
+            return array, ours
+        return array[tuple(slice(size) for size in value.aval.shape)].copy(), True
     except RuntimeError as error:
         raise ExecutionError(f"{value.aval} on {value.recorder.device} could not be read: {reason(error)}") from error
 
 
 def fetched(buffer: jax.Array) -> tuple[np.ndarray[Any, Any], bool]:
-    """The elements of an array on the host, and whether they are the caller's own.
+    """The elements of a buffer on the host, and whether the caller owns them.
 
-    An array that jax had to copy to the host, it keeps there for the next time: of large ones another object is asked, which goes away. An
-    array also keeps the shards that it has given.
+    jax keeps the host copy of an array for its next read: large buffers are read through another array object, which is dropped. An array
+    also keeps its shards once they were asked for.
     """
     if buffer.nbytes < _KEPT_BYTES:
         return np.asarray(buffer), False
     if buffer.is_fully_replicated:
         first = buffer if len(buffer.sharding.device_set) == 1 else buffer.addressable_data(0)
         return np.asarray(jax.make_array_from_single_device_arrays(first.shape, first.sharding, [first])), False
-    whole = np.empty(buffer.shape, buffer.dtype)
+    array = np.empty(buffer.shape, buffer.dtype)
     for shard in buffer.addressable_shards:
-        whole[shard.index] = np.asarray(shard.data.addressable_data(0))
-    return whole, True
+        array[shard.index] = np.asarray(shard.data.addressable_data(0))
+    return array, True
 
 
 class transferring:  # read as a word, as contextlib.suppress
     """Counts and times a block as one transfer of `nbytes`, unless it raises.
 
-    watched: somebody wants to know how much of its time is the device's.
+    watched: a subscriber wants to know how much of the time is the device's.
     """
 
     __slots__ = ("_begin", "_direction", "_nbytes", "_recorder", "_start", "buffer", "waited_ns", "watched")
 
     def __init__(self, recorder: Recorder, direction: Direction, nbytes: int) -> None:
-        client()  # not in a process that was forked from that which holds the buffers
+        client()  # raises in a process forked from the one that has the buffers
         self._recorder = recorder
         self._direction = direction
         self._nbytes = nbytes
@@ -186,8 +186,8 @@ class transferring:  # read as a word, as contextlib.suppress
             buffer.block_until_ready()
             self.waited_ns = time.perf_counter_ns() - begin
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None:
             return
         duration = time.perf_counter_ns() - self._begin
         up = self._direction is Direction.TO_DEVICE

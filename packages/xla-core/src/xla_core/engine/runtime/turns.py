@@ -1,4 +1,4 @@
-"""Run the turns of a loop that was recorded without a sync one by one: one small program many times, not a long one once."""
+"""Run a loop that was recorded without a sync turn by turn: a small program many times, not a long one once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from xla_core.engine.runtime.source_location import asking_line, user_line
 from xla_core.engine.runtime.topology import topology
 from xla_core.engine.runtime.transfer import filled
 
-_PIECE = 16  # operations that are worth a program of their own
-_PIECES = 50  # into which what is pending is cut at most: each costs a walk over all that is
+_PIECE = 16  # operations: fewer are not worth a program of their own
+_PIECES = 50  # at most so many are cut from a pending graph: each costs a walk over all of it
 
 
 def limit() -> int:
@@ -30,32 +30,32 @@ def limit() -> int:
 
 
 def prepare(recorder: Recorder, pending_graph: PendingGraph) -> None:
-    """Bring a pending graph into the form in which all of it can run."""
+    """Prepare a pending graph so that all of it can run."""
     if pending_graph.partly_run:
         keep_live(pending_graph)
     if pending_graph.filled:
         promote_state(pending_graph, partial(filled, recorder))
-    # Last: it gives storages new values, which `promote_state` would take for writes.
+    # Last: it gives storages new values, which `promote_state` would mistake for writes.
     if resharding.any_sharded():
         resharding.reshard_all(recorder)
 
 
 def drop_dead(pending_graph: PendingGraph) -> None:
-    """Drop what nothing alive needs. Not to be cut off by Ctrl-C: values would have slots of a numbering that is not there."""
+    """Drop operations that nothing alive needs. Ctrl-C must not interrupt it: values would have slots of the old numbering."""
     with uninterrupted():
         keep_live(pending_graph)
 
 
 def may_run(recorder: Recorder, pending_graph: PendingGraph) -> bool:
-    """Whether programs may be cut elsewhere than the user's code does: not where other processes must run the same ones."""
-    together = any(type(entry) is tuple and entry[0].has_side_effects for entry in pending_graph.entries)
-    return not together and not (topology().process_count > 1 and placement_of(recorder).is_mesh)
+    """Whether programs may end elsewhere than at the user's syncs: not if other processes must run the same programs."""
+    has_side_effects = any(type(entry) is tuple and entry[0].has_side_effects for entry in pending_graph.entries)
+    return not has_side_effects and not (topology().process_count > 1 and placement_of(recorder).is_mesh)
 
 
 def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = False) -> bool:
-    """If a pending graph ends in a loop, run its whole turns, and let the next ones run as they end; whether it does.
+    """If a pending graph ends in a loop, run its complete turns, and let later ones run as they end. Returns whether it does.
 
-    What began after the last whole turn stays pending. layers: as `find_loop` has it.
+    Operations after the last complete turn stay pending. layers: as for `find_loop`.
     """
     pending_graph.partly_run = True
     with uninterrupted():
@@ -63,14 +63,14 @@ def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = Fa
     loop = find_loop(pending_graph, layers)
     if loop is None:
         return False
-    # Rounded up: a piece has at least so many operations.
-    together = -(-_PIECE // loop.length)
-    pieces = loop.by(max(together, loop.turns // _PIECES))
-    rest = loop.turns * loop.length - pieces.turns * pieces.length
-    for length in (loop.head, *[pieces.length] * pieces.turns, rest):
+    # Rounded up: a piece has at least `_PIECE` operations.
+    turns_of_piece = -(-_PIECE // loop.length)
+    pieces = loop.by(max(turns_of_piece, loop.turns // _PIECES))
+    remainder = loop.turns * loop.length - pieces.turns * pieces.length
+    for length in (loop.head, *[pieces.length] * pieces.turns, remainder):
         if length:
             _run_first(recorder, pending_graph, length)
-    recorder.loop = loop.by(together)
+    recorder.loop = loop.by(turns_of_piece)
     # So that the recording that ends a turn is past the limit, and looks.
     recorder.allow(recorder.loop.size - 1)
     _announce(recorder, loop)
@@ -78,30 +78,30 @@ def run_turns(recorder: Recorder, pending_graph: PendingGraph, layers: bool = Fa
 
 
 def _run_first(recorder: Recorder, pending_graph: PendingGraph, count: int) -> None:
-    """Run the first `count` operations of a pending graph that has none that are not needed."""
+    """Run the first `count` operations of a pending graph without dead operations."""
     operations = [slot for slot, entry in enumerate(pending_graph.entries) if type(entry) is tuple]
     end = operations[count] if count < len(operations) else len(pending_graph.entries)
-    # Results are what somebody holds and what later operations read, since the operations themselves go.
-    wanted = {slot for slot in live_slots(pending_graph) if slot < end}
+    # Results are the values that are referenced or that later operations read: the operations themselves are dropped.
+    outs = {slot for slot in live_slots(pending_graph) if slot < end}
     for slot in operations[count:]:
-        wanted.update(operand for operand in pending_graph.entries[slot][1:] if operand < end and operand not in pending_graph.input_data)  # type: ignore[index]
-    slots = sorted(wanted)
+        outs.update(operand for operand in pending_graph.entries[slot][1:] if operand < end and operand not in pending_graph.input_data)  # type: ignore[index]
+    slots = sorted(outs)
     entries, renamed, input_data = extract(pending_graph, ancestors(pending_graph, slots))
     graph = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(pending_graph, renamed))
     keep = partial(store_results, pending_graph, slots)
     executor.execute(recorder, graph, inputs_of(entries, input_data), keep, Cause.PENDING_LIMIT, asking_line())
-    # Drops what has run: the next piece is the first again.
+    # Drops the operations that have run: the next piece comes first then.
     drop_dead(pending_graph)
 
 
-LONG = 500  # entries of a program for a read, from which on it is looked at
-_no_loop: set[int] = set()  # hashes of long programs for reads in which none was found
+LONG = 500  # entries; before a longer program for a read, a loop is searched
+_no_loop: set[int] = set()  # hashes of long programs for reads before which no loop was found
 
 
 def run_before(recorder: Recorder, pending_graph: PendingGraph, graph: Graph) -> bool:
     """Before a value is read by `graph`, which is long: run the turns of the loop that the pending graph ends in.
 
-    Whether the pending graph is another one now: to look for a loop, it is prepared, which gives its values other slots.
+    Returns whether the pending graph has changed: the search for a loop prepares it, which gives its values other slots.
     """
     mark = hash(graph.key)
     if mark in _no_loop or limit() == NO_LIMIT:
@@ -133,7 +133,7 @@ _announced = False
 
 
 def _announce(recorder: Recorder, loop: Loop) -> None:
-    """Say once what a loop without a sync has led to."""
+    """Warn, once, about a loop without a sync."""
     global _announced
     if not _announced:
         _announced = True

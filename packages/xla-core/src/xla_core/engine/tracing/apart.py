@@ -1,4 +1,4 @@
-"""Record apart from what is pending: on another pending graph of the device, where nothing may be read."""
+"""Record on a separate pending graph of a device, where no value may be read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xla_core.engine.tracing.tokens import StandIn, stand_in_by
 
 @contextmanager
 def recording_apart(recorder: Recorder, pending_graph: PendingGraph, no_reads: str, stand_in: StandIn | None) -> Iterator[ExitStack]:
-    """Let this thread record on `pending_graph` instead of what is pending on the device, whose lock it has meanwhile.
+    """Let this thread record on `pending_graph` instead of the device's own; it holds the device's lock meanwhile.
 
-    no_reads: why a value may not be read, the text of the GraphBreakError that is raised then. stand_in: what collectives take in the place
-    of their token. What is entered in the stack that this gives ends before the pending graph of before is back.
+    no_reads: why no value may be read, the text of the GraphBreakError. stand_in: makes the tensor that collectives take instead of their
+    token. Contexts entered in the stack that this yields are left before the device's own pending graph is restored.
     """
     with recorder.lock:
         before, recorder.pending_graph = recorder.pending_graph, pending_graph

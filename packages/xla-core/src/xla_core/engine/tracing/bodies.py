@@ -1,7 +1,7 @@
 """Record a function apart from its device's pending graph, over stand-ins for its arguments: the body of a loop, or a branch.
 
-Nothing of it runs. What it uses of the world outside, tensors, numbers and random states, becomes operands of the operation that the
-body belongs to, so that a body is a pure function of arrays.
+Recording runs nothing. Tensors, numbers and random states that the function uses from outside become operands of the operation that has the
+body, so that a body is a pure function of arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xla_core.engine.tracing.origins import Argument
 
 @dataclass(frozen=True, slots=True)
 class HostNumber:
-    """A host number that the body uses, and how it enters a program."""
+    """A Python number that a body uses, and how it enters a program."""
 
     kind: ScalarInput
     number: int | float
@@ -50,9 +50,9 @@ class Feed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A recorded function. feeds: for each leaf of the graph, in the order of slots, its list and its place there.
+    """A recorded function. feeds: for each leaf of the graph, in the order of slots, its list and its index there.
 
-    held: what it uses from outside. seeds: random states, one for each that differs; operations that drew the same share one.
+    held: values and numbers that it uses from outside. seeds: its distinct random states; operations with the same state share one.
     """
 
     graph: Graph
@@ -62,12 +62,12 @@ class Body:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for bodies that are the same function of their arguments, of what is held and of the seeds."""
+        """Equal for bodies that are the same function of their arguments, captured values and seeds."""
         return (self.graph.key, self.feeds)
 
 
 class BodyGraph(PendingGraph):
-    """The pending graph of a body. Values from outside enter it as leaves, and are as before when the recording ends."""
+    """The pending graph of a body. Values from outside enter it as leaves, and are restored when the recording ends."""
 
     __slots__ = ("captured",)
 
@@ -96,8 +96,8 @@ class BodyGraph(PendingGraph):
 class Recording:
     """A body while it is recorded.
 
-    what: the function that needs the body, for errors. tensors: those from outside that need a gradient and that it used, in order; leaves:
-    what stands for them inside, where their own history and their hooks have no part.
+    what: the function that needs the body, for errors. tensors: the tensors from outside that it used and that need a gradient, in order;
+    leaves: their stand-ins inside, which have neither their history nor their hooks.
     """
 
     def __init__(self, recorder: Recorder, what: str, graph: BodyGraph, entered: ExitStack) -> None:
@@ -110,7 +110,7 @@ class Recording:
         self.given: list[int] = []  # slots of the stand-ins
         self.stand_ins: dict[int, Storage] = {}
         self._inside: dict[int, torch.Tensor] = {}
-        self._made: dict[int, torch.Tensor] = {}  # tensors that its functions gave: kept, so that no other takes their place
+        self._made: dict[int, torch.Tensor] = {}  # tensors that its functions returned, by id: kept, so that no other gets the id
 
     def stand_in(self, aval: Aval, requires_grad: bool = False) -> XLATensor:
         """A tensor that stands for the next argument."""
@@ -125,14 +125,14 @@ class Recording:
         return tensor.requires_grad_(requires_grad)  # type: ignore[return-value]
 
     def is_foreign(self, storage: Storage) -> bool:
-        """Whether the body may not write to a storage. What has no values yet was made by torch.empty, here as likely as outside."""
+        """Whether the body may not write to a storage. It may write to one without a value: torch.empty made it, here or outside."""
         if id(storage) in self.stand_ins:
             return True
         value = storage.value
         return (value.pending_graph is not None or value.buffer is not None) and self.graph.is_outside(value)
 
     def inside(self, tensor: Any) -> Any:
-        """The leaf that stands for a tensor from outside that needs a gradient; anything else as it is."""
+        """The leaf that stands for a tensor from outside that needs a gradient; any other object unchanged."""
         if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not self.is_outside(tensor):
             return tensor
         if id(tensor) not in self._inside:
@@ -144,22 +144,22 @@ class Recording:
 
     def is_outside(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor comes from outside."""
-        found = None if id(tensor) in self._made else holder_of(tensor)
-        return found is not None and self.graph.is_outside(found._storage.value)
+        behind = None if id(tensor) in self._made else holder_of(tensor)
+        return behind is not None and self.graph.is_outside(behind._storage.value)
 
     def note_made(self, tensor: torch.Tensor) -> None:
-        """Note a tensor that a function of the body gave."""
+        """Note a tensor that a function returned inside the body."""
         if id(tensor) not in self._inside:
             self._made[id(tensor)] = tensor
 
     def slot_of(self, tensor: Any) -> int:
-        """The slot of what a result shows. Raises TypeError for anything but a tensor, RuntimeError for one on another device."""
+        """The slot of a result's value. Raises TypeError for anything but a tensor, RuntimeError for one on another device."""
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{self.what} gives tensors (or None), got a {type(tensor).__name__}: make it a tensor")
         return self.graph.adopt(value_of(holder(tensor)))
 
     def body(self, slots: Sequence[int]) -> Body:
-        """What computes the values at `slots`."""
+        """The body that computes the values at `slots`."""
         return body_of(self.graph, slots)
 
 
@@ -167,7 +167,7 @@ def body_of(graph: PendingGraph, slots: Sequence[int]) -> Body:
     """The part of a body's graph that computes the values at `slots`."""
     entries, renamed, input_data = extract(graph, ancestors(graph, slots))
     feeds: list[tuple[Feed, int]] = []
-    held: list[Value | HostNumber] = []
+    captured: list[Value | HostNumber] = []
     seeds: dict[int, int] = {}
     for slot in sorted(input_data):
         source, entry = input_data[slot], entries[slot]
@@ -176,14 +176,14 @@ def body_of(graph: PendingGraph, slots: Sequence[int]) -> Body:
         elif isinstance(entry, ScalarInput) and entry.kind is ScalarKind.SEED:
             feeds.append((Feed.SEED, seeds.setdefault(source, len(seeds))))
         else:
-            feeds.append((Feed.HELD, len(held)))
-            held.append(HostNumber(entry, source) if isinstance(entry, ScalarInput) else source)
-    found = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(graph, renamed))
-    return Body(found, tuple(feeds), tuple(held), tuple(seeds))
+            feeds.append((Feed.HELD, len(captured)))
+            captured.append(HostNumber(entry, source) if isinstance(entry, ScalarInput) else source)
+    cut = Graph(tuple(entries), tuple(renamed[slot] for slot in slots), lines=renamed_lines(graph, renamed))
+    return Body(cut, tuple(feeds), tuple(captured), tuple(seeds))
 
 
 class _Gradients(TorchFunctionMode):
-    """Gives functions the leaves that stand for tensors from outside that need a gradient, and notes what they give."""
+    """Passes leaves to functions for tensors from outside that need a gradient, and notes the tensors that they return."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class _Gradients(TorchFunctionMode):
 
 
 class _Writes(DispatchMode):  # type: ignore[misc]
-    """Refuses to write to what was not made in the body; by what changed, since not every schema says what it writes to."""
+    """Refuses writes to storages that the body did not make. Compares values before and after: not every schema says what it writes to."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -215,21 +215,23 @@ class _Writes(DispatchMode):  # type: ignore[misc]
         recording = self._recording
         if _innermost.recordings[-1] is not recording:
             return func(*args, **kwargs)
-        found = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := holder_of(leaf)) is not None]
-        before = [(storage, storage.value) for storage in found if recording.is_foreign(storage)]
+        storages = [tensor._storage for leaf in tree_leaves((args, kwargs)) if (tensor := holder_of(leaf)) is not None]
+        before = [(storage, storage.value) for storage in storages if recording.is_foreign(storage)]
         result = func(*args, **kwargs)
         changed = [(storage, value) for storage, value in before if storage.value is not value]
         for storage, value in changed:
             storage.value = value
         if changed:
-            theirs = any(id(storage) in recording.stand_ins for storage, _ in changed)
-            what = "one of its arguments: write to a clone() and" if theirs else "a tensor from outside of it: pass it as an argument and"
-            raise UnsupportedOperationError(f"{func} in the function of {recording.what} writes to {what} return the new value")
+            to_argument = any(id(storage) in recording.stand_ins for storage, _ in changed)
+            target = (
+                "one of its arguments: write to a clone() and" if to_argument else "a tensor from outside of it: pass it as an argument and"
+            )
+            raise UnsupportedOperationError(f"{func} in the function of {recording.what} writes to {target} return the new value")
         return result
 
 
 class _Innermost(threading.local):
-    """The recordings that this thread is in, the innermost last."""
+    """This thread's recordings, the innermost last."""
 
     def __init__(self) -> None:
         self.recordings: list[Recording] = []
@@ -255,69 +257,69 @@ def _same(tensor: Any) -> Any:
 
 @contextmanager
 def recording(recorder: Recorder, what: str) -> Iterator[Recording]:
-    """Record what this thread does with tensors of one device as a body. what: who needs it, such as `scan`.
+    """Record what this thread does with tensors of one device as a body. what: the function that needs it, such as `scan`.
 
-    Reading a value raises GraphBreakError, writing to what was not made inside UnsupportedOperationError.
+    Reading a value raises GraphBreakError, writing to a tensor from outside UnsupportedOperationError.
     """
     no_reads = f"{what} records its function as one compiled body, which may not read a value of a tensor"
     graph, before = BodyGraph(), recorder.pending_graph
     with recording_apart(recorder, graph, f"{no_reads}: compute with tensors, or read the value before", _refuse_collective) as entered:
-        found = Recording(recorder, what, graph, entered)
-        entered.callback(_restore, found, before)
+        body_recording = Recording(recorder, what, graph, entered)
+        entered.callback(_restore, body_recording, before)
         # A cast that autocast keeps would be used outside.
         entered.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
         torch.set_autocast_cache_enabled(False)
         entered.callback(before_step(_refuse_step))
         if saved_tensors_are_hooked():
-            # What is saved inside is used inside: nothing that a checkpoint around all this would drop and make again.
+            # Tensors saved inside are used inside: a checkpoint around the body must not drop and recompute them.
             entered.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
-        _innermost.recordings.append(found)
+        _innermost.recordings.append(body_recording)
         entered.callback(_innermost.recordings.pop)
-        entered.enter_context(_Gradients(found))
-        entered.enter_context(_Writes(found))
-        yield found
-        if any(leaf.grad is not None for leaf in found.leaves):
+        entered.enter_context(_Gradients(body_recording))
+        entered.enter_context(_Writes(body_recording))
+        yield body_recording
+        if any(leaf.grad is not None for leaf in body_recording.leaves):
             raise UnsupportedOperationError(
                 f"backward() in the function of {what} has no effect outside: call it on what {what} gives, or torch.autograd.grad inside"
             )
 
 
 def inside(tensor: torch.Tensor) -> torch.Tensor:
-    """What stands for a tensor in the body that this thread records; without one, the tensor."""
-    found: torch.Tensor = _innermost.recordings[-1].inside(tensor) if _innermost.recordings else tensor
-    return found
+    """The tensor that stands for `tensor` in the body that this thread records; outside of bodies, `tensor`."""
+    stand_in: torch.Tensor = _innermost.recordings[-1].inside(tensor) if _innermost.recordings else tensor
+    return stand_in
 
 
 def call_with(module: torch.nn.Module, state: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a module in a function that is recorded, with `state` in the place of its parameters and buffers.
+    """Call a module in a function that is being recorded, with `state` in place of its parameters and buffers.
 
-    They stay there until the gradient is recorded too, for a checkpoint inside the module calls parts of it again.
+    `state` stays in place until the gradient is recorded too: a checkpoint inside the module calls parts of it again.
     """
     _innermost.recordings[-1].entered.enter_context(reparametrized(module, state, tie_weights=True))
     return module(*args, **kwargs)
 
 
-def _restore(found: Recording, before: PendingGraph) -> None:
-    """Leave everything outside as it was; what was made inside and is still held has no value."""
-    graph = found.graph
-    held = {slot: value for slot, reference in enumerate(graph.refs) if (value := reference()) is not None}
-    for slot, (value, pending_graph, place) in graph.captured.items():
-        value.pending_graph, value.slot = pending_graph, place
-        held.pop(slot, None)
+def _restore(ended: Recording, before: PendingGraph) -> None:
+    """Restore all values from outside; values made inside that are still referenced lose theirs."""
+    graph = ended.graph
+    live = {slot: value for slot, reference in enumerate(graph.refs) if (value := reference()) is not None}
+    for slot, (value, pending_graph, original_slot) in graph.captured.items():
+        value.pending_graph, value.slot = pending_graph, original_slot
+        live.pop(slot, None)
     reads = {read: (base, spec) for (base, spec), read in graph.reads.items() if base in graph.captured}
-    for slot, value in held.items():
+    for slot, value in live.items():
         if slot in reads:
-            # A view from outside that was looked at inside keeps its value: outside it is read anew.
+            # A view from outside that was read inside keeps its value: it is read anew outside.
             base, spec = reads[slot]
             value.pending_graph = before
             value.slot = before.read(before.adopt(graph.captured[base][0]), spec)
             before.refs[value.slot] = graph.refs[slot]
         else:
-            lose(value, GraphBreakError(f"it was made in the function of {found.what}, which has to return it"))
+            lose(value, GraphBreakError(f"it was made in the function of {ended.what}, which has to return it"))
 
 
 def check_on_device(what: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise RuntimeError for a tensor that is not on an xla device. what: the function that was given it."""
+    """Raise RuntimeError for a tensor that is not on an xla device. what: the function that got it."""
     for tensor in tensors:
         if holder_of(tensor) is None:
             raise mixed(tensor)

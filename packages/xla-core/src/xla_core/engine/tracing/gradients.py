@@ -1,7 +1,7 @@
-"""Part a function that was recorded together with its gradient into a forward and a backward body.
+"""Split a function that was recorded together with its gradient into a forward and a backward body.
 
-Torch's own autograd runs over the stand-ins, so that custom gradients, checkpoints and detached parts are what they are elsewhere. The
-backward body takes from the forward one what torch's formulas need of it: values that the forward body then gives as further results.
+Torch's own autograd runs over the stand-ins, so that custom gradients, checkpoints and detached parts work as elsewhere. Values of the
+forward body that torch's formulas need become further results of it, which the backward body takes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from xla_core.ops.table import TABLE
 
 @dataclass(frozen=True, slots=True)
 class Differentiated:
-    """A function and its gradient. The forward body gives `outs`, then what is saved.
+    """A function and its gradient. The forward body returns `outs`, then the saved values.
 
-    tensors: from outside, which need a gradient. wanted: the arguments that do. differentiable: the places among `outs` that have one.
-    backward: its arguments are those of the forward body, then gradients of the differentiable results, then what is saved; it gives
-        gradients of `wanted`, then of `tensors`, where they depend on the results: `dependent` has their places. None if nothing needs one.
+    tensors: from outside, which need a gradient. wanted: indices of the arguments that need one. differentiable: indices of the `outs` that
+        have one.
+    backward: takes the arguments of the forward body, then gradients of the differentiable results, then the saved values; returns
+        gradients of `wanted`, then of `tensors`, if the results depend on them (their indices: `dependent`). None if no gradient is needed.
     """
 
     forward: Body
@@ -57,52 +58,52 @@ def differentiated(
     kept: Sequence[int] = (),
     together: Sequence[int] = (),
 ) -> Differentiated:
-    """Record `function`, which takes a list of tensors like `avals` and gives a flat sequence of tensors, with its gradient.
+    """Record `function`, which takes a list of tensors like `avals` and returns a flat sequence of tensors, with its gradient.
 
-    requires_grad: the arguments that need one. kept: arguments that the backward body cannot be given, so that they are saved. together:
-    arguments that need a gradient if any other or a tensor from outside does: what a loop carries.
+    requires_grad: for each argument, whether it needs one. kept: indices of arguments that cannot be passed to the backward body, so that
+    they are saved. together: indices of arguments that need a gradient if any other or a tensor from outside does: what a loop carries.
     """
     enabled = torch.is_grad_enabled()
-    with recording(recorder, what) as found:
-        asked = [
-            enabled and (needed or (place in together and is_inexact(aval)))
-            for place, (aval, needed) in enumerate(zip(avals, requires_grad, strict=True))
+    with recording(recorder, what) as body_recording:
+        with_gradient = [
+            enabled and (needed or (index in together and is_inexact(aval)))
+            for index, (aval, needed) in enumerate(zip(avals, requires_grad, strict=True))
         ]
-        given = [found.stand_in(aval, needed) for aval, needed in zip(avals, asked, strict=True)]
-        results = [found.inside(result) for result in function(list(given))]
-        slots = [found.slot_of(result) for result in results]
-        outs = tuple(_aval(found.graph, slot) for slot in slots)
-        # Leaves from outside that a custom gradient depends on, and no function was given, stand for themselves.
-        others, edges = _leaves(found, results)
-        tensors = [*found.tensors, *others]
+        stand_ins = [body_recording.stand_in(aval, needed) for aval, needed in zip(avals, with_gradient, strict=True)]
+        results = [body_recording.inside(result) for result in function(list(stand_ins))]
+        slots = [body_recording.slot_of(result) for result in results]
+        outs = tuple(_aval(body_recording.graph, slot) for slot in slots)
+        # Leaves from outside that only a custom gradient depends on, no function, have no stand-in.
+        others, edges = _leaves(body_recording, results)
+        tensors = [*body_recording.tensors, *others]
         if not enabled or not (any(requires_grad) or tensors):
-            return Differentiated(found.body(slots), outs)
-        wanted = tuple(place for place, needed in enumerate(asked) if needed)
-        differentiable = tuple(place for place, result in enumerate(results) if result.requires_grad)
-        boundary = len(found.graph.entries)
-        tangents = [found.stand_in(outs[place]) for place in differentiable]
-        inputs = [*[given[place] for place in wanted], *found.leaves, *edges]
+            return Differentiated(body_recording.body(slots), outs)
+        needing = tuple(index for index, needed in enumerate(with_gradient) if needed)
+        differentiable = tuple(index for index, result in enumerate(results) if result.requires_grad)
+        boundary = len(body_recording.graph.entries)
+        tangents = [body_recording.stand_in(outs[index]) for index in differentiable]
+        inputs = [*[stand_ins[index] for index in needing], *body_recording.leaves, *edges]
         with torch.autocast("xla", enabled=False), without_hooks(others):
-            grads = _grads([results[place] for place in differentiable], inputs, tangents)
-        dependent = tuple(place for place, grad in enumerate(grads) if grad is not None)
-        grad_slots = [found.graph.adopt(value_of(grad)) for grad in grads if grad is not None]
-        saved = _saved(found, boundary, grad_slots, {found.given[place] for place in kept})
-        forward = found.body([*slots, *saved])
-        backward = body_of(_without(found.graph, saved, len(found.given)), grad_slots)
-        avals_saved = tuple(_aval(found.graph, slot) for slot in saved)
-    return Differentiated(forward, outs, avals_saved, tuple(map(inside, tensors)), wanted, differentiable, dependent, backward)
+            grads = _grads([results[index] for index in differentiable], inputs, tangents)
+        dependent = tuple(index for index, grad in enumerate(grads) if grad is not None)
+        grad_slots = [body_recording.graph.adopt(value_of(grad)) for grad in grads if grad is not None]
+        saved = _saved(body_recording, boundary, grad_slots, {body_recording.given[index] for index in kept})
+        forward = body_recording.body([*slots, *saved])
+        backward = body_of(_without(body_recording.graph, saved, len(body_recording.given)), grad_slots)
+        avals_saved = tuple(_aval(body_recording.graph, slot) for slot in saved)
+    return Differentiated(forward, outs, avals_saved, tuple(map(inside, tensors)), needing, differentiable, dependent, backward)
 
 
 def final(what: str, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients that were computed of `inputs`, which raise RuntimeError if somebody differentiates them (`create_graph=True`)."""
+    """Gradients computed from `inputs` that raise RuntimeError when they are differentiated (`create_graph=True`)."""
     if not torch.is_grad_enabled():
         return list(grads)
-    asked = [grad.detach().requires_grad_() for grad in grads]
-    return list(_Final.apply(what, len(asked), *asked, *inputs))  # type: ignore[no-untyped-call]
+    leaves = [grad.detach().requires_grad_() for grad in grads]
+    return list(_Final.apply(what, len(leaves), *leaves, *inputs))  # type: ignore[no-untyped-call]
 
 
 class _Final(torch.autograd.Function):
-    """Gradients without a gradient, which would be lost in silence otherwise."""
+    """Identity on gradients whose backward raises: a second derivative would silently be missing otherwise."""
 
     @staticmethod
     def forward(ctx: Any, what: str, count: int, *tensors: torch.Tensor) -> Any:
@@ -117,22 +118,22 @@ class _Final(torch.autograd.Function):
 
 
 def _leaves(recording: Recording, results: Sequence[Any]) -> tuple[list[torch.Tensor], list[GradientEdge]]:
-    """The leaves from outside that results depend on, and where their gradients arrive: functions are given others in their places."""
-    found: list[torch.Tensor] = []
+    """The leaves from outside that results depend on, and the edges where their gradients arrive. Functions got stand-ins for theirs."""
+    leaves: list[torch.Tensor] = []
     edges: list[GradientEdge] = []
-    known: set[Any] = set()
+    seen: set[Any] = set()
     stack = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
     while stack:
         node = stack.pop()
-        if node is None or node in known:
+        if node is None or node in seen:
             continue
-        known.add(node)
+        seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None and recording.is_outside(variable):
-            found.append(variable)
+            leaves.append(variable)
             edges.append(GradientEdge(node, 0))
-        stack += [each for each, _ in node.next_functions]
-    return found, edges
+        stack += [following for following, _ in node.next_functions]
+    return leaves, edges
 
 
 def _grads(results: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:
@@ -145,9 +146,9 @@ def _aval(graph: PendingGraph, slot: int) -> Aval:
     return cast(Aval, aval_at(graph.entries, slot))
 
 
-def _saved(found: Recording, boundary: int, grad_slots: list[int], kept: set[int]) -> list[int]:
-    """The slots of what the backward part takes from the forward part, ascending."""
-    graph = found.graph
+def _saved(body: Recording, boundary: int, grad_slots: list[int], kept: set[int]) -> list[int]:
+    """The slots of the values that the backward part takes from the forward part, ascending."""
+    graph = body.graph
     entries = graph.entries
     leaves = [slot for slot, source in graph.input_data.items() if _varies(entries[slot], source)]
     varying = dependants(graph, leaves)
@@ -160,13 +161,13 @@ def _saved(found: Recording, boundary: int, grad_slots: list[int], kept: set[int
         if slot in seen:
             continue
         seen.add(slot)
-        place = operation_at(entries, slot)
-        entry = entries[place]
+        start = operation_at(entries, slot)
+        entry = entries[start]
         if type(entry) is not tuple:
             if slot in kept:
                 saved.add(slot)
-        # What is the same in each turn, and views and casts of what is there anyway, cost less to do again than to keep.
-        elif place >= boundary or place not in varying or place in reads or _is_cast_of_leaf(entries, entry):
+        # Recomputing costs less than keeping for what is the same in each turn, and for views and casts of leaves.
+        elif start >= boundary or start not in varying or start in reads or _is_cast_of_leaf(entries, entry):
             stack.extend(entry[1:])
         else:
             saved.add(slot)
@@ -188,5 +189,5 @@ def _without(graph: PendingGraph, saved: Sequence[int], first: int) -> PendingGr
     cut.entries = list(graph.entries)
     for slot in saved:
         cut.entries[slot] = _aval(graph, slot)
-    cut.input_data = dict(sorted({**graph.input_data, **{slot: Argument(first + number) for number, slot in enumerate(saved)}}.items()))
+    cut.input_data = dict(sorted({**graph.input_data, **{slot: Argument(first + offset) for offset, slot in enumerate(saved)}}.items()))
     return cut

@@ -1,4 +1,4 @@
-"""Python numbers that are followed through a step: what it computes from a learning rate is computed anew at each captured call."""
+"""Python numbers that are traced through a step: numbers derived from a learning rate are computed anew at each captured call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A number that may be another one at each call. name: for messages; key: what tells it from others."""
+    """A number that may change from call to call. name: for messages; key: distinguishes it from other symbols."""
 
     name: str
     key: tuple[Any, ...]
@@ -34,9 +34,9 @@ Expression = Symbol | Applied | float
 
 
 class Formulas:
-    """Lists of expressions to be worked out as Python has worked them out, again and again; what several have in common, once.
+    """Lists of expressions, evaluated again and again as Python would; common subexpressions are evaluated once.
 
-    symbols: of which `evaluate` takes the values.
+    symbols: `evaluate` takes their values, in this order.
     """
 
     def __init__(self, symbols: Iterable[Symbol], *lists: Sequence[Expression]) -> None:
@@ -44,35 +44,35 @@ class Formulas:
         applied = list(dict.fromkeys(part for part in parts if isinstance(part, Applied)))
         self._constants = list({_key(part): part for part in parts if isinstance(part, (int, float))}.values())
         ordered: list[Expression] = [*symbols, *self._constants, *applied]
-        places = {_key(part): place for place, part in enumerate(ordered)}
-        self._steps = [(part.function, picker([places[_key(operand)] for operand in part.operands])) for part in applied]
-        self._lists = [picker([places[_key(expression)] for expression in expressions]) for expressions in lists]
+        indices = {_key(part): index for index, part in enumerate(ordered)}
+        self._steps = [(part.function, picker([indices[_key(operand)] for operand in part.operands])) for part in applied]
+        self._lists = [picker([indices[_key(expression)] for expression in expressions]) for expressions in lists]
 
     def evaluate(self, values: list[float]) -> list[list[Any]] | None:
-        """The values of the lists, for these of the symbols. None if Python would raise for one of them, or would leave real numbers."""
-        known: list[Any] = [*values, *self._constants]
+        """The values of the lists for these values of the symbols. None if Python would raise for an expression, or make it complex."""
+        computed: list[Any] = [*values, *self._constants]
         try:
             for function, operands in self._steps:
-                known.append(function(*operands(known)))
-        except (ArithmeticError, TypeError, ValueError):  # division by zero; what became complex has no order
+                computed.append(function(*operands(computed)))
+        except (ArithmeticError, TypeError, ValueError):  # division by zero; complex numbers have no order
             return None
-        if any(map(isinstance, known, repeat(complex))):
+        if any(map(isinstance, computed, repeat(complex))):
             return None
-        return [list(pick(known)) for pick in self._lists]
+        return [list(pick(computed)) for pick in self._lists]
 
 
-def picker(places: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that gives the items at `places`, in C."""
-    return itemgetter(*places) if len(places) > 1 else lambda items: [items[place] for place in places]
+def picker(indices: list[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that gets the items at `indices`, in C if there are several."""
+    return itemgetter(*indices) if len(indices) > 1 else lambda items: [items[index] for index in indices]
 
 
 def _key(expression: Expression) -> Any:
-    """Equal for the same expressions; floats of other bits (-0.0) are others."""
+    """Equal for equal expressions; 0.0 and -0.0 are different ones."""
     return (type(expression), repr(expression)) if isinstance(expression, (int, float)) else expression
 
 
 def _parts(expression: Expression) -> Iterator[Expression]:
-    """An expression and all in it, operands before what they are operands of."""
+    """An expression and all its subexpressions, operands first."""
     if isinstance(expression, Applied):
         for operand in expression.operands:
             yield from _parts(operand)
@@ -81,7 +81,7 @@ def _parts(expression: Expression) -> Iterator[Expression]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of such numbers that the step's Python has made, on which its way may depend."""
+    """A comparison of traced numbers in the step's Python, and its outcome: the branches that the step took may depend on it."""
 
     expression: Applied
     outcome: bool
@@ -166,7 +166,7 @@ class Tracer:
         self.comparisons: list[Comparison] = []
 
     def symbol(self, symbol: Symbol, true: float) -> Number:
-        """A number that may be another one at each call."""
+        """A traced number for a symbol that is now `true`."""
         return self._make(float(true), symbol)
 
     def _make(self, true: float, expression: Expression) -> Number:
@@ -178,7 +178,7 @@ class Tracer:
         return number
 
     def _off(self, true: float) -> float:
-        """A number near to `true` that nothing else in the call is equal to."""
+        """A number near `true` that equals no other number of the call."""
         while True:
             off = self._random.uniform(0.5, 1.0)
             value = true * (1.0 + off * _NOISE) if abs(true) > _TINY else off * _AT_ZERO
@@ -198,25 +198,25 @@ class Tracer:
         return true
 
     def fix(self, number: Number) -> float:
-        """The true value, for what cannot be followed: with another one, the call is recorded anew."""
+        """The true value, for computations that cannot be traced; a call where it differs is recorded anew."""
         self.compare(operator.eq, number, number.true)
         return number.true
 
     def compare(self, function: Function, *operands: Any) -> bool:
-        """The outcome for the true numbers, which is noted."""
+        """Compare the true numbers, and note the outcome."""
         outcome = bool(function(*map(_true, operands)))
         self.comparisons.append(Comparison(Applied(function, tuple(map(_expression, operands))), outcome))
         return outcome
 
     def found(self, value: float) -> Number | None:
-        """The Number whose plain float a program was given."""
+        """The Number whose plain float is `value`; None if there is none."""
         return self._known.get(value)
 
 
 def log(number: float) -> float:
-    """`math.log`, of a followed number a followed one."""
-    found: float = number.tracer.apply(math.log, (number,)) if isinstance(number, Number) else math.log(number)
-    return found
+    """`math.log`; traced if `number` is."""
+    result: float = number.tracer.apply(math.log, (number,)) if isinstance(number, Number) else math.log(number)
+    return result
 
 
 def _true(operand: Any) -> Any:

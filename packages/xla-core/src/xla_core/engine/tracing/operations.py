@@ -36,7 +36,7 @@ Array = jax.Array
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The operands of an operation as its lowering gets them. held, seeds: those of each body."""
+    """The operands of an operation as its lowering gets them. given: the arguments. held, seeds: those of each body."""
 
     given: list[Any]
     held: list[list[Any]]
@@ -54,19 +54,19 @@ def record(
     lower: Lowering,
     layout: tuple[Any, ...],
     bodies: Sequence[Body],
-    given: Sequence[torch.Tensor | Value],
+    arguments: Sequence[torch.Tensor | Value],
     outs: Sequence[Aval],
 ) -> list[torch.Tensor]:
-    """Record one operation over `given` and what its bodies hold; a tensor for each of `outs`.
+    """Record one operation over `arguments` and the values that its bodies capture; returns a tensor for each of `outs`.
 
-    layout: all that `lower` knows besides, hashable, with the same text in every process.
+    layout: all else that `lower` depends on: hashable, with the same text in every process.
     """
 
-    def run(given: tuple[Any, ...], _: Any) -> list[torch.Tensor]:
-        values = [one if isinstance(one, Value) else value_of(holder(one)) for one in given]
+    def run(arguments: tuple[Any, ...], _: Any) -> list[torch.Tensor]:
+        values = [argument if isinstance(argument, Value) else value_of(holder(argument)) for argument in arguments]
         return _recorded(recorder, name, lower, layout, bodies, values, outs)
 
-    results: list[torch.Tensor] = wrapped(run)(tuple(given), {})
+    results: list[torch.Tensor] = wrapped(run)(tuple(arguments), {})
     return results
 
 
@@ -83,55 +83,60 @@ def _recorded(
         pending_graph = recorder.pending_graph
         slots: list[Any] = [None, *[pending_graph.adopt(value) for value in values]]
         for body in bodies:
-            for held in body.held:
+            for captured in body.held:
                 slots.append(
-                    pending_graph.add_scalar(held.kind, held.number) if isinstance(held, HostNumber) else pending_graph.adopt(held)
+                    pending_graph.add_scalar(captured.kind, captured.number)
+                    if isinstance(captured, HostNumber)
+                    else pending_graph.adopt(captured)
                 )
             slots += [pending_graph.add_scalar(SEED, seed) for seed in body.seeds]
         signature = _signature(name, lower, layout, bodies, len(values), tuple(outs))
-        made = [value for value in define(recorder, pending_graph, signature, slots) if value is not None]
+        results = [value for value in define(recorder, pending_graph, signature, slots) if value is not None]
     if len(pending_graph.entries) > pending_graph.limit:
-        relieve(recorder, made)
-    return [wrap(value) for value in made]
+        relieve(recorder, results)
+    return [wrap(value) for value in results]
 
 
 def _signature(
-    name: str, lower: Lowering, layout: tuple[Any, ...], bodies: Sequence[Body], given: int, outs: tuple[Aval, ...]
+    name: str, lower: Lowering, layout: tuple[Any, ...], bodies: Sequence[Body], argument_count: int, outs: tuple[Aval, ...]
 ) -> Signature:
-    key = (name, layout, given, outs, *[body.key for body in bodies])
-    found = _signatures.get(key)
-    if found is None:
+    key = (name, layout, argument_count, outs, *[body.key for body in bodies])
+    signature = _signatures.get(key)
+    if signature is None:
         counts = [(len(body.held), len(body.seeds)) for body in bodies]
         kept = tuple(bodies_alone(bodies))
 
         def run(context: Context, *operands: Any) -> list[Any]:
-            rest = iter(operands)
-            first = [next(rest) for _ in range(given)]
-            lists = [([next(rest) for _ in range(held)], [next(rest) for _ in range(seeds)]) for held, seeds in counts]
-            return lower(context, kept, Operands(first, [held for held, _ in lists], [seeds for _, seeds in lists]))
+            remaining = iter(operands)
+            first = [next(remaining) for _ in range(argument_count)]
+            captured, seeds = [], []
+            for captured_count, seed_count in counts:
+                captured.append([next(remaining) for _ in range(captured_count)])
+                seeds.append([next(remaining) for _ in range(seed_count)])
+            return lower(context, kept, Operands(first, captured, seeds))
 
-        digest = "-".join(graph_hash(body.graph, [(feed.value, place) for feed, place in body.feeds])[:32] for body in bodies)
-        total = given + sum(held + seeds for held, seeds in counts)
-        # Behind the operands, what tells it from others of its name: its lowering knows them.
+        digest = "-".join(graph_hash(body.graph, [(feed.value, index) for feed, index in body.feeds])[:32] for body in bodies)
+        total = argument_count + sum(captured_count + seed_count for captured_count, seed_count in counts)
+        # After the operands, what distinguishes it from other operations of this name; its lowering ignores it.
         arguments = (*(PLACEHOLDER,) * total, repr(layout), digest)
-        found = remember(_signatures, key, Signature(f"xla.{name}", run, arguments, {}, outs, line=user_line(), has_bodies=True))
-    return found
+        signature = remember(_signatures, key, Signature(f"xla.{name}", run, arguments, {}, outs, line=user_line(), has_bodies=True))
+    return signature
 
 
 def bodies_alone(bodies: Sequence[Body]) -> list[Body]:
-    """The bodies without what they hold: signatures outlive the tensors of a call."""
+    """The bodies without their captured values: signatures outlive the tensors of a call."""
     return [Body(body.graph, body.feeds, (), ()) for body in bodies]
 
 
 def results_of(
-    context: Context, body: Body, given: Sequence[Any], held: Sequence[Any], seeds: Sequence[Any], checks: list[Check] | None
+    context: Context, body: Body, arguments: Sequence[Any], captured: Sequence[Any], seeds: Sequence[Any], checks: list[Check] | None
 ) -> list[Any]:
-    """The results of a body over arrays, inside of an operation with this context. checks: takes those that its operations make of data."""
-    lists = {Feed.GIVEN: given, Feed.HELD: held, Feed.SEED: seeds}
-    found: list[tuple[int, Check]] | None = None if checks is None else []
-    env = evaluate(body.graph, [lists[feed][place] for feed, place in body.feeds], context, checks=found)
+    """The results of a body over arrays, inside an operation with this context. checks: takes the body's checks of data."""
+    lists = {Feed.GIVEN: arguments, Feed.HELD: captured, Feed.SEED: seeds}
+    body_checks: list[tuple[int, Check]] | None = None if checks is None else []
+    env = evaluate(body.graph, [lists[feed][index] for feed, index in body.feeds], context, checks=body_checks)
     if checks is not None:
-        checks += [check for _, check in found or ()]
+        checks += [check for _, check in body_checks or ()]
     return [env[slot] for slot in body.graph.outs]
 
 
@@ -143,14 +148,14 @@ def seed_of_turn(seed: Any, turn: Any) -> Array:
 
 
 class Findings:
-    """The checks of a body whose values have to be carried out of it: what they are is known once the body was traced."""
+    """The checks of a body whose values have to be carried out of it: tracing the body shows which checks there are."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.made: list[tuple[int, tuple[int, int]]] = []
 
     def collect(self) -> list[Check] | None:
-        """A list for the checks of a body; None if nobody asks for them."""
+        """A new list for the checks of a body; None if the program makes no checks."""
         return None if self._context.checks is None else []
 
     def values(self, checks: list[Check] | None) -> list[Array]:
@@ -159,7 +164,7 @@ class Findings:
         return [check.value for check in checks or ()]
 
     def report(self, values: Sequence[Array]) -> None:
-        """Make the checks those of the operation. values: as `values` gave them, or one for each turn."""
+        """Add the checks to those of the operation. values: as `values` returned them, or a row of them with one for each turn."""
         for (fault, numbers), value in zip(self.made, values, strict=True):
             worst = lax.reduce_max(value, tuple(range(value.ndim)))
             if self._context.checks is not None:

@@ -1,4 +1,4 @@
-"""Where the values of a recorded function come from, and what it returns: the words of all that record torch code and run it later.
+"""Where the values of a recorded function come from, and what it returns: shared by all code that records torch code and runs it later.
 
 An argument here is a tensor's storage, whatever views of it are passed; its value is the one before the call.
 """
@@ -46,7 +46,7 @@ class Result:
 
 
 Source: TypeAlias = Argument | State | Gradient
-"""Data that is there before a call."""
+"""Data that exists before a call."""
 
 Origin: TypeAlias = Source | Result
 """Where a value comes from."""
@@ -54,14 +54,14 @@ Origin: TypeAlias = Source | Result
 
 @dataclass(frozen=True, slots=True)
 class NewStorage:
-    """Storage `index` of those that a call makes."""
+    """Storage `index` among the storages that a call makes."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOf:
-    """A returned tensor that shows a storage as view `spec`."""
+    """A returned tensor: view `spec` of a storage."""
 
     storage: Source | NewStorage
     spec: Any

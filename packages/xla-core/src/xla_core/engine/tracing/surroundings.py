@@ -12,7 +12,7 @@ from xla_core.engine.graph.pending_graph import Recorder
 from xla_core.engine.tracing.bodies import Body, HostNumber
 from xla_core.engine.tracing.gradients import Differentiated
 
-_Found = TypeVar("_Found")
+_Recorded = TypeVar("_Recorded")
 _KEPT = 256
 
 
@@ -27,26 +27,26 @@ def surroundings(recorder: Recorder) -> tuple[Hashable, ...]:
     )
 
 
-class Cache(Generic[_Found]):
-    """Recorded pure functions by what they depend on; forgets all when there are too many."""
+class Cache(Generic[_Recorded]):
+    """Recorded pure functions by their keys, which hold all that they depend on; drops all of them when there are too many."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Found] = {}
+        self._entries: dict[Any, _Recorded] = {}
 
-    def get(self, key: Any) -> _Found | None:
-        """What was kept; None for a key of None."""
-        return None if key is None else self._known.get(key)
+    def get(self, key: Any) -> _Recorded | None:
+        """The recorded function of a key; None if there is none, or for a key of None."""
+        return None if key is None else self._entries.get(key)
 
-    def keep(self, key: Any, found: _Found, *parts: Differentiated) -> None:
-        """Keep what was recorded, unless it uses tensors from outside: they may be others at the next call."""
-        if key is not None and all(isinstance(held, HostNumber) for part in parts for held in part.forward.held):
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            self._known[key] = found
+    def keep(self, key: Any, recorded: _Recorded, *parts: Differentiated) -> None:
+        """Keep a recorded function, unless it uses tensors from outside: the next call may use other tensors."""
+        if key is not None and all(isinstance(captured, HostNumber) for part in parts for captured in part.forward.held):
+            if len(self._entries) >= _KEPT:
+                self._entries.clear()
+            self._entries[key] = recorded
 
 
 def with_fresh_seeds(parts: Differentiated, draw: Callable[[], int]) -> Differentiated:
-    """The same function with random states from `draw`; its gradient sees those of the forward body."""
+    """The same function with new random states from `draw`; the backward body gets the same states as the forward body."""
     bodies = [body for body in (parts.forward, parts.backward) if body is not None]
     drawn = {seed: draw() for seed in dict.fromkeys(seed for body in bodies for seed in body.seeds)}
     if not drawn:

@@ -10,7 +10,7 @@ StandIn = Callable[[Any], Any]
 
 
 class _Apart(threading.local):
-    """This thread's recording apart from that of its devices, if there is one: how it stands for a tensor which is not an argument."""
+    """How this thread's separate recording takes in a tensor from outside; None if it records on the devices' own pending graphs."""
 
     stand_in: StandIn | None = None
 
@@ -19,11 +19,11 @@ _apart = _Apart()
 
 
 def stand_in_by(stand_in: StandIn | None) -> StandIn | None:
-    """Let what this thread now records use `stand_in(token)` for a device's token (None: the token); gives the previous one."""
+    """Make this thread's recording take `stand_in(token)` for a device's token (None: the token itself). Returns the previous stand-in."""
     previous, _apart.stand_in = _apart.stand_in, stand_in
     return previous
 
 
 def token_here(token: Any) -> Any:
-    """The token as what this thread now records may use it."""
+    """The token in the form that this thread's recording can use: through the stand-in, if one is set."""
     return token if token is None or _apart.stand_in is None else _apart.stand_in(token)
