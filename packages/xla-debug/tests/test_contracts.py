@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from xla_core.testing import EventSinkContract, GraphPassContract
+from xla_core.testing import EventSinkContract, GraphPassContract, check_reports
+from xla_debug import reports
 from xla_debug.analysis.slowdown_warnings import SlowdownWarnings
 from xla_debug.core import events, texts
 from xla_debug.core import graph as graph_abi
@@ -46,3 +47,7 @@ class TestReadingGraphs(GraphPassContract):
             return [*torch.aminmax(x), *x.split(4)]
 
         return {"product": product, "several results": several}
+
+
+def test_reports_keep_their_contract() -> None:
+    check_reports(reports)

@@ -1,28 +1,40 @@
-"""The names that this package offers are those that the core's table expects of it."""
+"""What this package brings to the core keeps the contracts of its protocols, in real processes; the names of `_XLAC` stand on it."""
 
 from __future__ import annotations
 
-import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import torch_xla._XLAC as xlac
-from xla_distributed.collectives import ops
-from xla_distributed.plugin import offered
+
+Start = Callable[..., Any]
+LAUNCHING = """
+from xla_core.testing import check_launcher
+from xla_distributed.job import launcher
+
+if __name__ == "__main__":
+    check_launcher(launcher, 2)
+"""
 
 
-def test_offered_names_are_names_of_users_modules() -> None:
-    for name in offered():
-        module, _, attribute = name.rpartition(".")
-        found = importlib.import_module(module)
-        assert attribute in found.__all__ or (found is xlac and callable(getattr(xlac, attribute))), name
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_backend_keeps_the_contract_of_collectives(start: Start, size: int) -> None:
+    assert start("backend_contract", size).reports() == [{"checked": True}] * size
 
 
-def test_each_collective_is_offered() -> None:
-    functions = ops.offered()
-    assert {"torch_xla.core.xla_model.all_reduce", "torch_xla.core.xla_model.send"} <= functions.keys() <= offered().keys()
-    assert all(function.__module__.startswith("xla_distributed.collectives.ops.") for function in functions.values())
+def test_the_launcher_keeps_its_contract(tmp_path: Path) -> None:
+    program = tmp_path / "launching.py"
+    program.write_text(LAUNCHING)
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_low_level_collectives_of_one_replica_give_what_they_got() -> None:

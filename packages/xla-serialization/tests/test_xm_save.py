@@ -16,6 +16,8 @@ import torch
 
 import torch_xla.core.xla_model as xm
 from xla_core.abi import job
+from xla_core.testing import check_checkpoint_writer
+from xla_serialization.torch_formats import xm_save
 
 
 def test_torch_loads_what_was_saved_without_running_code(tmp_path: Path) -> None:
@@ -152,3 +154,7 @@ def test_divided_tensors_of_several_processes_are_written_whole(run: Callable[..
         assert report["parted"][0] == "UnsavableError" and "xla_serialization.save" in report["parted"][1], "of xser, which has no such way"
         assert report["nowhere"][0] == "FileNotFoundError" and f"none{process or ''}/" in report["nowhere"][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole.pt", "whole.pt.0", "whole.pt.1"]
+
+
+def test_it_keeps_the_contract_of_writers(tmp_path: Path) -> None:
+    check_checkpoint_writer(xm_save, tmp_path)

@@ -18,6 +18,10 @@ def test_telling_and_asking(report: Any, refused: Any) -> None:
     assert found["XlaShardingSpec"] == [[[0, 1], [2, 3], [4, 5], [6, 7]], 3, False]
 
 
+def test_the_backend_keeps_its_contract(report: Any) -> None:
+    assert report("low_level.contract") == {"checked": True}
+
+
 def test_programs_say_how_they_are_sharded(report: Any) -> None:
     found = report("low_level.texts")
     hlo = found["hlo"].splitlines()

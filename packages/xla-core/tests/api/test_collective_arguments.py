@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from xla_core.api.collective_arguments import check_groups, check_output, check_tensors, tensor_list
+from xla_core.api.collective_arguments import check_groups, check_output, check_tensors, dimension, tensor_list
 
 X = torch.zeros(2, 3)
 
 
 def test_tensors_and_dimensions() -> None:
-    check_tensors("all_gather", [X, X], -2)
+    check_tensors("all_gather", [X, X])
+    assert [dimension(X, dim) for dim in (-2, 1)] == [0, 1]
     with pytest.raises(TypeError, match="all_gather takes tensors, got list"):
         check_tensors("all_gather", [X, [X]])
     with pytest.raises(IndexError):
-        check_tensors("all_gather", [X], 2)
+        dimension(X, 2)
 
 
 def test_one_tensor_or_a_list() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,49 +11,67 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla
 import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from xla_core.api import lookup
-from xla_core.api.plugins import MODULES, MissingModules, implementations
+from torch_xla import _XLAC
+from xla_core.api import one_replica
+from xla_core.api.backends import Plugin
+from xla_core.api.plugins import MODULES, MissingModules, forget
 from xla_core.base import installation, metrics
 from xla_core.base.errors import AbiVersionError, InstallationError, MissingPackageError, RegistrationError
+from xla_core.legacy.xlac import of_siblings
+from xla_core.testing import check_collective_backend
 
 Run = Callable[..., str]
 
 
-class _Plugin:
-    """An entry point that is not installed. offered: names and functions, or what loading it raises."""
+class _EntryPoint:
+    """An entry point that is not installed. plugin: what it names, or what loading it raises."""
 
-    def __init__(self, name: str, offered: dict[str, Any] | Exception) -> None:
+    def __init__(self, name: str, plugin: Any) -> None:
         self.name = name
-        self._offered = offered
+        self._plugin = plugin
 
-    def load(self) -> Callable[[], Any]:
-        if isinstance(self._offered, Exception):
-            raise self._offered
-        return lambda: self._offered
+    def load(self) -> Any:
+        if isinstance(self._plugin, Exception):
+            raise self._plugin
+        return self._plugin
 
 
 @pytest.fixture
 def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """`plugins(name={...})`: these are what is installed."""
+    """`plugins(name=Plugin(...))`: these are what is installed."""
 
-    def install(**offered: dict[str, Any]) -> None:
-        found = [_Plugin(name, names) for name, names in offered.items()]
-        monkeypatch.setattr(installation, "entry_points", lambda group: found if group == "xla_core.plugins" else [])
-        monkeypatch.setattr(installation, "is_installed", lambda distribution: distribution in offered)
+    def install(**installed: Any) -> None:
+        points = [_EntryPoint(name, plugin) for name, plugin in installed.items()]
+        monkeypatch.setattr(installation, "entry_points", lambda group: points if group == "xla_core.plugins" else [])
+        monkeypatch.setattr(installation, "is_installed", lambda distribution: distribution in installed)
         monkeypatch.setattr(installation, "brought", lambda distribution, module: False)
         monkeypatch.setattr(installation, "_unfit", {})
-        implementations.cache_clear()
+        forget()
 
     install()
     yield install
     monkeypatch.undo()
-    implementations.cache_clear()
+    forget()
 
 
 pytestmark = pytest.mark.usefixtures("plugins")
+
+
+class Several:
+    """Collectives of somebody else's, of which only a few are there."""
+
+    others: Mapping[str, Callable[..., Any]] = {"newer": len}
+
+    def all_reduce(self, *args: Any) -> list[str]:
+        return ["theirs"]
+
+
+def theirs() -> Plugin:
+    return Plugin(collectives=Several)  # type: ignore[arg-type]
 
 
 def marks() -> int:
@@ -64,31 +82,55 @@ def values() -> torch.Tensor:
     return torch.tensor([1.0, 2.0, 3.0], device="xla")
 
 
-def test_what_a_plugin_offers(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    plugins(one={"torch_xla.core.xla_model.all_reduce": lambda *args: "theirs", "torch_xla.core.xla_model.newer": len})
+def test_what_a_plugin_brings(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins(one=theirs())
     assert xm.newer is len
-    assert xm.all_gather(values()).tolist() == [1.0, 2.0, 3.0]
     assert xm.all_reduce("sum", values()).tolist() == [1.0, 2.0, 3.0], "one replica's result is the core's"
     monkeypatch.setattr(xr, "world_size", lambda: 2)
     assert xm.all_reduce("sum", values()) == "theirs"
+    with pytest.raises(AttributeError, match="no attribute 'older'"):
+        _ = xm.older
 
 
-def test_two_plugins_with_one_name_are_an_error(plugins: Callable[..., None]) -> None:
-    name = "torch_xla.core.xla_model.all_reduce"
-    plugins(one={name: len}, two={name: len})
-    with pytest.raises(RegistrationError, match="one and two both offer"):
-        _ = xm.all_reduce
+def test_parts_are_loaded_when_they_are_needed(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def give() -> Any:
+        called.append("collectives")
+        return Several()
+
+    plugins(one=Plugin(prepare=lambda: called.append("prepare"), collectives=give))
+    assert xm.all_gather(values()).tolist() == [1.0, 2.0, 3.0]
+    torch_xla.sync()
+    assert called == ["prepare"]
+    monkeypatch.setattr(xr, "world_size", lambda: 2)
+    for _ in range(2):
+        assert xm.all_reduce("sum", values()) == "theirs"
+    assert called == ["prepare", "collectives"]
+
+
+def test_two_plugins_with_one_part_are_an_error(plugins: Callable[..., None]) -> None:
+    plugins(one=theirs(), two=theirs())
+    with pytest.raises(RegistrationError, match="one and two both bring collectives"):
+        torch_xla.sync()
+
+
+def test_an_entry_point_names_a_plugin(plugins: Callable[..., None]) -> None:
+    plugins(one={"torch_xla.core.xla_model.all_reduce": len})
+    with pytest.raises(RegistrationError, match=r"entry point one of xla_core.plugins names a dict: name an abi.plugins.Plugin"):
+        torch_xla.sync()
 
 
 def test_a_sibling_that_does_not_fit_is_left_out_with_one_warning(plugins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     skew = AbiVersionError(
         "xla-distributed needs ABI 1.9 of xla-core, version 0.2.0 has 1.7: upgrade xla-core (pip install --upgrade xla-core)"
     )
-    plugins(**{"xla-distributed": skew, "xla-other": {"torch_xla.core.xla_model.newer": len}})
+    other = Plugin(reports=lambda: pytest.fail("nobody asked for reports"))
+    plugins(**{"xla-distributed": skew, "xla-other": other})
     with pytest.warns(UserWarning, match="ABI 1.9 of xla-core.*pip install --upgrade xla-core.*xla-distributed is left out") as seen:
-        assert xm.newer is len
-        implementations.cache_clear()
-        assert xm.newer is len
+        torch_xla.sync()
+        forget()
+        torch_xla.sync()
     assert len(seen) == 1
     assert xm.all_reduce("sum", values()).tolist() == [1.0, 2.0, 3.0], "one replica needs no plugin"
     monkeypatch.setattr(xr, "world_size", lambda: 2)
@@ -207,7 +249,7 @@ def test_optimizer_step_returns_the_result_and_syncs_if_asked() -> None:
 
 def test_reduction_is_looked_up_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(xm, "reduce_gradients", lambda optimizer, **kwargs: seen.append((optimizer, kwargs)), raising=False)
+    monkeypatch.setattr(xm, "reduce_gradients", lambda optimizer, **kwargs: seen.append((optimizer, kwargs)))
     _, optimizer = model_and_optimizer()
     xm.optimizer_step(optimizer, groups=[[0]], pin_layout=False)
     assert seen == [(optimizer, {"groups": [[0]], "pin_layout": False})]
@@ -264,10 +306,14 @@ def test_functions_of_one_replica_are_differentiable() -> None:
     assert xf.distributed_mm(weight, values()[:, None]).tolist() == [[1.0], [2.0], [3.0]]
 
 
-@pytest.mark.parametrize("name", ["CoalescingBuckets", "send", "recv"])
-def test_without_a_result_for_one_replica_the_wheel_is_named(name: str) -> None:
-    with pytest.raises(MissingPackageError, match=rf"xla_model\.{name} .* pip install xla-distributed"):
-        getattr(xm, name)([])
+@pytest.mark.parametrize("name", ["send", "recv"])
+def test_there_is_no_point_to_point(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"{name}: CPU devices have no transfers between two replicas.*use xm.collective_permute"):
+        getattr(xm, name)(values(), 0)
+
+
+def test_one_replica_keeps_the_contract_of_collectives() -> None:
+    check_collective_backend(one_replica)
 
 
 def test_with_several_replicas_the_wheel_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -375,6 +421,9 @@ def test_launch_of_one_device(run: Run) -> None:
     assert "pip install xla-distributed" in error and index == "0"
 
 
-def test_every_name_of_the_table_exists() -> None:
-    for module, attribute in lookup.OWNERS:
-        assert callable(getattr(importlib.import_module(module), attribute))
+@pytest.mark.parametrize("name", of_siblings.NAMES)
+def test_a_missing_backend_of_the_extension_module_is_named(name: str) -> None:
+    with pytest.raises(MissingPackageError, match=rf"torch_xla\._XLAC\.{name} needs the distribution xla-(spmd|debug).*pip install"):
+        getattr(_XLAC, name)()
+    with pytest.raises(AttributeError, match="no attribute '_newer'"):
+        _ = _XLAC._newer

@@ -9,6 +9,8 @@ import torch
 import torch_xla._XLAC as lib
 import torch_xla.distributed.spmd as xs
 from harness import FIRST, case, far, why, wrapped
+from xla_core.testing import check_sharding_backend
+from xla_spmd import low_level
 
 STRAIGHT = xs.Mesh(range(8), (4, 2))
 BOTH = STRAIGHT.get_op_sharding((0, 1))
@@ -43,6 +45,12 @@ def telling() -> dict[str, Any]:
     made = lib.XlaShardingSpec(bare, spec._tile_assignment, spec._group_assignment, spec._replication_groups, int(spec._sharding_type))
     found["XlaShardingSpec"] = [made.tile_assignment, made.sharding_type, made.minibatch]
     return found
+
+
+@case
+def contract() -> dict[str, Any]:
+    check_sharding_backend(low_level)
+    return {"checked": True}
 
 
 @case

@@ -1,7 +1,26 @@
 """Test helpers of this package, of plugins and of integrators."""
 
+from xla_core.testing.backends import (
+    check_checkpoint_writer,
+    check_collective_backend,
+    check_launcher,
+    check_reports,
+    check_sharding_backend,
+)
 from xla_core.testing.contracts import EventSinkContract, GraphPassContract, OperatorContract
 from xla_core.testing.describe import describe
 from xla_core.testing.lowering import check_lowering, lower_once
 
-__all__ = ["EventSinkContract", "GraphPassContract", "OperatorContract", "check_lowering", "describe", "lower_once"]
+__all__ = [
+    "EventSinkContract",
+    "GraphPassContract",
+    "OperatorContract",
+    "check_checkpoint_writer",
+    "check_collective_backend",
+    "check_launcher",
+    "check_lowering",
+    "check_reports",
+    "check_sharding_backend",
+    "describe",
+    "lower_once",
+]

@@ -35,7 +35,7 @@ def jitted(graph: Graph, constants: Constants, placement: Placement, layout: Lay
 
     name: of the module in profiles. checked: make checks of data. Raises (at that call) LoweringError for a lowering that fails.
     """
-    run = layout.over_buffers(_spread(graph, constants, placement, checked))
+    run = layout.over_buffers(_over_values(graph, constants, placement, checked))
     run.__name__ = name
     has_loops = any([signature.has_bodies for signature in graph.parts.signatures])
     return jax.jit(
@@ -49,7 +49,7 @@ def jitted(graph: Graph, constants: Constants, placement: Placement, layout: Lay
 
 def readable(graph: Graph, constants: Constants, placement: Placement, layout: Layout, name: str) -> Any:
     """Like `jitted`, for printing only: no completion token, no checks of data."""
-    run = layout.over_buffers(_spread(graph, constants, placement, checked=False))
+    run = layout.over_buffers(_over_values(graph, constants, placement, checked=False))
 
     def without_token(*arguments: Any) -> tuple[Any, ...]:
         return tuple(run(*arguments)[:-1])
@@ -59,6 +59,6 @@ def readable(graph: Graph, constants: Constants, placement: Placement, layout: L
     return jax.jit(without_token, keep_unused=True, out_shardings=inside[:-1] if isinstance(inside, tuple) else inside)
 
 
-def _spread(graph: Graph, constants: Constants, placement: Placement, checked: bool) -> Callable[..., Any]:
-    """The graph as a function over values, as each replica runs it."""
-    return placement.spread(program(graph, constants, placement.context, source_scope, placement.manual_mesh, checked))
+def _over_values(graph: Graph, constants: Constants, placement: Placement, checked: bool) -> Callable[..., Any]:
+    """The graph as a function over values."""
+    return program(graph, constants, placement.context, source_scope, placement.manual_mesh, checked)
