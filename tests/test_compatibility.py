@@ -71,7 +71,7 @@ def test_results_are_counted_by_part() -> None:
 
     report = ET.fromstring(
         "<testsuite>"
-        '<testcase classname="packages.xla-core.tests.test_compat" name="one"/>'
+        '<testcase classname="packages.xla-core.tests.base.test_private_names" name="one"/>'
         '<testcase classname="packages.xla-spmd.tests.test_compat" name="two"><skipped/></testcase>'
         '<testcase classname="packages.xla-core.tests.ops.test_unary" name="three[x]"><failure/></testcase>'
         '<testcase classname="tests.test_demo" name="four"/>'

@@ -284,7 +284,7 @@ def test_one_skewed_plugin_stops_nobody(fresh: Environment) -> None:
     fresh.pip("install", "--no-deps", "xla-core", "xla-spmd", "xla-debug")
     (file,) = fresh.folder.glob("lib/python*/site-packages/xla_spmd/__init__.py")
     text = file.read_text(encoding="utf-8")
-    file.write_text(re.sub(r"require\(\(\d+, \d+\)", "require((2, 99)", text), encoding="utf-8")
+    file.write_text(re.sub(r"require\(\((\d+), \d+\)", r"require((\1, 99)", text), encoding="utf-8")
     assert file.read_text(encoding="utf-8") != text
     uses = attempts("import torch_xla.distributed.spmd", "import torch_xla.runtime as xr; xr.use_spmd()")
     first, *others = fresh.run(f"import torch_xla\n{SMALL['xla-core']}\n{uses}").splitlines()
@@ -292,5 +292,5 @@ def test_one_skewed_plugin_stops_nobody(fresh: Environment) -> None:
     assert len(others) == 2 and all(line.startswith("AbiVersionError: ") for line in others)
     report = fresh.report()
     (problem,) = report["problems"]
-    assert "xla-spmd needs ABI 2.99 of xla-core" in problem and "pip install --upgrade xla-core" in problem
+    assert re.search(r"xla-spmd needs ABI \d+\.99 of xla-core", problem) and "pip install --upgrade xla-core" in problem
     assert report["devices"]["kind"] == "CPU"
