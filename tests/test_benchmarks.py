@@ -48,6 +48,13 @@ def test_trace_times_every_case(tmp_path: Path) -> None:
         assert math.isfinite(row["us"]) and (row["us"] > 0 or case.startswith("sync per operation"))
 
 
+def test_walks_are_counted_by_what_they_pass_through(tmp_path: Path) -> None:
+    rows = {row["case"]: row for row in results("walks.py", tmp_path / "walks.json")["rows"]}
+    add = rows["torch.add"]
+    assert 0 < add["rooms"] <= add["files"] <= add["stays"] <= add["calls"] <= 10
+    assert all(row["stays"] >= row["files"] for row in rows.values())
+
+
 @pytest.mark.parametrize("model", [pytest.param(model, marks=[] if model == "mlp" else pytest.mark.long) for model in MODELS])
 def test_steps_agree_and_are_timed(model: str, tmp_path: Path) -> None:
     contenders = "xla,captured,torch,jax"  # inductor compiles for seconds

@@ -110,6 +110,7 @@ def test_only_the_tables_of_settings_touch_the_environment() -> None:
 # Where modules of ours are imported by names that are put together, and why. Contracts of imports do not see these.
 LOADERS: dict[str, str] = {
     "xla-core/src/torch_xla/stablehlo.py": "the part of exporting whose name is asked for",
+    "xla-core/src/xla_core/abi/__init__.py": "the subject that is asked for",
     "xla-core/src/xla_core/api/user_modules.py": "a submodule of a package that its user asks for by attribute",
     "xla-core/src/xla_core/base/private_jax.py": "modules of jaxlib",
     "xla-core/src/xla_core/ops/families.py": "each file of a folder",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from xla_core import abi
+from xla_core import abi, interop
 from xla_core.abi import tensors, views
 from xla_core.abi.graph import Graph, graph_of, register_build_scope
 from xla_core.abi.job import Topology, set_topology, topology
@@ -22,15 +23,22 @@ from xla_core.abi.sharding import owned_shards
 from xla_core.base import errors
 from xla_core.engine.graph.text import graph_text
 
-THEMES = [module for module in vars(abi).values() if isinstance(module, ModuleType)]
+THEMES = [theme for name in abi.__all__ if isinstance(theme := getattr(abi, name), ModuleType)]
 
 
 def test_the_door_holds_exactly_what_it_lists() -> None:
-    public = {name for name in vars(abi) if not name.startswith("_")} - {"annotations", "activate"}
-    assert public == set(abi.__all__) == {"ABI_VERSION", "require", *(module.__name__.rpartition(".")[2] for module in THEMES)}
+    files = {file.stem for file in Path(abi.__file__).parent.glob("*.py")} - {"__init__"}
+    assert set(abi.__all__) == {"ABI_VERSION", "require", *files}
 
 
-@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.__name__.rpartition(".")[2])
+def test_a_theme_is_loaded_when_it_is_asked_for(run: Any) -> None:
+    said = run("import sys; from xla_core import abi; abi.events.subscribe; print(*[name for name in sys.modules if 'core.abi.' in name])")
+    assert said.split() == ["xla_core.abi.events"]
+    with pytest.raises(AttributeError, match="no attribute 'uploads'"):
+        _ = abi.uploads
+
+
+@pytest.mark.parametrize("theme", [*THEMES, interop], ids=lambda theme: theme.__name__.rpartition(".")[2])
 def test_a_module_of_the_door_is_small_and_explained(theme: ModuleType) -> None:
     public = {name for name in vars(theme) if not name.startswith("_")} - {"annotations"}
     assert public == set(theme.__all__) and len(public) <= 12
@@ -39,7 +47,7 @@ def test_a_module_of_the_door_is_small_and_explained(theme: ModuleType) -> None:
     assert "Guarantees: " in page
 
 
-@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("theme", [*THEMES, interop], ids=lambda theme: theme.__name__.rpartition(".")[2])
 def test_the_example_of_a_module_runs(theme: ModuleType, run: Any) -> None:
     """In a process of its own: one of them counts, another wants two devices."""
     said = run(f"import doctest, {theme.__name__} as theme; print(doctest.testmod(theme))")

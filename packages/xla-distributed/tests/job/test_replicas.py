@@ -157,8 +157,8 @@ def test_wrong_arguments(reports: Reports) -> None:
             "count": "ValueError",
             "pairs": "ValueError",
             "root": "ValueError",
-            "send": "_NoPointToPoint",
-            "recv": "_NoPointToPoint",
+            "send": "UnsupportedOperationError",
+            "recv": "UnsupportedOperationError",
             "dim": "IndexError",
         }
 

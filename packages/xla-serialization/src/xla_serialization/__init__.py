@@ -1,27 +1,34 @@
-"""Checkpoints larger than host memory, never half-written: tensors in safetensors files, everything else in JSON (FORMAT.md)."""
+"""Checkpoints larger than host memory, never half-written: tensors in safetensors files, everything else in JSON (FORMAT.md).
+
+What they take is loaded when a name is first asked for: the core looks at this package whenever devices start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from xla_serialization._version import __version__
 from xla_serialization.core import abi as _abi
 
-# isort: split
-from xla_serialization.checkpoint.in_place import load_into
-from xla_serialization.checkpoint.loading import Checkpoint, load
-from xla_serialization.checkpoint.saving import save
-from xla_serialization.errors import (
-    CheckpointError,
-    DamagedCheckpointError,
-    FailedSaveError,
-    MismatchError,
-    MissingCheckpointError,
-    NewerCheckpointError,
-    ReplicasDifferError,
-    UnsavableError,
-)
-from xla_serialization.format.per_process import PerProcess
-from xla_serialization.progress import progress_bar
-from xla_serialization.torch_formats.dcp_staging import SnapshotStager
+del _abi  # it checks that this core fits, and that `torch_xla` is ours, before anything else is taken
 
-del _abi  # imported before all that needs `torch_xla`: it checks that this core fits, and that `torch_xla` is ours
+if TYPE_CHECKING:
+    from xla_serialization.checkpoint.in_place import load_into
+    from xla_serialization.checkpoint.loading import Checkpoint, load
+    from xla_serialization.checkpoint.saving import save
+    from xla_serialization.errors import (
+        CheckpointError,
+        DamagedCheckpointError,
+        FailedSaveError,
+        MismatchError,
+        MissingCheckpointError,
+        NewerCheckpointError,
+        ReplicasDifferError,
+        UnsavableError,
+    )
+    from xla_serialization.format.per_process import PerProcess
+    from xla_serialization.progress import progress_bar
+    from xla_serialization.torch_formats.dcp_staging import SnapshotStager
 
 __all__ = [
     "Checkpoint",
@@ -41,3 +48,15 @@ __all__ = [
     "progress_bar",
     "save",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from xla_serialization import public
+
+    return getattr(public, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""The one door: all of xla_core that a package beside it, or an integrator, may import (`xla_core.testing` aside).
+"""The one door: all of xla_core that a package beside it, or an integrator, may import (`xla_core.testing` and `xla_core.interop` aside).
 
 The names are in modules by subject, at most a dozen each, and each module's docstring is its manual:
 
@@ -14,7 +14,6 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `settings`: environment variables as typed rows;
 * `deprecations`: old names that say until when they work;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
-* `interop`: torch code as JAX functions, JAX functions on tensors;
 * `files`: replace files atomically;
 * `metrics`: counters and metrics, to read and to add to; what is on the devices now;
 * `views`: what a tensor shows of data that it shares.
@@ -30,26 +29,31 @@ methods, changes with a new `ABI_VERSION` only: additions with a minor, all else
 
 from __future__ import annotations
 
-from xla_core.abi import (
-    collectives,
-    deprecations,
-    events,
-    files,
-    graph,
-    interop,
-    job,
-    metrics,
-    operators,
-    plugins,
-    process,
-    settings,
-    sharding,
-    tensors,
-    texts,
-    views,
-)
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from xla_core.activation import activate
 from xla_core.engine.runtime.abi_version import ABI_VERSION, require
+
+if TYPE_CHECKING:
+    from xla_core.abi import (
+        collectives,
+        deprecations,
+        events,
+        files,
+        graph,
+        job,
+        metrics,
+        operators,
+        plugins,
+        process,
+        settings,
+        sharding,
+        tensors,
+        texts,
+        views,
+    )
 
 __all__ = [
     "ABI_VERSION",
@@ -58,7 +62,6 @@ __all__ = [
     "events",
     "files",
     "graph",
-    "interop",
     "job",
     "metrics",
     "operators",
@@ -73,3 +76,10 @@ __all__ = [
 ]
 
 activate()
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The module of a subject, loaded when it is first asked for: few packages need all."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -8,8 +8,7 @@
     ...
     ValueError: groups are lists of ordinals from 0 to 0, each named at most once, got [[0, 1]]
 
-* `ReduceOp` has the reductions of `xm.all_reduce` and its kin; `parse_torch_reduce_op` takes what users give to `torch.distributed`, and
-  gives the reduction and the factor that turns a sum into an average.
+* `ReduceOp` has the reductions of `xm.all_reduce` and its kin.
 * `groups_of` checks the `ReplicaGroups` that a user gave, and gives `Groups`, with this replica's position in its own; `even_groups_of`
   wants groups of one size. `Members` is one group given alone, whose collectives only its members issue.
 * `get_all_reduce_token` is the token of a device's last collective, which the next one takes, and the context that keeps it.
@@ -23,7 +22,7 @@ from __future__ import annotations
 
 from xla_core.api.collective_arguments import even_groups_of, groups_of
 from xla_core.api.collectives import get_all_reduce_token
-from xla_core.api.reductions import ReduceOp, parse_torch_reduce_op
+from xla_core.api.reductions import ReduceOp
 from xla_core.api.replica_groups import Groups, Members, ReplicaGroups
 from xla_core.base.metrics import ReplicaWaitEvent
 from xla_core.engine.runtime.timing import note_replica_wait
@@ -38,5 +37,4 @@ __all__ = [
     "get_all_reduce_token",
     "groups_of",
     "note_replica_wait",
-    "parse_torch_reduce_op",
 ]

@@ -4,8 +4,8 @@
     >>> started(), device_kind()  # asks, and starts nothing
     (False, 'CPU')
     >>> running = client()  # starts the devices
-    >>> started(), len(running.devices) == len(running.recorders)
-    (True, True)
+    >>> started(), running.kind, len(running.devices)
+    (True, 'CPU', 1)
 
 * `client` is the PJRT client (`Client`) with this process's devices, started at the first call. `started` asks, and starts nothing;
   `before_start` is for what has to happen first, such as joining a job; `device_kind` is the kind of hardware, chosen by `PJRT_DEVICE`.
@@ -19,7 +19,9 @@ that asks first; a process that was forked from one with a running client gets a
 from __future__ import annotations
 
 from xla_core.base.errors import XlaError
-from xla_core.engine.runtime.client import Client, before_start, client, device_kind, started
+from xla_core.engine.runtime.client import before_start, device_kind, started
+from xla_core.engine.runtime.client_view import ClientView as Client
+from xla_core.engine.runtime.client_view import view as client
 from xla_core.engine.tensor.sharding import order_devices
 
 __all__ = ["Client", "XlaError", "before_start", "client", "device_kind", "order_devices", "started"]

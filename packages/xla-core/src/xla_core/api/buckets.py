@@ -82,7 +82,7 @@ class CoalescingBuckets:
         return results
 
 
-@budget()
+@budget(compiles=None)
 def all_gather_bucketized(
     input_list: list[torch.Tensor],
     dim: int = 0,
@@ -104,7 +104,7 @@ def all_gather_bucketized(
     return CoalescingBuckets(gather, input_list, output, bucket_cap_mb)()
 
 
-@budget()
+@budget(compiles=None)
 def reduce_scatter_bucketized(
     reduce_type: str,
     input_list: list[torch.Tensor],
@@ -144,7 +144,7 @@ def gradient_buckets(gradients: Iterable[torch.Tensor], cap: int) -> Iterator[li
         yield opened
 
 
-@budget()
+@budget(compiles=None)
 def all_reduce_bucketized_gradients(
     gradients: Iterable[torch.Tensor], scale: float, groups: ReplicaGroups, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:

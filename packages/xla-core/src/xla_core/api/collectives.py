@@ -24,6 +24,8 @@ from xla_core.base.errors import UnsupportedOperationError
 from xla_core.base.installation import DISTRIBUTED
 from xla_core.engine.runtime.client import device_kind
 
+# Budgets: a collective is recorded, and compiles nothing; but threads of one process, and members of a group alone, exchange at once.
+
 
 def is_alone(between_devices: bool = False) -> bool:
     """Whether this replica waits for nobody: it is the only one.
@@ -62,7 +64,7 @@ def _returned(value: Any, results: Sequence[torch.Tensor], output: Any) -> Any:
     return output
 
 
-@budget()
+@budget(compiles=None)
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: ReplicaGroups = None, pin_layout: bool = True) -> Any:
     """Reduce tensors over the replicas of a group: a new tensor for a tensor; a list or tuple is updated in place and returned.
 
@@ -86,7 +88,7 @@ def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Replic
     return inputs
 
 
-@budget()
+@budget(compiles=None)
 def all_gather(
     value: Any,
     dim: int = 0,
@@ -122,7 +124,7 @@ def _along(
     return [collective([tensor], dim)[0] for tensor, dim in zip(tensors, dims, strict=True)]
 
 
-@budget()
+@budget(compiles=None)
 def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: ReplicaGroups = None, pin_layout: bool = True) -> torch.Tensor:
     """As `all_gather` of a tensor, by a sum in which each replica adds its tensor to zeros."""
     check_tensors("all_gather", [value])
@@ -141,7 +143,7 @@ def all_gather_using_all_reduce(value: torch.Tensor, dim: int = 0, groups: Repli
     return result
 
 
-@budget()
+@budget(compiles=None)
 def reduce_scatter(
     reduce_type: str,
     input: Any,
@@ -180,7 +182,7 @@ def _check_divisible(name: str, tensor: torch.Tensor, dim: int, size: int) -> No
         raise ValueError(f"{name}: dimension {dim} of {tuple(tensor.shape)} is not divisible by {size} members")
 
 
-@budget()
+@budget(compiles=None)
 def all_to_all(
     value: torch.Tensor,
     split_dimension: int,
@@ -203,7 +205,7 @@ def all_to_all(
     return backend("all_to_all", between_devices=True).all_to_all(value, split, concat, replicas)
 
 
-@budget()
+@budget(compiles=None)
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """Send a tensor from the source of each pair of ordinals to its target: same shape and dtype; zeros for whom nothing arrives.
 
@@ -218,7 +220,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     return backend("collective_permute", between_devices=True).permute(value, routes)
 
 
-@budget()
+@budget(compiles=None)
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: ReplicaGroups = None, pin_layout: bool = True) -> None:
     """Give tensors the values that they have on replica `root_ordinal`, in place. groups: as of `all_reduce`, each with the root.
 
@@ -240,26 +242,22 @@ def broadcast_from(position: int, tensors: Sequence[torch.Tensor], groups: Group
         _write(listed, backend("collective_broadcast", between_devices=True).broadcast(listed, position, groups))
 
 
-class _NoPointToPointError(UnsupportedOperationError):
-    """The hardware has no transfers between two replicas of a program."""
-
-    def __init__(self, name: str) -> None:
-        kind = device_kind()
-        super().__init__(
-            f"{name}: {kind} devices have no transfers between two replicas of a program; use xm.collective_permute, which all run"
-        )
+def _no_point_to_point(name: str) -> UnsupportedOperationError:
+    kind = device_kind()
+    text = f"{name}: {kind} devices have no transfers between two replicas of a program; use xm.collective_permute, which all run"
+    return UnsupportedOperationError(text)
 
 
 @budget()
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Raises NotImplementedError: a program does not know the receiver."""
-    raise _NoPointToPointError("send")
+    raise _no_point_to_point("send")
 
 
 @budget()
 def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Raises NotImplementedError: a program does not know the sender; `collective_permute` sends among all replicas."""
-    raise _NoPointToPointError("recv")
+    raise _no_point_to_point("recv")
 
 
 def get_all_reduce_token(device: str | None = None) -> tuple[torch.Tensor, DeviceContext]:

@@ -24,7 +24,7 @@ def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter.grad.data for parameter in parameters if parameter.grad is not None and not getattr(parameter, "_is_sharded", False)]
 
 
-@budget()
+@budget(compiles=None)
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: ReplicaGroups = None, pin_layout: bool = True) -> None:
     """The mean of each gradient over all replicas, in place; in buckets if ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB is set."""
     if is_alone():

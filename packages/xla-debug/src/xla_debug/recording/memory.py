@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from xla_debug.core import events, process
+from xla_debug.core import events, job, process
 from xla_debug.core import graph as graph_abi
 from xla_debug.core import metrics as metrics_abi
 from xla_debug.recording.holders import holder_of, holders_of, main_file
@@ -99,10 +99,9 @@ class AllocationSites:
     def live(self) -> list[metrics_abi.LiveBuffer]:
         """The buffers that are alive, without the tensors that show them: cheap, for nobody is asked who holds them."""
         client = process.client()
-        names = {device: str(recorder.device) for device, recorder in zip(client.devices, client.recorders, strict=False)}
+        names = {} if job.is_spmd() else {device: f"xla:{index}" for index, device in enumerate(client.devices)}
         arrays = [array for _, made in self._sites.copy().values() if (array := made()) is not None and not array.is_deleted()]
-        first = names[client.devices[0]]
-        return [metrics_abi.LiveBuffer(names.get(min(array.devices(), key=_number), first), array, ()) for array in arrays]
+        return [metrics_abi.LiveBuffer(names.get(min(array.devices(), key=_number), "xla:0"), array, ()) for array in arrays]
 
     def growing(self) -> dict[str, float]:
         """Lines whose buffers have become more at each of the last three counts, and by how many a step."""

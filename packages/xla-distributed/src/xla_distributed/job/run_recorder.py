@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from xla_core.abi.collectives import note_replica_wait
-from xla_core.abi.process import client
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
 from xla_distributed.job.client import JobClient, ProgramStatus
 from xla_distributed.job.exit_status import Position, group_key
@@ -130,7 +131,7 @@ class FlightRecorder:
             if theirs.digest != mine.digest:
                 # Then each member has one that differs from its own, and comes here.
                 self._agree(run)
-        note_replica_wait(client().recorders[0].device, begin_ns)
+        note_replica_wait(torch.device("xla:0"), begin_ns)
 
     def _is_over(self, announcement: Announcement, run: Run) -> bool:
         """True if an announcement is of a run that this replica gave up."""

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 import torch_xla.core.xla_model as xm
-from xla_core.abi.collectives import parse_torch_reduce_op
 from xla_distributed.collectives.ops.broadcast import broadcast_from
 from xla_distributed.process_groups import process_group
 from xla_distributed.process_groups.process_group import ProcessGroupXla, one_dim, parts_of
+from xla_distributed.process_groups.reductions import parse_torch_reduce_op
 from xla_distributed.process_groups.unlike import exchange_unlike
 
 Tensors = Sequence[torch.Tensor]

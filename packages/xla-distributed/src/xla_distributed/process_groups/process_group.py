@@ -13,12 +13,13 @@ from torch.distributed import ProcessGroup, ReduceOp, Store, Work  # type: ignor
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from xla_core.abi.collectives import Members, ReplicaGroups, parse_torch_reduce_op
+from xla_core.abi.collectives import Members, ReplicaGroups
 from xla_core.abi.job import is_spmd, ordinal, world_size
 from xla_distributed._compat import never_trace_methods
 from xla_distributed.collectives.ops.broadcast import broadcast_from
 from xla_distributed.process_groups import meshes
 from xla_distributed.process_groups.mailbox import Mailbox
+from xla_distributed.process_groups.reductions import parse_torch_reduce_op
 from xla_distributed.process_groups.unlike import exchange_unlike, gather_unlike, scatter_unlike
 from xla_distributed.process_groups.works import ReceivingWork, RecordedWork
 
