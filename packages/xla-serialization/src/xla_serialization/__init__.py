@@ -13,22 +13,7 @@ from xla_serialization.core import abi as _abi
 del _abi  # it checks that this core fits, and that `torch_xla` is ours, before anything else is taken
 
 if TYPE_CHECKING:
-    from xla_serialization.checkpoint.in_place import load_into
-    from xla_serialization.checkpoint.loading import Checkpoint, load
-    from xla_serialization.checkpoint.saving import save
-    from xla_serialization.errors import (
-        CheckpointError,
-        DamagedCheckpointError,
-        FailedSaveError,
-        MismatchError,
-        MissingCheckpointError,
-        NewerCheckpointError,
-        ReplicasDifferError,
-        UnsavableError,
-    )
-    from xla_serialization.format.per_process import PerProcess
-    from xla_serialization.progress import progress_bar
-    from xla_serialization.torch_formats.dcp_staging import SnapshotStager
+    from xla_serialization.public import *  # noqa: F403
 
 __all__ = [
     "Checkpoint",

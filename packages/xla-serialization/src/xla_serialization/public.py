@@ -1,36 +1,17 @@
 """The public names of this package, which `xla_serialization` shows."""
 
-from xla_serialization.checkpoint.in_place import load_into
-from xla_serialization.checkpoint.loading import Checkpoint, load
-from xla_serialization.checkpoint.saving import save
-from xla_serialization.errors import (
-    CheckpointError,
-    DamagedCheckpointError,
-    FailedSaveError,
-    MismatchError,
-    MissingCheckpointError,
-    NewerCheckpointError,
-    ReplicasDifferError,
-    UnsavableError,
-)
-from xla_serialization.format.per_process import PerProcess
-from xla_serialization.progress import progress_bar
-from xla_serialization.torch_formats.dcp_staging import SnapshotStager
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "DamagedCheckpointError",
-    "FailedSaveError",
-    "MismatchError",
-    "MissingCheckpointError",
-    "NewerCheckpointError",
-    "PerProcess",
-    "ReplicasDifferError",
-    "SnapshotStager",
-    "UnsavableError",
-    "load",
-    "load_into",
-    "progress_bar",
-    "save",
-]
+from xla_serialization.checkpoint.in_place import load_into as load_into
+from xla_serialization.checkpoint.loading import Checkpoint as Checkpoint
+from xla_serialization.checkpoint.loading import load as load
+from xla_serialization.checkpoint.saving import save as save
+from xla_serialization.errors import CheckpointError as CheckpointError
+from xla_serialization.errors import DamagedCheckpointError as DamagedCheckpointError
+from xla_serialization.errors import FailedSaveError as FailedSaveError
+from xla_serialization.errors import MismatchError as MismatchError
+from xla_serialization.errors import MissingCheckpointError as MissingCheckpointError
+from xla_serialization.errors import NewerCheckpointError as NewerCheckpointError
+from xla_serialization.errors import ReplicasDifferError as ReplicasDifferError
+from xla_serialization.errors import UnsavableError as UnsavableError
+from xla_serialization.format.per_process import PerProcess as PerProcess
+from xla_serialization.progress import progress_bar as progress_bar
+from xla_serialization.torch_formats.dcp_staging import SnapshotStager as SnapshotStager
