@@ -3,6 +3,8 @@
 What they take is loaded when a name is first asked for: the core looks at this package whenever devices start.
 """
 
+# ruff: noqa: F405 (the names of `public`)
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
