@@ -89,8 +89,8 @@ def collectives() -> CollectiveBackend | None:
 
 def launcher() -> Launcher | None:
     """What starts replicas; None: no plugin does."""
-    found: Launcher | None = _part("launcher")
-    return found
+    starter: Launcher | None = _part("launcher")
+    return starter
 
 
 def sharding() -> ShardingBackend | None:
@@ -101,8 +101,8 @@ def sharding() -> ShardingBackend | None:
 
 def reports() -> Reports | None:
     """Reports and profiles; None: no plugin makes any."""
-    found: Reports | None = _part("reports")
-    return found
+    maker: Reports | None = _part("reports")
+    return maker
 
 
 def checkpoints() -> CheckpointWriter | None:

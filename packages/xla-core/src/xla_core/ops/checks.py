@@ -130,9 +130,9 @@ class Check:
 def made(fault: Fault | str, wrong: jax.Array, value: jax.Array | None, numbers: tuple[int, ...]) -> Check:
     """The check that nothing of `wrong` (booleans) is true. value: integers of the same shape to show, the largest of them."""
     shown = lax.full_like(wrong, 1, _INT64) if value is None else lax.convert_element_type(value, _INT64)
-    found = lax.reduce_max(lax.select(wrong, shown, lax.full_like(shown, _NONE)), tuple(range(wrong.ndim)))
+    example = lax.reduce_max(lax.select(wrong, shown, lax.full_like(shown, _NONE)), tuple(range(wrong.ndim)))
     first, second = (*numbers, 0, 0)[:2]
-    return Check(_code_of(fault), found, (first, second))
+    return Check(_code_of(fault), example, (first, second))
 
 
 def nothing_found() -> jax.Array:
@@ -145,12 +145,12 @@ def error_word(checks: list[tuple[int, Check]]) -> jax.Array:
 
     Five numbers: slot + 1, fault, value, and the check's own two.
     """
-    found = lax.concatenate([lax.reshape(check.value, (1,)) for _, check in checks], 0)
+    examples = lax.concatenate([lax.reshape(check.value, (1,)) for _, check in checks], 0)
     table = np.array([[slot + 1, check.fault, *check.numbers] for slot, check in checks], np.int64)
-    wrong = lax.ne(found, lax.full_like(found, _NONE))
+    wrong = lax.ne(examples, lax.full_like(examples, _NONE))
     first = lax.argmax(wrong, 0, np.int32)
     slot, fault, *numbers = (jax.numpy.asarray(column)[first] for column in table.T)
-    word = lax.concatenate([lax.reshape(number, (1,)) for number in (slot, fault, found[first], *numbers)], 0)
+    word = lax.concatenate([lax.reshape(number, (1,)) for number in (slot, fault, examples[first], *numbers)], 0)
     return lax.select(lax.broadcast(lax.reduce_or(wrong, (0,)), word.shape), word, lax.full_like(word, 0))
 
 

@@ -24,5 +24,5 @@ class PlatformKernel:
     def __call__(self, platform: str, *args: Any, **kwargs: Any) -> Any:
         """The results. platform: as `Context.platform`."""
         native = {"tpu": self.tpu, "gpu": self.gpu, "cuda": self.gpu, "rocm": self.gpu}.get(platform)
-        found = None if native is None else native(*args, **kwargs)
-        return self.reference(*args, **kwargs) if found is None else found
+        result = None if native is None else native(*args, **kwargs)
+        return self.reference(*args, **kwargs) if result is None else result

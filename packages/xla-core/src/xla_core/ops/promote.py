@@ -158,10 +158,10 @@ def common_dtype(*operands: Operand) -> np.dtype:
             (sized if operand.ndim else zero_d).append(torch_dtype(np.dtype(operand.dtype)))
         else:
             wrapped.append(_number_dtype(operand))
-    found = _combine(_combine(_joined(sized), _joined(zero_d)), _joined(wrapped))
-    if found is None:
+    dtype = _combine(_combine(_joined(sized), _joined(zero_d)), _joined(wrapped))
+    if dtype is None:
         raise ValueError("type promotion needs at least one operand")
-    return natural_dtype(found)
+    return natural_dtype(dtype)
 
 
 def as_array(operand: Operand, dtype: np.dtype) -> jax.Array:

@@ -173,12 +173,12 @@ def _find(name: str) -> Any:
 
 def overload_named(name: str) -> OpOverload:
     """The torch overload called `namespace::op[.overload]`; raises RegistrationError when torch has none."""
-    found = _find(name)
-    if found is None:
+    overload = _find(name)
+    if overload is None:
         raise RegistrationError(f"torch {torch.__version__} has no operation named {name!r}")
-    if not isinstance(found, OpOverload):
+    if not isinstance(overload, OpOverload):
         raise RegistrationError(f"{name!r} names no single overload; write namespace::op.overload")
-    return found
+    return overload
 
 
 def overloads_of(name: str) -> list[OpOverload]:

@@ -60,10 +60,10 @@ def _add(schema: str, function: Callable[..., Any], shapes: Callable[..., Any]) 
 
     def lower(context: Context, *args: Any, **kwargs: Any) -> Any:
         with _widths(args):
-            found = function(context, **{key: _narrow(value) for key, value in named(args, kwargs).items()})
-        results = found if isinstance(found, (tuple, list)) else [found]
+            computed = function(context, **{key: _narrow(value) for key, value in named(args, kwargs).items()})
+        results = computed if isinstance(computed, (tuple, list)) else [computed]
         cast = [jax.lax.convert_element_type(one, out.dtype) for one, out in zip(results, context.out, strict=True) if out is not None]
-        return cast if isinstance(found, (tuple, list)) else cast[0]
+        return cast if isinstance(computed, (tuple, list)) else cast[0]
 
     def elsewhere(*args: Any, **kwargs: Any) -> Any:
         if _moving.get():  # what is asked of shapes that the device refuses
@@ -130,8 +130,8 @@ def _differentiate(name: str, differentiable: Sequence[str]) -> None:
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         inputs = [next(saved) if item is None else item[0] for item in ctx.rest]
-        found = dict(zip(_present(dict(zip(names, inputs, strict=True)), differentiable), gradient(grad, *inputs), strict=True))
-        return tuple(found.get(one) for one in names)
+        gradients = dict(zip(_present(dict(zip(names, inputs, strict=True)), differentiable), gradient(grad, *inputs), strict=True))
+        return tuple(gradients.get(one) for one in names)
 
     torch.library.register_autograd(f"xla::{name}", backward, setup_context=keep, lib=_LIBRARY)
 

@@ -39,10 +39,10 @@ class FlashAttention(torch.autograd.Function):
         _, q_ids, kv_ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
         spec, devices = texts(partition_spec, mesh)
         wanted = list(ctx.needs_input_grad)
-        found = flash_kernel.FORWARD(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, spec, devices, wanted)
+        result = flash_kernel.FORWARD(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, spec, devices, wanted)
         ctx.save_for_backward(q, k, v, q_ids, kv_ids, ab)
         ctx.rest = causal, sm_scale, spec, devices
-        return found[0]  # type: ignore[no-any-return]
+        return result[0]  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -50,8 +50,8 @@ class FlashAttention(torch.autograd.Function):
         q, k, v, q_ids, kv_ids, ab = ctx.saved_tensors
         shapes = list(q.shape), list(k.shape), None if ab is None else list(ab.shape)
         wanted = list(ctx.needs_input_grad)
-        found = flash_kernel.BACKWARD(grad_output, q, k, v, None, None, None, q_ids, kv_ids, ab, *ctx.rest, *shapes, wanted)
-        grads = [grad if needed else None for grad, needed in zip(found, [*wanted[:3], wanted[7]], strict=True)]
+        gradients = flash_kernel.BACKWARD(grad_output, q, k, v, None, None, None, q_ids, kv_ids, ab, *ctx.rest, *shapes, wanted)
+        grads = [grad if needed else None for grad, needed in zip(gradients, [*wanted[:3], wanted[7]], strict=True)]
         return *grads[:3], None, None, None, None, grads[3], None, None
 
 
@@ -76,14 +76,14 @@ def flash_attention(
         heads. Without effect where it does not divide them evenly, or shards the length: then the compiler divides the work.
     """
     _, q_ids, kv_ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
-    found: torch.Tensor = flash_kernel.SEGMENTED(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, *texts(partition_spec, mesh))
-    return found
+    result: torch.Tensor = flash_kernel.SEGMENTED(q, k, v, causal, q_ids, kv_ids, sm_scale, ab, *texts(partition_spec, mesh))
+    return result
 
 
 def flash_attention_xla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
     """softmax(q·kᵀ)·v over (batch, heads, length, head_dim); differentiable."""
-    found: torch.Tensor = flash_kernel.PLAIN(q, k, v, causal)
-    return found
+    result: torch.Tensor = flash_kernel.PLAIN(q, k, v, causal)
+    return result
 
 
 flash_attention_non_xla = flash_attention_xla  # which takes CPU tensors too

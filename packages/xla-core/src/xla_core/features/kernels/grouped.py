@@ -32,8 +32,8 @@ def gmm(
     tiling: block sizes of the kernel.
     """
     offset = _offset_tensor(group_offset, lhs)
-    found: torch.Tensor = gmm_xla(lhs, rhs, group_sizes, None if tiling is None else list(tiling), offset, transpose_rhs)
-    return found
+    result: torch.Tensor = gmm_xla(lhs, rhs, group_sizes, None if tiling is None else list(tiling), offset, transpose_rhs)
+    return result
 
 
 def tgmm(
@@ -48,10 +48,10 @@ def tgmm(
 
     group_offset, num_actual_groups: the first group, and how many. tiling: block sizes of the kernel.
     """
-    found: torch.Tensor = gmm_kernel.PRODUCTS(
+    result: torch.Tensor = gmm_kernel.PRODUCTS(
         lhs, rhs, group_sizes, None if tiling is None else list(tiling), _offset_tensor(group_offset, lhs), num_actual_groups
     )
-    return found
+    return result
 
 
 def gmm_backward(

@@ -64,14 +64,14 @@ class GRU(torch.nn.GRU):
         suffixes = ("", "_reverse") if self.bidirectional else ("",)
         last: list[torch.Tensor] = []
         for layer in range(self.num_layers):
-            found = []
+            directions = []
             for suffix in suffixes:
                 names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
                 weights = [getattr(self, f"{name}_l{layer}{suffix}", None) for name in names]
                 outputs, hidden = call_jax(_layer, _in_autocast(x, hx[len(last)], *weights), {"reverse": bool(suffix)}, name="gru")
-                found.append(outputs)
+                directions.append(outputs)
                 last.append(hidden)
-            x = torch.cat(found, -1) if len(found) > 1 else found[0]
+            x = torch.cat(directions, -1) if len(directions) > 1 else directions[0]
             if self.dropout and self.training and layer + 1 < self.num_layers:
                 x = torch.nn.functional.dropout(x, self.dropout)
         return x, torch.stack(last)

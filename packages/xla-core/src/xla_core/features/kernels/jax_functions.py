@@ -46,8 +46,8 @@ def _plain(pages: Any) -> jax.Array:
         return pages
     from jax.experimental.pallas.ops.tpu.paged_attention import quantization_utils  # slow to import
 
-    found: jax.Array = quantization_utils.unquantize_from_int8(pages, np.dtype(np.float32))
-    return found
+    result: jax.Array = quantization_utils.unquantize_from_int8(pages, np.dtype(np.float32))
+    return result
 
 
 def ragged_paged_attention(
@@ -70,8 +70,8 @@ def ragged_paged_attention(
     rest = dict.fromkeys(("sliding_window", "soft_cap", "k_scale", "v_scale", "vmem_limit_bytes"))
     block = min(num_kv_pages_per_block, page_indices.shape[1])
     tuning = {"use_kernel": True, "num_kv_pages_per_block": block, "num_queries_per_block": num_queries_per_block}
-    found: jax.Array = RAGGED(platform(), q, both, *tables, sm_scale=sm_scale, mask_value=mask_value, **rest, **tuning)
-    return found
+    result: jax.Array = RAGGED(platform(), q, both, *tables, sm_scale=sm_scale, mask_value=mask_value, **rest, **tuning)
+    return result
 
 
 def check_kernel_input(
@@ -120,9 +120,9 @@ def quantized_matmul_int8(
 
 def get_tpu_version() -> int:
     """The generation of the TPU, such as 5; -1 where there is none."""
-    from jax.experimental.pallas.ops.tpu.ragged_paged_attention.tuned_block_sizes import get_tpu_version as found  # slow to import
+    from jax.experimental.pallas.ops.tpu.ragged_paged_attention.tuned_block_sizes import get_tpu_version as tpu_version  # slow to import
 
-    return int(found())
+    return int(tpu_version())
 
 
 def get_tuned_block_sizes(

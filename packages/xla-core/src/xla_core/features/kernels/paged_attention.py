@@ -25,10 +25,10 @@ def paged_attention(
 
     k_pages, v_pages: (kv_heads, total_pages, page_size, head_dim); page_indices: (batch, pages). The rest tunes a kernel.
     """
-    found: torch.Tensor = paged_attention_xla(
+    result: torch.Tensor = paged_attention_xla(
         q, k_pages, v_pages, lengths, page_indices, pages_per_compute_block, megacore_mode, attn_logits_soft_cap
     )
-    return found
+    return result
 
 
 def multi_queries_paged_attention(
@@ -48,10 +48,10 @@ def multi_queries_paged_attention(
     effective_q_lens: (batch,), how many of the queries count. Pages as in `paged_attention`. The rest tunes a kernel.
     """
     tuning = num_kv_pages_per_compute_block, num_queries_per_compute_block, use_kernel
-    found: torch.Tensor = multi_queries_paged_attention_xla(
+    result: torch.Tensor = multi_queries_paged_attention_xla(
         q, k_pages, v_pages, lengths, page_indices, effective_q_lens, *tuning, attn_logits_soft_cap
     )
-    return found
+    return result
 
 
 def ragged_paged_attention(
@@ -81,8 +81,8 @@ def ragged_paged_attention(
     """
     options = sm_scale, sliding_window, soft_cap, mask_value, k_scale, v_scale
     tuning = use_kernel, num_kv_pages_per_block, num_queries_per_block, vmem_limit_bytes
-    found: torch.Tensor = ragged_paged_attention_xla(q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, *options, *tuning)
-    return found
+    result: torch.Tensor = ragged_paged_attention_xla(q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, *options, *tuning)
+    return result
 
 
 def non_xla_ragged_paged_attention(q: torch.Tensor, kv: torch.Tensor, attention_type: str) -> torch.Tensor:

@@ -24,8 +24,8 @@ def jax_import_guard() -> None:
 
 def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
     """The dtype of jax arrays for a dtype of torch: 64-bit integers and floats are 32-bit ones in kernels."""
-    found = np.dtype(device_dtype(dtype))
-    return jax.numpy.dtype({"int64": "int32", "uint64": "uint32", "float64": "float32"}.get(found.name, found))
+    on_device = np.dtype(device_dtype(dtype))
+    return jax.numpy.dtype({"int64": "int32", "uint64": "uint32", "float64": "float32"}.get(on_device.name, on_device))
 
 
 def to_jax_shape_dtype_struct(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
@@ -48,15 +48,15 @@ def make_kernel_from_pallas(kernel: Callable[..., Any], output_shape_dtype_fn: C
 
     def call(*args: Any, static_argnums: Any = None, static_argnames: Any = None, **kwargs: Any) -> Any:
         function = interpreted if platform() == "cpu" else kernel
-        found = call_jax(function, args, kwargs, getattr(kernel, "__name__", "pallas"))
-        _check(found, output_shape_dtype_fn(*args))
-        return found
+        results = call_jax(function, args, kwargs, getattr(kernel, "__name__", "pallas"))
+        _check(results, output_shape_dtype_fn(*args))
+        return results
 
     return call
 
 
-def _check(found: Any, expected: Sequence[tuple[Sequence[int], torch.dtype]]) -> None:
-    results = found if isinstance(found, (tuple, list)) else [found]
+def _check(computed: Any, expected: Sequence[tuple[Sequence[int], torch.dtype]]) -> None:
+    results = computed if isinstance(computed, (tuple, list)) else [computed]
     shapes = [(tuple(one.shape), one.dtype) for one in results]
     wanted = [(tuple(shape), dtype) for shape, dtype in expected]
     if shapes != wanted:
@@ -86,17 +86,17 @@ def trace_pallas(
 
 def _payload(module: Any) -> str:
     """The configuration of the first Mosaic call."""
-    found: list[str] = []
+    configs: list[str] = []
 
     def look(operations: Any) -> None:
         for operation in operations:
             if operation.operation.name == "stablehlo.custom_call" and '"tpu_custom_call"' in str(operation.attributes["call_target_name"]):
-                found.append(operation.attributes["backend_config"].value)
+                configs.append(operation.attributes["backend_config"].value)
             for region in operation.operation.regions:
                 for block in region:
                     look(block)
 
     look(module.body)
-    if not found:
+    if not configs:
         raise ValueError("the function calls no Pallas kernel for TPU")
-    return found[0]
+    return configs[0]

@@ -25,32 +25,32 @@ def xla_quantize_per_tensor(
     input: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """round(input / scale) + zero_point between quant_min and quant_max, as `dtype`."""
-    found: torch.Tensor = QUANTIZE(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
-    return found
+    result: torch.Tensor = QUANTIZE(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
+    return result
 
 
 def xla_dequantize_per_tensor(
     input: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """(input - zero_point) * scale in float32. Raises TypeError if input is not of `dtype`."""
-    found: torch.Tensor = DEQUANTIZE(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
-    return found
+    result: torch.Tensor = DEQUANTIZE(input, [float(scale)], [int(zero_point)], quant_min, quant_max, dtype)
+    return result
 
 
 def xla_quantize_per_channel(
     input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """As `xla_quantize_per_tensor`, with scale and zero_point (channels,) for each index of dimension `axis`."""
-    found: torch.Tensor = _by_channel(QUANTIZE, QUANTIZE_CHANNELS, input, scale, zero_point, axis, quant_min, quant_max, dtype)
-    return found
+    result: torch.Tensor = _by_channel(QUANTIZE, QUANTIZE_CHANNELS, input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    return result
 
 
 def xla_dequantize_per_channel(
     input: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """As `xla_dequantize_per_tensor`, with scale and zero_point (channels,) for each index of dimension `axis`."""
-    found: torch.Tensor = _by_channel(DEQUANTIZE, DEQUANTIZE_CHANNELS, input, scale, zero_point, axis, quant_min, quant_max, dtype)
-    return found
+    result: torch.Tensor = _by_channel(DEQUANTIZE, DEQUANTIZE_CHANNELS, input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    return result
 
 
 def _by_channel(
@@ -59,34 +59,34 @@ def _by_channel(
     """Numbers on the CPU are constants of the program; those on the device, or of a tracer, are not read."""
     if not -input.ndim <= axis < input.ndim:
         raise IndexError(f"axis {axis} is out of range for {input.ndim} dimensions")
-    place = axis % input.ndim
-    known = all(type(one) is torch.Tensor and one.device.type == "cpu" and not one.requires_grad for one in (scale, zero_point))
-    if known and not torch.compiler.is_compiling():
-        return listed(input, scale.tolist(), [int(number) for number in zero_point.tolist()], *rest, place)
-    return by_tensors(input, scale.to(input.device), zero_point.to(input.device), place, *rest)
+    dim = axis % input.ndim
+    on_host = all(type(each) is torch.Tensor and each.device.type == "cpu" and not each.requires_grad for each in (scale, zero_point))
+    if on_host and not torch.compiler.is_compiling():
+        return listed(input, scale.tolist(), [int(number) for number in zero_point.tolist()], *rest, dim)
+    return by_tensors(input, scale.to(input.device), zero_point.to(input.device), dim, *rest)
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is no dtype of torch")
-    return found
+    return dtype
 
 
 def _xla_quantize_tensor(
     input: torch.Tensor, scale_list: Sequence[float], zero_point_list: Sequence[int], quant_min: int, quant_max: int, dtype: str, axis: int
 ) -> torch.Tensor:
     """Integers of `dtype` (such as `int8`) for `input`: one scale and zero point, or with axis >= 0 one for each channel."""
-    found: torch.Tensor = QUANTIZE(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
-    return found
+    result: torch.Tensor = QUANTIZE(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
+    return result
 
 
 def _xla_dequantize_tensor(
     input: torch.Tensor, scale_list: Sequence[float], zero_point_list: Sequence[int], quant_min: int, quant_max: int, dtype: str, axis: int
 ) -> torch.Tensor:
     """The float32 values that such integers stand for."""
-    found: torch.Tensor = DEQUANTIZE(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
-    return found
+    result: torch.Tensor = DEQUANTIZE(input, list(scale_list), list(zero_point_list), quant_min, quant_max, _dtype(dtype), axis)
+    return result
 
 
 def _dot_general(lhs: jax.Array, rhs: jax.Array, numbers: Any, precision: str | None, preferred: Any) -> jax.Array:
@@ -102,8 +102,8 @@ def _decomposed_to_floats(
 ) -> torch.Tensor:
     """torch's own dequantization; in another dtype it computes in that."""
     if out_dtype in (None, torch.float32):
-        found: torch.Tensor = by(input, scale, zero_point, *rest)
-        return found
+        result: torch.Tensor = by(input, scale, zero_point, *rest)
+        return result
     shape = [-1 if place == rest[0] % input.ndim else 1 for place in range(input.ndim)] if isinstance(scale, torch.Tensor) else None
     factor, offset = (scale, zero_point) if shape is None else (scale.reshape(shape), zero_point.reshape(shape))
     return torch.mul(input.to(out_dtype) - offset, factor).to(out_dtype)
@@ -151,10 +151,10 @@ def _xla_dot_general(
         for pair in (contracting, batch)
     )
     preferred = None if preferred_element_type is None else np.dtype(device_dtype(preferred_element_type))
-    found: torch.Tensor = call_jax(
+    result: torch.Tensor = call_jax(
         _dot_general, (lhs, rhs, numbers, None if precision_config is None else precision_config.lower(), preferred), name="dot_general"
     )
-    return found
+    return result
 
 
 def _four_bits(x: jax.Array) -> jax.Array:
@@ -167,5 +167,5 @@ def _xla_cast_int4(weight: torch.Tensor, int_weight: Sequence[int]) -> torch.Ten
     torch has no dtype of four bits; the program does have, so that XLA may keep them so.
     """
     given = torch.tensor(list(int_weight), dtype=torch.int8, device=weight.device).reshape(weight.shape) if len(int_weight) else weight
-    found: torch.Tensor = call_jax(_four_bits, (given,), name="cast_int4")
-    return found
+    result: torch.Tensor = call_jax(_four_bits, (given,), name="cast_int4")
+    return result

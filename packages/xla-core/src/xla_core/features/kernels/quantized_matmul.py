@@ -27,10 +27,10 @@ def quantized_matmul_int8(
     quantize_activation: x is rounded to int8 too, with one scale per row; its gradient is that of the exact product. The block sizes tune
     a kernel. Raises UnsupportedOperationError for quant_block_size, TypeError if w is not int8.
     """
-    found: torch.Tensor = quantized_matmul_int8_xla(
+    result: torch.Tensor = quantized_matmul_int8_xla(
         x, w, scalar, zero_point, quant_block_size, quantize_activation, batch_block_size, out_block_size, in_block_size
     )
-    return found
+    return result
 
 
 def quantized_matmul(
@@ -48,8 +48,8 @@ def quantized_matmul(
     (in / block_size, out). int4_weight: of each weight the lower four bits count. quantize_activation: x is rounded to int8, with one
     scale per row; its gradient is that of the exact product. Raises ValueError for shapes that do not fit, TypeError if w is not int8.
     """
-    found: torch.Tensor = matmul_kernel.MATMUL(x, w, scaler, zero_point, block_size, int4_weight, quantize_activation)
-    return found
+    result: torch.Tensor = matmul_kernel.MATMUL(x, w, scaler, zero_point, block_size, int4_weight, quantize_activation)
+    return result
 
 
 class XlaQuantizedLinear(torch.nn.Module):

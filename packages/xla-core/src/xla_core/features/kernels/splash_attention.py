@@ -60,8 +60,8 @@ class SplashAttention(torch.autograd.Function):
         """The output, as `splash_attention` describes it."""
         ctx.save_for_backward(q, k, v, decoder_segment_ids)
         ctx.rest = config, causal, attn_logits_soft_cap
-        found: torch.Tensor = splash_kernel.FORWARD(q, k, v, config, decoder_segment_ids, causal, attn_logits_soft_cap)[0]
-        return found
+        result: torch.Tensor = splash_kernel.FORWARD(q, k, v, config, decoder_segment_ids, causal, attn_logits_soft_cap)[0]
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -88,8 +88,8 @@ def splash_attention(
     if not isinstance(config, (str, SplashAttentionConfig, type(None))):
         raise TypeError(f"the configuration of splash attention is a SplashAttentionConfig or its JSON, got a {type(config).__name__}")
     text = config.to_json() if isinstance(config, SplashAttentionConfig) else config or _DEFAULT
-    found: torch.Tensor = splash_kernel.WHOLE(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap)
-    return found
+    result: torch.Tensor = splash_kernel.WHOLE(q, k, v, text, decoder_segment_ids, causal, attn_logits_soft_cap)
+    return result
 
 
 def tpu_splash_attention_jax_call_wrapper(
@@ -109,5 +109,5 @@ def tpu_splash_attention_jax_call_wrapper(
         return call_jax(_operation, (query, key, value), {**rest, "decoder_segment_ids": decoder_segment_ids}), None, None
     if grad_output is None:
         raise ValueError("the gradients of splash attention need grad_output")
-    found = call_jax(_gradients, (grad_output, query, key, value), {**rest, "decoder_segment_ids": decoder_segment_ids})
-    return tuple(found)
+    gradients = call_jax(_gradients, (grad_output, query, key, value), {**rest, "decoder_segment_ids": decoder_segment_ids})
+    return tuple(gradients)
