@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import Any
 
 import pytest
 import torch
 
 import torch_xla
+import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from xla_core.base import config
 from xla_core.base.budgets import Budget, budget
 from xla_core.base.errors import InternalError
+from xla_core.testing import functions_without_budget
 
-# Of other wheels, or found by `__getattr__`: their own packages test what they cost.
-MODULES: tuple[types.ModuleType, ...] = (torch_xla, xm, xr)
-
-
-def public_functions() -> dict[str, Any]:
-    """The functions of the core in the modules that users import, by name."""
-    found = {
-        f"{module.__name__}.{name}": thing
-        for module in MODULES
-        for name, thing in vars(module).items()
-        if not name.startswith("_") and inspect.isfunction(thing) and thing.__module__.startswith("xla_core.")
-    }
-    assert len(found) > 50
-    return found
+MODULES: tuple[types.ModuleType, ...] = (torch_xla, xm, xr, xf)
 
 
-def test_each_public_function_declares_its_budget() -> None:
-    assert [name for name, function in public_functions().items() if not isinstance(getattr(function, "__budget__", None), Budget)] == []
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_each_public_function_declares_its_budget(module: types.ModuleType) -> None:
+    assert functions_without_budget(module, "xla_core") == []
 
 
 def test_tests_enforce_budgets() -> None:

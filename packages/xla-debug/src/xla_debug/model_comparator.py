@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 import click
 import torch
 
-from xla_debug.core import files, job
+from xla_debug.core import budget, files, job
 from xla_debug.regular_files import read_bytes
 from xla_debug.settings import MODELCMP_SAVEDIR
 
@@ -48,6 +48,7 @@ class _Saving:
 _saving = _Saving()
 
 
+@budget()
 def configure(save_dir: str | os.PathLike[str] | None) -> None:
     """Save tensors below `save_dir` from now on; None: where MODELCMP_SAVEDIR says. Steps count from 0 again."""
     with _saving.lock:
@@ -55,6 +56,7 @@ def configure(save_dir: str | os.PathLike[str] | None) -> None:
         _saving.saved.clear()
 
 
+@budget(compiles=None, reads=None)
 def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
     """Save a tensor as `name` at `step`: `torch.load(file, weights_only=True)` gives it on the CPU. Of several replicas each saves its own.
 
@@ -91,6 +93,7 @@ def _length_of(comment: bytes) -> bytes:
     return len(comment).to_bytes(2, "little")
 
 
+@budget(compiles=None, reads=None)
 def compare_tensors(
     tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
@@ -129,6 +132,7 @@ def _differing(first: torch.Tensor, second: torch.Tensor, rtol: float, atol: flo
     return lines + (["  ..."] if count > max_diffs else [])
 
 
+@budget(compiles=None, reads=None)
 def tensor_file_compare(
     path1: str | os.PathLike[str], path2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:
@@ -165,6 +169,7 @@ def _check(data: bytes, path: Path) -> None:
         raise ValueError(f"{path} was saved as {match[2].decode()}: give it that name again")
 
 
+@budget(compiles=None, reads=None)
 def compare(
     dir1: str | os.PathLike[str], dir2: str | os.PathLike[str], rtol: float = _RTOL, atol: float = _ATOL, max_diffs: int = _MAX_DIFFS
 ) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from xla_core.abi.budgets import budget
 from xla_spmd.annotations import annotate, annotation_of
 from xla_spmd.errors import AnnotationError
 from xla_spmd.marking import annotation_for, clear_sharding
@@ -30,12 +31,14 @@ class MarkShardingFunction(torch.autograd.Function):
         return constrained(grad, ctx.wanted), None, None
 
 
+@budget()
 def mark_sharding_with_gradients(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> torch.Tensor:
     """A new tensor with the data of `t`, sharded over the mesh, whose gradient is sharded likewise. Raises as `mark_sharding`."""
     marked: torch.Tensor = MarkShardingFunction.apply(t, mesh, partition_spec)  # type: ignore[no-untyped-call]
     return marked
 
 
+@budget()
 def annotate_custom_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
     """Constrain the sharding of `t` in this step's program; its annotation stays, and holds again after the step.
 
@@ -46,6 +49,7 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: Par
     return wrap_as_sharded_tensor(t)
 
 
+@budget()
 def shard_as(a: torch.Tensor, b: torch.Tensor) -> tuple[XLAShardedTensor, XLAShardedTensor]:
     """Shard two tensors of one shape alike, in place: as the one that has an annotation. Returns wrappers of them.
 

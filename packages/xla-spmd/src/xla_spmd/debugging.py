@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.job import device_count
 from xla_core.abi.process import device_kind
 from xla_spmd.annotations import sharding_text
@@ -25,11 +26,13 @@ _COLORS = ("red", "green", "blue", "yellow", "magenta", "cyan", "white")
 _HEIGHT, _WIDTH = 10, 25
 
 
+@budget()
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> Table:
     """Print and return the picture of a tensor's sharding; keywords and errors as in `visualize_sharding`."""
     return visualize_sharding(sharding_text(unwrap_sharded_tensor(t)), **kwargs)
 
 
+@budget()
 def visualize_sharding(text: str, use_color: bool = True, scale: float = 1.0, min_width: int = 9, max_width: int = 80) -> Table:
     """Print and return a table with a cell for each tile of a sharding, such as `{devices=[2,1]0,1}`.
 

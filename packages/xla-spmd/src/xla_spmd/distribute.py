@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.deprecations import Deprecation
 from xla_core.abi.job import device_count, is_spmd, use_spmd
 from xla_core.abi.tensors import tensor_behind
@@ -39,6 +40,7 @@ _TWO_PARAMETERS = Deprecation(
 )
 
 
+@budget(compiles=None)
 def xla_distribute_tensor(tensor: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[Placement] | None = None) -> XLAShardedTensor:
     """`tensor` sharded over the mesh: in place if it is on `xla`, else a new leaf of which each device gets its shard.
 
@@ -134,6 +136,7 @@ def full_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
     return mark_sharding_with_gradients(tensor, mesh, (None,) * tensor.dim())
 
 
+@budget()
 def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
     """`func`, which switches the process to SPMD mode before it runs, if nobody did: a decorator for programs and tests."""
 
@@ -146,6 +149,7 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
     return in_spmd_mode
 
 
+@budget()
 def auto_policy(mod_name: str, mod: nn.Module, device_mesh: AnyMesh) -> None:
     """A partition_fn that shards each parameter over the whole mesh, along its largest dimension that is evenly divisible, if one is."""
     mesh = as_mesh(device_mesh)
@@ -165,6 +169,7 @@ def _shard_tensor(module: nn.Module, name: str, tensor: torch.Tensor, mesh: Mesh
     setattr(module, name, nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved)
 
 
+@budget(compiles=None)
 def xla_distribute_module(
     module: nn.Module,
     device_mesh: AnyMesh | None = None,

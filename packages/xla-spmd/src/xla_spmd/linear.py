@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import torch_xla.core.xla_model as xm
+from xla_core.abi.budgets import budget
 from xla_spmd import operators as operators  # defines them
 from xla_spmd.tensor import unwrap_sharded_tensor
 
@@ -74,6 +75,7 @@ def linear_gradients_without_values(
     )
 
 
+@budget()
 def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
     """`m(input)`, by XLAPatchedLinear."""
     result: torch.Tensor = XLAPatchedLinear.apply(input, m.weight, m.bias)  # type: ignore[no-untyped-call]
@@ -88,6 +90,7 @@ class EinsumLinear(nn.Linear):
         return xla_patched_nn_linear_forward(self, input)
 
 
+@budget()
 def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
     """Make every `nn.Linear` in `module`, itself included, an EinsumLinear, in place: parameters and hooks stay. Returns `module`."""
     for layer in module.modules():
@@ -96,6 +99,7 @@ def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
     return module
 
 
+@budget()
 def apply_backward_optimization_barrier(m: nn.Module) -> None:
     """Keep the compiler from moving computation out of or into the backward pass of `m`, or merging it with others'."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jax.sharding import NamedSharding
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.sharding import enter_manual, is_manual, leave_manual
 from xla_core.abi.tensors import is_pending
 from xla_spmd.annotations import Annotation, annotate, sharding_for_programs
@@ -80,6 +81,7 @@ def check_is_shard(t: torch.Tensor, sharding: OpSharding, full_shape: Sequence[i
         raise AnnotationError(f"shards of a tensor of shape {tuple(full_shape)} under {sharding} have shape {wanted}, not {tuple(t.shape)}")
 
 
+@budget()
 def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: AnyMesh | None = None) -> XLAShardedTensor:
     """Shard `t`; gives each device's shard of it: what is recorded over that runs on each device by itself.
 
@@ -92,6 +94,7 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: PartitionSpec, *, me
     return wrap_as_sharded_tensor(Enter.apply(t, sharding))  # type: ignore[no-untyped-call]
 
 
+@budget()
 def disable_manual_sharding(
     t: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: AnyMesh | None = None
 ) -> XLAShardedTensor:

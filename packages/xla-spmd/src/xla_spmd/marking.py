@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.job import device_count, is_spmd
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.sharding import set_sharding
@@ -47,6 +48,7 @@ def annotation_for(shape: Sequence[int], mesh: AnyMesh, partition_spec: Partitio
     return Annotation(sharding, over, spec)
 
 
+@budget(compiles=None)
 def mark_sharding(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec, use_dynamo_custom_op: bool = False) -> XLAShardedTensor:
     """Shard `t` over the mesh, in place; returns a wrapper of it.
 
@@ -72,6 +74,7 @@ def _mark_in_graph(t: torch.Tensor, mesh: AnyMesh, partition_spec: PartitionSpec
     return cast(XLAShardedTensor, marked)  # a plain tensor while the graph is traced
 
 
+@budget()
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Clear the sharding of `t`, in place; returns the plain tensor. Raises RuntimeError for a shard in a manual region."""
     inner: torch.Tensor = unwrap_sharded_tensor(t)
@@ -82,6 +85,7 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     return inner
 
 
+@budget()
 def wrap_if_sharded(x: Any) -> Any:
     """A wrapper of a tensor on `xla` that has a sharding; anything else as it is."""
     if tensor_behind(x) is None or annotation_of(x) is None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.job import device_count, topology
 from xla_core.abi.metrics import counter_add
 from xla_core.abi.process import client
@@ -264,6 +265,7 @@ def physical_devices() -> tuple[jax.Device, ...]:
     return local if topology().process_count == 1 else tuple(local[0].client.devices())
 
 
+@budget()
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     """All physical devices of the job in order, on one axis."""
     count = device_count()
@@ -273,12 +275,14 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
 _global_mesh: AnyMesh | None = None
 
 
+@budget()
 def set_global_mesh(mesh: AnyMesh | None) -> None:
     """Make this the process's mesh."""
     global _global_mesh
     _global_mesh = mesh
 
 
+@budget()
 def get_global_mesh() -> AnyMesh | None:
     """The very mesh that was set, else None."""
     return _global_mesh

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from xla_core.abi.budgets import budget
 from xla_spmd._compat import same_version
 from xla_spmd.annotations import Annotation, annotate
 from xla_spmd.errors import MeshError
@@ -43,6 +44,7 @@ def _mark(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     return constrained(t, annotation_for(t.shape, found, ast.literal_eval(partition_spec)))
 
 
+@budget()
 def marked_without_values(t: torch.Tensor, mesh: str, partition_spec: str) -> torch.Tensor:
     """A tensor like what `aot_mark_sharding` gives, without its values."""
     return torch.empty_like(t)

@@ -11,6 +11,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
+from xla_core.abi.budgets import budget
 from xla_spmd._compat import StridedShard, dtensor_spec
 from xla_spmd.annotations import annotation_of
 from xla_spmd.errors import PartitionSpecError
@@ -18,11 +19,13 @@ from xla_spmd.mesh import AnyMesh, Mesh, as_mesh
 from xla_spmd.specs import PartitionSpec, translate_named_partition_spec
 
 
+@budget()
 def convert_to_xla_mesh(mesh: DeviceMesh) -> Mesh:
     """The same mesh; of a slice, one over all devices, with one more axis. Raises ValueError for one of another device than `xla`."""
     return as_mesh(mesh)
 
 
+@budget()
 def convert_to_xla_partition_spec(
     tensor: torch.Tensor, placement_spec: Sequence[Placement], mesh_shape: Sequence[int] | None = None
 ) -> PartitionSpec:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.tensors import XLATensor, shows_same, tensor_behind, wrap_like
 from xla_spmd import local_shards
 from xla_spmd._compat import DISABLED_TORCH_FUNCTION, tree_map
@@ -28,6 +29,7 @@ class _Results(threading.local):
 _results = _Results()
 
 
+@budget()
 @contextmanager
 def no_dispatch() -> Iterator[None]:
     """Operations on wrappers give plain tensors inside, in this thread, as if they were called with the tensors in the wrappers."""
@@ -288,6 +290,7 @@ class _Wrapping(torch.autograd.Function):
         return plain
 
 
+@budget()
 def wrap_as_sharded_tensor(
     t: torch.Tensor, mesh_shape: Sequence[int] | None = None, partition_spec: PartitionSpec | None = None
 ) -> XLAShardedTensor:
@@ -311,6 +314,7 @@ def wrap_over(
     return _shown_over(found, mesh, mesh_shape, partition_spec)
 
 
+@budget()
 def unwrap_sharded_tensor(t: Any) -> Any:
     """The tensor inside a wrapper; anything else as it is."""
     return t.global_tensor if isinstance(t, XLAShardedTensor) else t

@@ -12,6 +12,7 @@ The names are in modules by subject, at most a dozen each, and each module's doc
 * `process`: this process and its devices;
 * `job`: which process of a job this is, and which replica;
 * `settings`: environment variables as typed rows;
+* `budgets`: what a call of a public function may cost;
 * `deprecations`: old names that say until when they work;
 * `events`: hear of compilations, executions, transfers and syncs, with the user's line;
 * `files`: replace files atomically;
@@ -38,6 +39,7 @@ from xla_core.engine.runtime.abi_version import ABI_VERSION, require
 
 if TYPE_CHECKING:
     from xla_core.abi import (
+        budgets,
         collectives,
         deprecations,
         events,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABI_VERSION",
+    "budgets",
     "collectives",
     "deprecations",
     "events",

@@ -12,6 +12,7 @@ from xla_core.api.job import global_ordinal, world_size
 from xla_core.api.reductions import ReduceOp, parse_reduce_op
 from xla_core.api.replica_groups import ReplicaGroups
 from xla_core.api.user_modules import xm
+from xla_core.base.budgets import budget
 
 # Reductions whose gradient depends on input and result.
 _WITH_GRADIENT_OF_RESULT = (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.MUL)
@@ -96,6 +97,7 @@ class AllReduceSumLayer(torch.autograd.Function):
         return result
 
 
+@budget(compiles=None)
 def all_reduce(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups: ReplicaGroups = None) -> torch.Tensor:
     """The reduction of a tensor over replicas, with the gradient of `AllReduce`."""
     if is_alone(between_devices=True):
@@ -105,6 +107,7 @@ def all_reduce(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups
     return result
 
 
+@budget(compiles=None)
 def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """The tensors of all replicas joined along `dim`, with the gradient of `AllGather`: this replica's slice of its own.
 
@@ -117,6 +120,7 @@ def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return result
 
 
+@budget(compiles=None)
 def all_gather_summed(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """As `all_gather`, with the gradient of the sum of all replicas' losses: a reduce-scatter of the gradients."""
     if is_alone():
@@ -131,6 +135,7 @@ def _copy(value: torch.Tensor, dim: int) -> torch.Tensor:
     return value.clone()
 
 
+@budget(compiles=None)
 def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Tensor:
     """`w_full @ x_full`, where each replica holds rows of `w_full` and columns of `x_full`; each gets all rows for its own columns.
 

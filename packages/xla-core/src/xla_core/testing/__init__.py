@@ -7,6 +7,7 @@ from xla_core.testing.backends import (
     check_reports,
     check_sharding_backend,
 )
+from xla_core.testing.budgets import functions_without_budget
 from xla_core.testing.contracts import EventSinkContract, GraphPassContract, OperatorContract
 from xla_core.testing.describe import describe
 from xla_core.testing.lowering import check_lowering, lower_once
@@ -22,5 +23,6 @@ __all__ = [
     "check_reports",
     "check_sharding_backend",
     "describe",
+    "functions_without_budget",
     "lower_once",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from xla_debug import settings
-from xla_debug.core import graph, job, texts
+from xla_debug.core import budget, graph, job, texts
 from xla_debug.graphs import drawing, graph_text
 from xla_debug.settings import GraphFormat
 
@@ -35,6 +35,7 @@ _lock = threading.Lock()
 _counts: defaultdict[Path, Iterator[int]] = defaultdict(itertools.count)
 
 
+@budget()
 def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> Path:
     """Write the pending program of `tensors` to `<save_dir>/<name>-<k>.txt` and give that path; k counts from 0 for each name.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from xla_debug.core import budget
 from xla_debug.core import metrics as metrics_abi
 from xla_debug.settings import METRICS_PERCENTILES
 
@@ -17,11 +18,13 @@ _PARTS = (("d", 86_400 * _NS_PER_S, 2), ("h", 3600 * _NS_PER_S, 2), ("m", 60 * _
 _BYTES = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
+@budget()
 def clear_counters() -> None:
     """Restart every counter at zero."""
     metrics_abi.clear(metrics=False)
 
 
+@budget()
 def clear_metrics() -> None:
     """Forget all metrics."""
     metrics_abi.clear(counters=False)
@@ -85,6 +88,7 @@ def report_text(snapshot: metrics_abi.Snapshot, metric_names: Iterable[str], cou
     return "".join(metrics + counters)
 
 
+@budget()
 def metrics_report() -> str:
     """All active metrics, then all active counters, each by name.
 
@@ -94,6 +98,7 @@ def metrics_report() -> str:
     return report_text(snapshot, snapshot.metrics, snapshot.counters)
 
 
+@budget()
 def short_metrics_report(counter_names: list[str] | None = None, metric_names: list[str] | None = None) -> str:
     """The listed metrics and counters (None: the most telling ones), in list order, then every counter of an operator on the CPU.
 
@@ -105,21 +110,25 @@ def short_metrics_report(counter_names: list[str] | None = None, metric_names: l
     return report_text(snapshot, _SHORT_METRICS if metric_names is None else metric_names, dict.fromkeys((*listed, *fallbacks)))
 
 
+@budget()
 def counter_names() -> list[str]:
     """Names of all counters that are not zero."""
     return list(metrics_abi.snapshot().counters)
 
 
+@budget()
 def counter_value(name: str) -> int | None:
     """A counter; None while it is zero."""
     return metrics_abi.counter(name) or None
 
 
+@budget()
 def metric_names() -> list[str]:
     """Names of all metrics with samples."""
     return list(metrics_abi.snapshot().metrics)
 
 
+@budget()
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
     """The data of a metric: the number of samples, their sum, and the newest as (seconds since the epoch, value), oldest first.
 
@@ -129,11 +138,13 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
     return None if metric is None else (metric.total_samples, metric.accumulator, list(metric.samples))
 
 
+@budget()
 def clear_all() -> None:
     """Restart all counters at zero and forget all metrics."""
     metrics_abi.clear()
 
 
+@budget()
 def executed_fallback_ops() -> list[str]:
     """Full names of the operators that ran on the CPU for want of a lowering; reading a scalar is none."""
     return [name for name in metrics_abi.snapshot().counters if "::" in name and not name.startswith("xla::") and name != _READ]

@@ -7,7 +7,7 @@ import os
 import threading
 
 from xla_debug import replica_output
-from xla_debug.core import events, job
+from xla_debug.core import budget, events, job
 from xla_debug.metrics.metrics_report import metrics_report
 from xla_debug.settings import METRICS_FILE
 
@@ -21,6 +21,7 @@ class _Saved(threading.local):
 _saved = _Saved()
 
 
+@budget()
 def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
     """Append the report to a file, with the number of reports that this thread saved before; of several replicas each has its own file.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from xla_debug.core import abi, graph, metrics
+from xla_debug.core import abi, budget, graph, metrics
 
 _MARK = "xla_module"
 
@@ -25,6 +25,7 @@ class _Open(threading.local):
 _open = _Open()
 
 
+@budget()
 @contextmanager
 def name_modules(model: torch.nn.Module) -> Iterator[None]:
     """Let what `model` records in the block carry the path of its module, `encoder.0`, in profiles; backward too.

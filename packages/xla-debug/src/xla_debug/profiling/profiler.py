@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import jax
 
-from xla_debug.core import events, job, metrics, process, tensors
+from xla_debug.core import budget, events, job, metrics, process, tensors
 from xla_debug.profiling.full_trace import complete_trace
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@budget()
 def start_server(port: int, only_on_master: bool = True, host: str = "127.0.0.1") -> ProfilerServer | None:
     """Serve profiles of this process on `port`, until it ends, to `trace` and to the viewers above on this machine.
 
@@ -52,6 +53,7 @@ _server: ProfilerServer | None = None
 _server_lock = threading.Lock()
 
 
+@budget()
 def start_trace(log_dir: str | os.PathLike[str], python_frames: bool = True) -> None:
     """Record what this process and its devices do from now on. Raises RuntimeError if that is being done already.
 
@@ -65,6 +67,7 @@ def start_trace(log_dir: str | os.PathLike[str], python_frames: bool = True) -> 
     _log_dir = Path(log_dir) if python_frames else None
 
 
+@budget(compiles=None, reads=None)
 def stop_trace() -> None:
     """Write what was recorded to `<log_dir>/plugins/profile/<time>`. Raises RuntimeError if nothing is being recorded.
 
@@ -129,6 +132,7 @@ class StepTrace(Trace):
             super().__exit__(*exc)
 
 
+@budget()
 def trace_me(scope: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: each call of the function is named `scope` in profiles."""
     return Trace(scope)
@@ -143,11 +147,13 @@ class _Marked(threading.local):
 _marked = _Marked()
 
 
+@budget()
 def set_tracer_marked_step(value: bool) -> None:
     """Say whether a StepTrace makes this thread's step syncs, so that device loaders leave them out."""
     _marked.step = value
 
 
+@budget()
 def get_tracer_marked_step() -> bool:
     """Whether a StepTrace makes this thread's step syncs."""
     return _marked.step

@@ -16,6 +16,7 @@ from typing import Any
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
 from xla_core.abi import process as process_abi
+from xla_core.abi.budgets import budget
 from xla_core.abi.job import is_spmd
 from xla_core.abi.process import device_kind
 from xla_core.abi.settings import LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, RANK, WORLD_SIZE
@@ -76,6 +77,7 @@ class Launched:
             self._coordinator.close()
 
 
+@budget(compiles=None, reads=None)
 def spawn(
     fn: Target,
     args: tuple[Any, ...] = (),
@@ -205,6 +207,7 @@ def _take_place(local_rank: int, local_size: int) -> None:
     settings.PJRT_LOCAL_PROCESS_COUNT.set(local_size)
 
 
+@budget()
 def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
     """Make this process, which somebody else started, one replica of this host's, and connect it to the others.
 
@@ -220,6 +223,7 @@ def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
         connection.job_client()
 
 
+@budget()
 def initialize_singleprocess(local_rank: int, local_world_size: int) -> None:
     """Say which of this host's processes this one is, which drives all devices that it sees on its own; see `spawn_threads`.
 

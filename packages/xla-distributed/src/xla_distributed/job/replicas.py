@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from xla_core.abi.budgets import budget
 from xla_core.abi.job import world_size
 from xla_distributed.job import connection
 from xla_distributed.job.launch import replica_count, start_replicas, wait_for_all
@@ -50,11 +51,13 @@ class MpSerialExecutor:
         return result
 
 
+@budget()
 def create_optimized_replica_groups() -> list[list[int]] | None:
     """Groups for collectives on this hardware; None: one group of all is best."""
     return None
 
 
+@budget(compiles=None, reads=None)
 def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any) -> dict[int, Any]:
     """Run `fn(*args, **kwargs)` in a new process for each device of this host, also if it has one; what each returned, by ordinal.
 

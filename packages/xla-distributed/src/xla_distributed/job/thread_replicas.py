@@ -10,6 +10,7 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from xla_core.abi.budgets import budget
 from xla_core.abi.job import topology
 from xla_distributed import settings
 from xla_distributed.errors import CollectiveMismatchError, JobError, ReplicaLostError, ReplicaTimeoutError
@@ -142,6 +143,7 @@ def run_on_devices(devices: Sequence[torch.device], work: Callable[[int], T]) ->
     return [results[place] for place in range(len(devices))]
 
 
+@budget(compiles=None, reads=None)
 def spawn_threads(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> None:
     """Run `fn(ordinal, *args)` in one thread for each device of this process. Raises what a thread raises first."""
     run_on_devices(torch_xla.devices(), lambda place: fn(place, *args))

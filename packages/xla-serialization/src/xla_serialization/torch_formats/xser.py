@@ -26,7 +26,7 @@ import torch_xla.core.xla_model as xm
 from xla_serialization.checkpoint import loading
 from xla_serialization.checkpoint.participants import is_writer, spans_processes
 from xla_serialization.checkpoint.state import unwrapped
-from xla_serialization.core import files, job
+from xla_serialization.core import budget, files, job
 from xla_serialization.core import tensors as tensors_abi
 from xla_serialization.errors import CheckpointError, DamagedCheckpointError, UnsavableError
 from xla_serialization.format.files import is_stale, locked, open_file, remove_leftover, rename_lock
@@ -60,6 +60,7 @@ class TensorReference:
 TensorReference.__module__ = "torch_xla.utils.serialization"  # as structure files call it
 
 
+@budget(compiles=None, reads=None)
 def save(data: Any, path: str | os.PathLike[str], master_only: bool = True, global_master: bool = False) -> None:
     """Write a nesting with its XLA tensors going to the CPU and to disk one at a time; one that appears twice is stored once.
 
@@ -89,6 +90,7 @@ def _refuse_divided(data: Any) -> None:
     xm.ToXlaTensorArena(refuse, _on_device).transform(data)
 
 
+@budget(compiles=None, reads=None)
 def load(path: str | os.PathLike[str]) -> Any:
     """Load what `save` of this module, or of `xla_serialization`, wrote: the same nesting, with CPU tensors. No code from the files is run.
 

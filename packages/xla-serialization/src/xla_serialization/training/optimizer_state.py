@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 import torch_xla
+from xla_serialization.core import budget
 
 
+@budget(compiles=None)
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer after a step with gradients of zero: its `state_dict()` has the tensors that `CheckpointManager.restore` fills.
 

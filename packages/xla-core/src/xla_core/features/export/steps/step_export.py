@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from xla_core._version import __version__
+from xla_core.base.budgets import budget
 from xla_core.base.errors import CaptureError
 from xla_core.base.private_torch import tree_unflatten
 from xla_core.engine.graph.aval import Aval
@@ -53,6 +54,7 @@ from xla_core.features.export.steps.step_names import Names, ProgramNames
 from xla_core.features.export.steps.step_program import CapturedProgram, Flat
 
 
+@budget(compiles=None, reads=None)
 def export_step(captured: Callable[..., Any], path: str | os.PathLike[str]) -> None:
     """Write a captured step to a file, with which `load_step` in another process, or JAX alone, continues to train or decode.
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import torch
 
+from xla_core.base.budgets import budget
 from xla_core.base.dtypes import DTYPES, device_dtype
 from xla_core.base.errors import ExecutionError, StepFileError
 from xla_core.base.private_jax import compile_module
@@ -34,6 +35,7 @@ _Run = Callable[[list[jax.Array]], list[jax.Array]]
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
+@budget(compiles=None, reads=None)
 def load_step(path: str | os.PathLike[str]) -> ExportedStep:
     """Load a file of `export_step` to the default device, with the exported state. Runs no Python from the file.
 

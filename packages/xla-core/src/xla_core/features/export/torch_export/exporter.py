@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
+from xla_core.base.budgets import budget
 from xla_core.base.private_torch import tree_flatten
 from xla_core.features.export.torch_export import pytree_text
 from xla_core.features.export.torch_export.bundle import StableHLOGraphModule
@@ -20,6 +21,7 @@ from xla_core.features.export.torch_export.options import StableHLOExportOptions
 from xla_core.features.export.torch_export.state import ModuleState
 
 
+@budget(compiles=None, reads=None)
 def exported_program_to_stablehlo(exported_model: ExportedProgram, options: StableHLOExportOptions | None = None) -> StableHLOGraphModule:
     """Export a program as a callable StableHLO module with the method `forward`.
 
@@ -29,6 +31,7 @@ def exported_program_to_stablehlo(exported_model: ExportedProgram, options: Stab
     return exported_programs_to_stablehlo({"forward": exported_model}, options)
 
 
+@budget(compiles=None, reads=None)
 def exported_programs_to_stablehlo(
     programs: Mapping[str, ExportedProgram], options: StableHLOExportOptions | None = None
 ) -> StableHLOGraphModule:
@@ -50,6 +53,7 @@ def exported_programs_to_stablehlo(
     return StableHLOGraphModule(StableHLOModelBundle(arrays, constants, functions))
 
 
+@budget(compiles=None, reads=None)
 def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, options: StableHLOExportOptions | None = None) -> None:
     """Write a program of `torch.export` as StableHLO into the folder `stablehlo_dir`, which `StableHLOGraphModule.load` reads.
 
@@ -60,6 +64,7 @@ def save_as_stablehlo(exported_model: ExportedProgram, stablehlo_dir: str, optio
     exported_program_to_stablehlo(exported_model, chosen).save(stablehlo_dir, chosen.save_weights)
 
 
+@budget(compiles=None, reads=None)
 def save_torch_model_as_stablehlo(
     torchmodel: torch.nn.Module, args: tuple[Any, ...], path: str, options: StableHLOExportOptions | None = None
 ) -> None:
