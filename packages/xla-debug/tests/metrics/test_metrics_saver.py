@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from torch_xla.debug.metrics_saver import save_metrics
+from xla_debug import plugin
 from xla_debug.core import abi, events, job, metrics
 from xla_debug.metrics import metrics_saver
 
@@ -143,10 +144,10 @@ def test_of_real_replicas(script: Callable[..., Any], tmp_path: Path) -> None:
 def test_steps_are_listened_to_only_where_a_file_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     listening: list[Any] = []
     monkeypatch.setattr(abi.events, "subscribe", lambda fn, *types: listening.append(types))
+    monkeypatch.setattr(metrics_saver, "install", metrics_saver.install.__wrapped__)
     monkeypatch.delenv("XLA_METRICS_FILE", raising=False)
-    install = metrics_saver.install.__wrapped__
-    install()
+    plugin.prepare()
     assert listening == []
     monkeypatch.setenv("XLA_METRICS_FILE", "STDERR")
-    install()
+    plugin.prepare()
     assert listening == [(events.SyncEvent,)]

@@ -106,8 +106,8 @@ def test_each_scalar_has_its_number(tmp_path: Path) -> None:
 
 
 def test_each_replica_has_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = tensorboard_scalars.process.Topology(process_index=1, process_count=2)
-    monkeypatch.setattr(tensorboard_scalars.process, "topology", lambda: topology)
+    topology = tensorboard_scalars.job.Topology(process_index=1, process_count=2)
+    monkeypatch.setattr(tensorboard_scalars.job, "topology", lambda: topology)
     scalars = Scalars(tmp_path)
     scalars.write([step_of(0)], 1, [])
     scalars.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from xla_distributed.collectives.groups import Members
+from xla_core.abi.collectives import Members
 from xla_distributed.process_groups.meshes import Options, groups_for, inferred_mesh
 
 Reports = list[dict[str, Any]]

@@ -16,7 +16,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend
 import torch_xla.runtime as xr
-from xla_core.abi.collectives import device_context
+from xla_core.abi.collectives import get_all_reduce_token
 from xla_distributed.job import flight_recorder
 
 Program = tuple[str, int]
@@ -42,7 +42,7 @@ def outcome(action: Callable[[], Any]) -> dict[str, Any]:
     try:
         return {"result": action()}
     except Exception as error:
-        device_context().all_reduce_token = None
+        get_all_reduce_token()[1].all_reduce_token = None
         return {"error": type(error).__name__, "text": str(error)}
 
 
