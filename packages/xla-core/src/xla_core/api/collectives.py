@@ -38,7 +38,8 @@ def is_alone(between_devices: bool = False) -> bool:
 
 def backend(name: str, between_devices: bool = False) -> CollectiveBackend:
     """The backend for a collective of this name. Raises MissingPackageError where several replicas have none. See `is_alone`."""
-    if is_alone(between_devices):
+    # `is_alone`, without the call.
+    if runtime().world_size() == 1 and not (between_devices and runtime().is_spmd()):
         return one_replica
     several = plugins.collectives()
     if several is None:

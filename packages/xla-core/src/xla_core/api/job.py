@@ -172,7 +172,8 @@ def global_ordinal() -> int:
     identity = _kept or _identity(start=True)
     if devices is None and not identity.is_replica:
         return 0
-    return identity.topology.process_index * identity.devices + client.current_index()
+    index = client.current_index() if identity.devices > 1 else 0
+    return identity.topology.process_index * identity.devices + index
 
 
 @budget()

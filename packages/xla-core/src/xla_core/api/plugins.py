@@ -47,7 +47,7 @@ _loading = threading.Lock()
 
 
 @functools.cache
-def _parts() -> Mapping[str, Callable[[], Any]]:
+def load() -> Mapping[str, Callable[[], Any]]:
     """Load the installed plugins and prepare them; the functions that give their parts, by the field of `Plugin`.
 
     Raises RegistrationError if two bring the same part.
@@ -71,13 +71,8 @@ def _parts() -> Mapping[str, Callable[[], Any]]:
 
 
 def _part(name: str) -> Any:
-    give = _parts().get(name)
+    give = load().get(name)
     return None if give is None else give()
-
-
-def load() -> None:
-    """Load all installed plugins, if that has not been done."""
-    _parts()
 
 
 @functools.cache
@@ -113,7 +108,7 @@ def checkpoints() -> CheckpointWriter | None:
 
 def forget() -> None:
     """Look for plugins anew when one is next asked for; for tests."""
-    _parts.cache_clear()
+    load.cache_clear()
     collectives.cache_clear()
 
 

@@ -31,7 +31,8 @@ def lowered(kernel: Kernel) -> Lowering:
     """A lowering that runs `kernel` for the inferred dtype and broadcasts its result to the inferred shape."""
 
     def lower(ctx: Context, *args: Any, **kwargs: Any) -> jax.Array:
-        return expand(kernel(ctx.dtype, *args, **kwargs), ctx.shape)
+        result = ctx.first
+        return expand(kernel(result.dtype, *args, **kwargs), result.shape)
 
     return _made_of(kernel, lower)
 

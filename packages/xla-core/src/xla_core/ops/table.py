@@ -45,14 +45,22 @@ class Context:
     mesh: jax.sharding.Mesh | None = None
 
     @property
+    def first(self) -> jax.ShapeDtypeStruct:
+        """Shape and device dtype of the first result. Raises RegistrationError if that is no tensor."""
+        first = self.out[0]
+        if first is None:
+            raise RegistrationError("this operation's first result is not a tensor: read Context.out instead")
+        return first
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the first result."""
-        return tuple(self._first().shape)
+        return tuple(self.first.shape)
 
     @property
     def dtype(self) -> np.dtype:
         """Device dtype of the first result."""
-        dtype: np.dtype = self._first().dtype
+        dtype: np.dtype = self.first.dtype
         return dtype
 
     def alone(self, inferred: jax.ShapeDtypeStruct | None) -> Context:
@@ -66,12 +74,6 @@ class Context:
         """
         if self.checks is not None and wrong.size:
             self.checks.append(made(fault, wrong, value, numbers))
-
-    def _first(self) -> jax.ShapeDtypeStruct:
-        first = self.out[0]
-        if first is None:
-            raise RegistrationError("this operation's first result is not a tensor: read Context.out instead")
-        return first
 
 
 @dataclass(frozen=True, slots=True)

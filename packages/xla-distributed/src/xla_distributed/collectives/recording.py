@@ -23,22 +23,15 @@ def record(collective: CollectiveOp, inputs: Any, *rest: Any, groups: Groups | N
 
     Raises JobError without other replicas, RuntimeError for a tensor that is not on an xla device, ModeError as the message says.
     """
-    if groups is not None:
-        rest = (*rest, groups.members, groups.sizes)
     tensors = [inputs] if isinstance(inputs, torch.Tensor) else inputs
     for tensor in tensors:
         if tensor.device.type != "xla":
             raise RuntimeError(f"{collective.name}: Input tensor is not an XLA tensor: {tensor.type()}")
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if tensor.requires_grad:
-                with torch.no_grad():
-                    return _record(collective, inputs, tensors, rest, groups)
-    return _record(collective, inputs, tensors, rest, groups)
-
-
-def _record(collective: CollectiveOp, inputs: Any, tensors: Sequence[torch.Tensor], rest: Sequence[Any], groups: Groups | None) -> Any:
-    """`record` where nothing needs a gradient. tensors: the inputs as a list."""
+        if tensor.requires_grad and torch.is_grad_enabled():
+            with torch.no_grad():
+                return record(collective, inputs, *rest, groups=groups)
+    if groups is not None:
+        rest = (*rest, groups.members, groups.sizes)
     if thread_replicas.is_thread_replica():
         return collective.among_threads(collective.name, inputs, *rest)
     if is_spmd():

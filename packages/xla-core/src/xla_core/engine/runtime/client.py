@@ -181,10 +181,10 @@ def set_seed_everywhere(seed: int) -> None:
         recorder.seed = rng.initial_seed()
 
 
-_before_start: list[Callable[[], None]] = []
+_before_start: list[Callable[[], object]] = []
 
 
-def before_start(hook: Callable[[], None]) -> Callable[[], None]:
+def before_start(hook: Callable[[], object]) -> Callable[[], None]:
     """Call `hook` before this process's client starts, to connect it to others; returns a function that removes it.
 
     The hook must not use devices. Its errors reach whoever used the device first; the next use tries again.
